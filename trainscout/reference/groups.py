@@ -117,6 +117,8 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
         return [
             Group("network.packet", commands, packet, PacketSettings.check),
             Group("network.packet.dcqcn", commands, packet.dcqcn, _unchecked),
+            Group("network.packet.timely", commands, packet.timely, _unchecked),
+            Group("network.packet.swift", commands, packet.swift, _unchecked),
             Group("network.hybrid", commands, HybridSettings(), HybridSettings.check),
         ]
     return []

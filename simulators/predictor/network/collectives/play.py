@@ -132,13 +132,14 @@ def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> 
 
         return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
     from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-    from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+    from trainscout.simulators.predictor.network.packet.settings import Dcqcn, Swift, Timely
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
     given = dict(settings.packet)
-    if isinstance(given.get("dcqcn"), Mapping):
-        given["dcqcn"] = _settings(Dcqcn, "network.packet.dcqcn", given["dcqcn"])
+    for name, cls in (("dcqcn", Dcqcn), ("timely", Timely), ("swift", Swift)):
+        if isinstance(given.get(name), Mapping):
+            given[name] = _settings(cls, f"network.packet.{name}", given[name])
     packet = _settings(PacketSettings, "network.packet", given)
     if settings.name == "packet":
         return PacketEngine(*links, packet)

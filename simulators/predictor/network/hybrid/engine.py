@@ -64,6 +64,12 @@ class HybridEngine(RepeatingEngine):
             InputError: for rates, delays or settings out of range.
         """
         super().__init__(rate_bytes_per_s, delay_s, max_hops, settings)
+        control = self.settings.congestion
+        if control not in ("window", "dcqcn"):
+            # A packet's delay would count the time skipped while it stood still.
+            problem = "goes by delays, which skipping distorts"
+            field, allowed = "network.packet.congestion", "window, dcqcn, or network=packet"
+            raise InputError(field, control, problem, allowed)
         self.hybrid = HybridSettings() if hybrid is None else hybrid
         self.hybrid.check()
         self._predictor = _predictor(self.hybrid)

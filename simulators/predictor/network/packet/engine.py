@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     Ints,
     to_picoseconds,
 )
-from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import CONGESTION, PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -327,10 +327,16 @@ class PacketEngine:
         flows[new, t.HOPS] = crossed.sum(axis=1)
         flows[new, t.BACK] = back
         flows[new, t.EARLIEST], flows[new, t.LAG] = earliest, delays
+        flows[new, t.ACKED] = 0
+        flows[new, t.BASE_RTT] = np.ceil(round_trip).astype(np.int64)
         flows[new, t.WAITS] = flows[new, t.RISES] = flows[new, t.RESTING] = 0
         line = (self._rates[links[:, 0]] / t.PICOSECONDS)[:, None]
         self._flow_rates[new, : t.ALPHA] = line
         self._flow_rates[new, t.ALPHA] = 1.0
+        if settings.congestion == "timely":
+            self._flow_rates[new, t.TARGET] = self._flow_rates[new, t.ALPHA] = 0.0
+        if settings.congestion == "swift":
+            self._flow_rates[new, t.TARGET] = self._flow_rates[new, t.LINE] = window
 
     def _tie(self, pairs: Ints) -> None:
         if not len(pairs):
@@ -361,7 +367,7 @@ def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
     whole[t.PACKET], whole[t.HEADER] = settings.packet_bytes, settings.header_bytes
     whole[t.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
     whole[t.RESUME], whole[t.LIMIT] = settings.resume_bytes, settings.queue_bytes
-    whole[t.PACED] = settings.congestion == "dcqcn"
+    whole[t.PACED] = CONGESTION.index(settings.congestion)
     whole[[t.NOTICE_GAP, t.ALPHA_GAP, t.RISE_GAP]] = gaps
     whole[t.FAST] = dcqcn.fast_recoveries
     # Far apart, so that one seed's ports are not the next one's neighbours.
@@ -372,6 +378,17 @@ def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
     part[t.HYPER] = dcqcn.hyper_bytes_per_s / t.PICOSECONDS
     part[t.LEAST] = dcqcn.least_bytes_per_s / t.PICOSECONDS
     part[t.MOST_MARKED] = dcqcn.mark_at_most
+    timely, swift = settings.timely, settings.swift
+    if settings.congestion == "timely":
+        whole[[t.LOW, t.HIGH]] = to_picoseconds(np.array([timely.low_s, timely.high_s]))
+        whole[t.SEGMENT] = timely.segment_bytes
+        part[t.DELAY_ADD] = timely.additive_bytes_per_s / t.PICOSECONDS
+        part[t.LEAST] = timely.least_bytes_per_s / t.PICOSECONDS
+        part[t.DELAY_BETA], part[t.EWMA] = timely.beta, timely.ewma
+    if settings.congestion == "swift":
+        whole[t.LOW] = to_picoseconds(np.array(swift.target_s))
+        part[[t.DELAY_ADD, t.DELAY_BETA]] = swift.additive_packets, swift.beta
+        part[t.MOST_CUT] = swift.most_cut
     return whole, part
 
 

@@ -43,18 +43,19 @@ PORT_STATISTICS = (MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR, DRAWS)
 # the time of an acknowledgement's way, PACE when the next packet may go. WAITS for so many
 # others, EARLIEST start, LAG after the last of them; FIRST_TIE its list of followers announced
 # with it, FIRST_LATER of those announced later. EPISODE it belongs to; RESTING while it is played
-# from memory.
+# from memory. ACKED are bytes since the last look at their delay, BASE_RTT is an idle path's.
 (SIZE, SENT, DELIVERED, OPEN, WINDOW, FIRST, HOPS, BACK, EARLIEST, LAG, BEGAN, DONE, NEXT, BEFORE,
  ACK_HEAD, ACK_TAIL, PACE, WAITS, FIRST_TIE, FIRST_LATER, LAST_NOTICE, ALPHA_AT, RISE_AT, RISES,
- EPISODE, RESTING) = range(26)  # fmt: skip
-FLOW_COLUMNS = 26
+ EPISODE, RESTING, ACKED, BASE_RTT) = range(28)  # fmt: skip
+FLOW_COLUMNS = 28
 
 # Columns of flows' rates, bytes per picosecond: now, the one to recover, the most, and alpha.
 RATE, TARGET, LINE, ALPHA = range(4)
 
-# Columns of packets: TIME it arrives, or is acknowledged; CAME_BY the link it came over.
-FLOW, HOP, BYTES, TIME, LINK_NEXT, MARKED, CAME_BY = range(7)
-PACKET_COLUMNS = 7
+# Columns of packets: TIME it arrives, or is acknowledged; CAME_BY the link it came over; LEFT_AT
+# when it was sent.
+FLOW, HOP, BYTES, TIME, LINK_NEXT, MARKED, CAME_BY, LEFT_AT = range(8)
+PACKET_COLUMNS = 8
 
 # The column of episodes, flows that were announced together and may meet: to be looked at when the
 # first of them starts, or just played.
@@ -83,10 +84,13 @@ REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, STOPPED = range
 
 # Entries of the settings' arrays: whole numbers, and others.
 (PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
- SEED) = range(11)  # fmt: skip
-WHOLE_SETTINGS = 11
-GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED = range(5)
-OTHER_SETTINGS = 5
+ SEED, SEGMENT, LOW, HIGH) = range(14)  # fmt: skip
+WHOLE_SETTINGS = 14
+(GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED, DELAY_ADD, DELAY_BETA, EWMA,
+ MOST_CUT) = range(9)  # fmt: skip
+OTHER_SETTINGS = 9
+# What PACED says: who limits a flow beside its window.
+WINDOW_ONLY, DCQCN, TIMELY, SWIFT = range(4)
 
 
 def blank(rows: int, columns: int) -> Ints:

@@ -12,6 +12,7 @@ from numba import njit
 
 from trainscout.simulators.predictor.network.packet.chance import draw
 from trainscout.simulators.predictor.network.packet.dcqcn import catch_up, notified
+from trainscout.simulators.predictor.network.packet.delay_control import acknowledged
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
     ACK_HEAD,
     ACK_TAIL,
@@ -28,6 +29,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     BYTES_SENT,
     CAME_BY,
     CLAIMED,
+    DCQCN,
     DELAY,
     DELIVERED,
     DONE,
@@ -55,6 +57,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     LAG,
     LAST_NOTICE,
     LAST_OWN,
+    LEFT_AT,
     LIMIT,
     LINK_NEXT,
     MARKED,
@@ -98,6 +101,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     STOPPED,
     SUBJECT,
     TIME,
+    TIMELY,
     TOUCHES_RESTING,
     TX,
     TX_EVENT,
@@ -140,6 +144,10 @@ def _take_acks(flow, now, flows, rates, packets, count, whole, part):  # type: i
         flows[flow, OPEN] -= packets[packet, BYTES]
         if packets[packet, MARKED] == 1 and whole[PACED]:
             notified(flow, packets[packet, TIME], flows, rates, whole, part)
+        if whole[PACED] >= TIMELY:
+            acked_at = packets[packet, TIME]
+            rtt = acked_at - packets[packet, LEFT_AT]
+            acknowledged(flow, acked_at, rtt, packets[packet, BYTES], flows, rates, whole, part)
         following = packets[packet, LINK_NEXT]
         packets[packet, LINK_NEXT] = count[FREE_PACKET]
         count[FREE_PACKET] = packet
@@ -191,11 +199,12 @@ def _send_own(port, now, ports, ps_per_byte, flows, rates, packets, heap, count,
     count[PACKETS_OUT] += 1
     packets[packet, FLOW], packets[packet, HOP] = flow, 0
     packets[packet, BYTES], packets[packet, MARKED] = size, 0
-    packets[packet, CAME_BY] = NONE
+    packets[packet, CAME_BY], packets[packet, LEFT_AT] = NONE, now
     flows[flow, SENT] += size
     flows[flow, OPEN] += size
-    if whole[PACED]:
+    if whole[PACED] == DCQCN:
         catch_up(flow, now, flows, rates, whole, part)
+    if whole[PACED] == DCQCN or whole[PACED] == TIMELY:
         wire = (size + whole[HEADER]) / rates[flow, RATE]
         flows[flow, PACE] = now + int(wire + 0.5)
     ports[port, RING] = flows[flow, NEXT]
@@ -261,7 +270,7 @@ def _wait(port, packet, link, now, ports, packets, heap, count, whole, part, mar
     depth = ports[port, QUEUE_BYTES]
     if depth > ports[port, MOST_QUEUED]:
         ports[port, MOST_QUEUED] = depth
-    if whole[PACED] and depth > mark_from[port]:
+    if whole[PACED] == DCQCN and depth > mark_from[port]:
         share = (depth - mark_from[port]) / (mark_all[port] - mark_from[port])
         if share >= 1 or draw(port, ports, whole[SEED]) < share * part[MOST_MARKED]:
             packets[packet, MARKED] = 1

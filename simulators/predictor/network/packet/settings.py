@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 
-CONGESTION = ("window", "dcqcn")
+CONGESTION = ("window", "dcqcn", "timely", "swift")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,41 @@ class Dcqcn:
 
 
 @dataclass(frozen=True)
+class Timely:
+    """TIMELY's constants (Mittal et al., SIGCOMM 2015, sections 4 and 5)."""
+
+    low_s: float = 50e-6
+    """Below this delay the rate rises whatever its gradient."""
+    high_s: float = 500e-6
+    """Above this delay the rate falls whatever its gradient."""
+    additive_bytes_per_s: float = 1.25e6
+    """A step of the rate upwards (10 Mb/s)."""
+    beta: float = 0.8
+    """How much of the rate a gradient of one base delay takes."""
+    ewma: float = 0.875
+    """Weighs the newest difference of delays."""
+    segment_bytes: int = 16384
+    """The delay is looked at once in so many acknowledged bytes."""
+    least_bytes_per_s: float = 12.5e6
+    """No flow is slowed below it."""
+
+
+@dataclass(frozen=True)
+class Swift:
+    """Swift's constants (Kumar et al., SIGCOMM 2020, section 3.1): a sender's window that goes by
+    one target of delay, without scaling by hops or flows. Values are assumptions."""
+
+    target_s: float = 50e-6
+    """The round trip that senders aim at."""
+    additive_packets: float = 1.0
+    """The window grows by so many packets a round trip."""
+    beta: float = 0.8
+    """How much of the window a delay far above the target takes."""
+    most_cut: float = 0.5
+    """No cut takes more."""
+
+
+@dataclass(frozen=True)
 class PacketSettings:
     """What every flow and switch does."""
 
@@ -56,7 +91,8 @@ class PacketSettings:
     window: float = 1.25
     """A flow never has more than so many bandwidth-delay products unacknowledged (from 1 on)."""
     congestion: str = "window"
-    """``window`` alone, or ``dcqcn`` on top."""
+    """``window`` alone, or on top of it ``dcqcn``, ``timely`` (a rate that goes by the gradient of
+    delays) or ``swift`` (a window that goes by a target of delay)."""
     pause_bytes: int | None = 512 * 1024
     """A switch pauses a link when so much that came over it waits there (priority flow control;
     None: never, and then a queue that outgrows ``queue_bytes`` would drop packets, which is an
@@ -67,6 +103,10 @@ class PacketSettings:
     """What a queue holds."""
     dcqcn: Dcqcn = Dcqcn()
     """Congestion control on top of the window."""
+    timely: Timely = Timely()
+    """Congestion control by the gradient of delays."""
+    swift: Swift = Swift()
+    """Congestion control by a target of delay."""
     seed: int = 0
     """Of which packets are marked."""
 
@@ -89,3 +129,12 @@ class PacketSettings:
                 raise InputError("packet.resume_bytes", self.resume_bytes, "is no end", allowed)
         for name in ("cnp_interval_s", "alpha_interval_s", "increase_interval_s"):
             require_positive(f"packet.dcqcn.{name}", getattr(self.dcqcn, name))
+        for part in ("timely", "swift"):
+            constants = getattr(self, part)
+            for each in fields(constants):
+                require_positive(f"packet.{part}.{each.name}", getattr(constants, each.name))
+        if self.timely.low_s > self.timely.high_s:
+            allowed = f"at most high_s={self.timely.high_s:g}"
+            raise InputError("packet.timely.low_s", self.timely.low_s, "is above high_s", allowed)
+        if self.swift.most_cut >= 1:
+            raise InputError("packet.swift.most_cut", self.swift.most_cut, "stops a flow", "< 1")
