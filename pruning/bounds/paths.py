@@ -20,7 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import Layout
-from trainscout.simulators.predictor.workload.schedule import warmup_passes
+from trainscout.simulators.predictor.workload.schedule import (
+    micro_batches_in_turn,
+    warmup_passes,
+)
 
 Counts = NDArray[np.int64]
 # Chains through more stages than this (and those that differ) bring nothing measurable.
@@ -97,8 +100,9 @@ class _Chains:
         # Over the stages behind one, on the last chunk.
         self.fall = _behind(self.forward[:, -1], self.lag)
         self.rise = _behind(self.backward[:, -1], self.lag)
+        self.group = micro_batches_in_turn(schedule, pp, micro_batches)
         # Passes until the last chunk's first; and from its last backward one on.
-        self.reach = (vpp - 1) * pp + 1
+        self.reach = (vpp - 1) * self.group + 1
         lags = vpp * self.lag[: pp - 1].sum(axis=0) + (vpp - 1) * self.lag[-1]
         self.all_forward = self.forward.sum(axis=(0, 1)) + lags
         self.all_backward = self.backward.sum(axis=(0, 1)) + lags
@@ -121,15 +125,15 @@ class _Chains:
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
-        pp, vpp = self.layout.pp, self.layout.vpp
-        chunks = np.arange(count) % (pp * vpp) // pp
+        group, vpp = self.group, self.layout.vpp
+        chunks = np.arange(count) % (group * vpp) // group
         return np.bincount(chunks, minlength=vpp) @ passes
 
     def last(self, passes: Counts, count: int) -> Counts:
         """The last ``count`` backward passes: chunks in reverse."""
-        pp, vpp = self.layout.pp, self.layout.vpp
+        group, vpp = self.group, self.layout.vpp
         total = vpp * self.m
-        chunks = vpp - 1 - np.arange(total - count, total) % (pp * vpp) // pp
+        chunks = vpp - 1 - np.arange(total - count, total) % (group * vpp) // group
         return np.bincount(chunks, minlength=vpp) @ passes
 
     def ahead(self, stage: int) -> int:

@@ -27,6 +27,8 @@ TITLE = "TorchTitan"
 _SCHEDULE = KNOBS["schedule"].flags[TORCHTITAN]
 SCHEDULES = dict(_SCHEDULE.values or {})
 """Its names of the schedules of a pipeline whose stages are one chunk."""
+LOOPED_SCHEDULES = {"1f1b": "Interleaved1F1B", "gpipe": "LoopedBFS"}
+"""And of several chunks."""
 
 
 def settings_of(job: Job) -> Settings:
@@ -173,7 +175,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     _knob("ep", lambda job: job.model.moe is not None),
     Setting(
         _SCHEDULE.name,
-        lambda job: "Interleaved1F1B" if job.recipe.vpp > 1 else SCHEDULES[job.recipe.schedule],
+        lambda job: (LOOPED_SCHEDULES if job.recipe.vpp > 1 else SCHEDULES)[job.recipe.schedule],
         when=_piped,
     ),
     Setting("--parallelism.pipeline-parallel-microbatch-size", "recipe.micro_batch", when=_piped),

@@ -17,7 +17,12 @@ from typing import Any
 from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
-from trainscout.reports.dialects.torchtitan import ARGUMENTS, SCHEDULES, TITLE
+from trainscout.reports.dialects.torchtitan import (
+    ARGUMENTS,
+    LOOPED_SCHEDULES,
+    SCHEDULES,
+    TITLE,
+)
 from trainscout.reports.dialects.torchtitan_presets import CONFIGURATIONS, FLAVORS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -29,6 +34,7 @@ _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
 _EIGHT_BITS = ("--float8.*", "--quantize.*", "--mx.*")
 _SUBCOMMAND = re.compile(r"([a-z-]+):([a-z-]+)")
 _SINGLE_STAGE = {theirs: ours for ours, theirs in SCHEDULES.items()}
+_LOOPED = {theirs: ours for ours, theirs in LOOPED_SCHEDULES.items()}
 _ASYNC_TP = "--compile.enable-async-tensor-parallel"
 # What settings of old are called now.
 _OLDER = {
@@ -221,11 +227,11 @@ class TorchTitanReader:
         chunks = 2
         if per_stage is not None:
             chunks = math.ceil((model.num_layers + sum(ends.values())) / per_stage) // pp
-        if schedule != "Interleaved1F1B":
+        if schedule not in _LOOPED:
             self.options.assume(
                 f"pipeline_parallel_schedule = {schedule}", f"Interleaved1F1B, {chunks} parts"
             )
-        return {**fields, "vpp": max(1, chunks)}
+        return {**fields, "vpp": max(1, chunks), "schedule": _LOOPED.get(schedule, "1f1b")}
 
     def _recompute(self, model: Model, recipe: Recipe) -> dict[str, Any]:
         mode = self._recompute_choice or self.options.text("--activation-checkpoint.mode")

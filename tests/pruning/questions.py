@@ -83,7 +83,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "overlap_param_gather": pick(True, False) and zero_stage > 0 and reduce,
         "tp_comm_overlap": sp and pick(True, False),
         "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
-        "schedule": pick("1f1b", "1f1b", "gpipe") if vpp == 1 else "1f1b",
+        "schedule": pick("1f1b", "1f1b", "gpipe"),
         "precision": pick(None, "bf16", "fp16"),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),

@@ -188,13 +188,14 @@ def recipe_of(
         overlap_moe_expert_parallel_comm=model.moe is not None
         and given(row.ep, 1) > 1
         and moe_preset(row, said, era).overlapped,
-        schedule="gpipe" if said.says("schedule", "gpipe") and degrees.pp > 1 else "1f1b",
+        schedule="gpipe" if said.says("schedule", *_FORWARD_FIRST) and degrees.pp > 1 else "1f1b",
         offloaded_layers=offloaded if can_offload else 0,
     )
     return _split(said, recipe, model, framework, assumed), tuple(assumed)
 
 
-_OTHER_SCHEDULES = ("zero bubble", "DualPipe", "breadth-first", "another")
+_OTHER_SCHEDULES = ("zero bubble", "DualPipe", "another")
+_FORWARD_FIRST = ("gpipe", "breadth-first")
 
 
 def _refuse_unknown_techniques(said: Said) -> None:

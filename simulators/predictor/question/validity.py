@@ -152,8 +152,6 @@ def _virtual_stages(job: Job) -> Broken:
         return None
     if recipe.pp == 1:
         return "vpp", "virtual pipeline stages need pp > 1"
-    if recipe.schedule != "1f1b":
-        return "vpp", "virtual pipeline stages need the 1f1b schedule"
     return None
 
 
@@ -259,7 +257,7 @@ def _batch_divides(job: Job) -> Broken:
 
 def _interleaving_batch(job: Job) -> Broken:
     recipe = job.recipe
-    if recipe.vpp > 1 and job.num_micro_batches % recipe.pp:
+    if recipe.vpp > 1 and job.schedule == "1f1b" and job.num_micro_batches % recipe.pp:
         return "vpp", (
             f"the interleaved schedule needs micro-batches ({job.num_micro_batches}) in multiples "
             f"of pp={recipe.pp}"
@@ -390,7 +388,7 @@ RULES: dict[str, Rule] = {
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
     "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
-    "virtual_stages": Rule(("pp", "vpp", "schedule"), _virtual_stages),
+    "virtual_stages": Rule(("pp", "vpp"), _virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(
@@ -401,7 +399,7 @@ RULES: dict[str, Rule] = {
         _experts,
     ),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
-    "interleaving_batch": Rule((*_WORLD, "vpp", "micro_batch"), _interleaving_batch),
+    "interleaving_batch": Rule((*_WORLD, "vpp", "schedule", "micro_batch"), _interleaving_batch),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),

@@ -20,14 +20,15 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
     """The order of one stage.
 
     Args:
-        schedule: ``gpipe`` or ``1f1b`` (interleaved when ``chunks`` > 1).
+        schedule: ``gpipe`` (breadth-first when ``chunks`` > 1) or ``1f1b`` (then interleaved).
         stage: 0-based pipeline stage of ``stages``.
         chunks: model chunks per stage (virtual pipeline stages).
         micro_batches: micro-batches per step; a multiple of ``stages`` when interleaved.
     """
     total = chunks * micro_batches
-    forward = _passes(FORWARD, stages, chunks, micro_batches)
-    backward = _passes(BACKWARD, stages, chunks, micro_batches)
+    group = micro_batches_in_turn(schedule, stages, micro_batches)
+    forward = _passes(FORWARD, group, chunks, micro_batches)
+    backward = _passes(BACKWARD, group, chunks, micro_batches)
     warmup = warmup_passes(schedule, stage, stages, chunks, micro_batches)
     order = np.empty((3, 2 * total), dtype=np.int64)
     order[:, :warmup] = forward[:, :warmup]
@@ -52,16 +53,22 @@ def warmup_passes(schedule: str, stage: int, stages: int, chunks: int, micro_bat
     return min(total, behind if chunks == 1 else 2 * behind + (chunks - 1) * stages)
 
 
-def _passes(pass_: int, stages: int, chunks: int, micro_batches: int) -> Order:
-    """All passes of one direction: groups of ``stages`` micro-batches visit chunk by chunk."""
+def micro_batches_in_turn(schedule: str, stages: int, micro_batches: int) -> int:
+    """How many micro-batches pass one chunk of a stage before its next: interleaved as many as
+    there are stages, breadth-first all (Lamy-Poirier 2023, figure 2d)."""
+    return micro_batches if schedule == "gpipe" else stages
+
+
+def _passes(pass_: int, group: int, chunks: int, micro_batches: int) -> Order:
+    """All passes of one direction: groups of so many micro-batches visit chunk by chunk."""
     if chunks == 1:
         micro = np.arange(micro_batches)
         chunk = np.zeros_like(micro)
     else:
         index = np.arange(chunks * micro_batches)
-        group, within = np.divmod(index, stages * chunks)
-        chunk, offset = np.divmod(within, stages)
-        micro = group * stages + offset
+        turn, within = np.divmod(index, group * chunks)
+        chunk, offset = np.divmod(within, group)
+        micro = turn * group + offset
         if pass_ == BACKWARD:
             chunk = chunks - 1 - chunk
     return np.stack([np.full_like(micro, pass_), chunk, micro])

@@ -49,6 +49,7 @@ def longest(layout, schedule, m, weights, blocking):
         ({"pp": 4}, 2),
         ({"pp": 4}, 12),
         ({"pp": 4, "schedule": "gpipe"}, 6),
+        ({"pp": 4, "vpp": 3, "schedule": "gpipe"}, 6),
         ({"pp": 4, "vpp": 3}, 4),
         ({"pp": 4, "vpp": 3}, 12),
         ({"pp": 2, "vpp": 2}, 2),

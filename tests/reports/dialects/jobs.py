@@ -109,7 +109,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
         overlap_param_gather=bool(zero) and overlap_grad and draw(_FLAG),
         tp_comm_overlap=sp and draw(_FLAG),
         overlap_moe_expert_parallel_comm=model.moe is not None and draw(_FLAG),
-        schedule="1f1b" if vpp > 1 else draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])),
+        schedule=draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])),
         precision=draw(
             st.sampled_from([None, "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32"])
         ),

@@ -38,7 +38,7 @@ class Pipeline:
         },
     )
     """The order of a pipeline's passes: each backward pass as early as it can run (``1f1b``), or
-    all forward passes first (``gpipe``)."""
+    all forward passes first (``gpipe``; with virtual stages chunk by chunk, breadth-first)."""
     first_stage_layers: int | None = knob(
         None,
         "first_stage_layers={}",

@@ -128,11 +128,13 @@ def test_activations_in_flight_under_1f1b(stages: int, micro_batches: int) -> No
         assert found.kind["activations"] == in_flight * stage.chunks[0].saved_bytes
 
 
-def test_activations_in_flight_under_gpipe() -> None:
-    job = make_job(TINY, pp=2, schedule="gpipe", batch=4 * 24)
+@pytest.mark.parametrize("vpp", [1, 3])
+def test_activations_in_flight_under_gpipe(vpp: int) -> None:
+    job = make_job(TINY, pp=2, vpp=vpp, schedule="gpipe", batch=4 * 24)
     workload = build_workload(job)
     for stage, found in zip(workload.stages, memory_of(job).per_stage, strict=True):
-        assert found.kind["activations"] == 24 * stage.chunks[0].saved_bytes
+        kept = sum(chunk.saved_bytes for chunk in stage.chunks)
+        assert found.kind["activations"] == 24 * kept
 
 
 @pytest.mark.parametrize(("pp", "vpp", "nodes"), [(2, 3, 1), (4, 3, 1), (6, 2, 3), (3, 2, 3)])

@@ -63,6 +63,8 @@ def micro_batch_s(job: Job, rates: Rates = BALANCED) -> float:
         ({"pp": 4, "vpp": 3}, 3 / 3),
         ({"pp": 2, "vpp": 6}, 1 / 6),
         ({"pp": 6, "vpp": 2, "nodes": 3}, 5 / 2),
+        # Lamy-Poirier 2023, section 3: breadth-first fills as well.
+        ({"pp": 4, "vpp": 3, "schedule": "gpipe"}, 3 / 3),
     ],
 )
 @pytest.mark.parametrize("micro_batches", [12, 240])

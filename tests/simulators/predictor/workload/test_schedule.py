@@ -45,6 +45,12 @@ def test_gpipe_runs_all_forwards_first() -> None:
         assert written("gpipe", stage, 3, 1, 4, chunk_names=False) == order
 
 
+def test_breadth_first_runs_chunk_by_chunk() -> None:
+    for stage in range(2):
+        order = "Fa0 Fa1 Fa2 Fb0 Fb1 Fb2 Bb0 Bb1 Bb2 Ba0 Ba1 Ba2"
+        assert written("gpipe", stage, 2, 2, 3, chunk_names=True) == order
+
+
 @pytest.mark.parametrize(
     ("stage", "order"),
     [
@@ -79,7 +85,7 @@ def test_every_pass_once_and_forward_before_backward(
     shape: tuple[int, int, int, bool], gpipe: bool
 ) -> None:
     stages, chunks, groups, _ = shape
-    chunks = 1 if gpipe or stages == 1 else chunks
+    chunks = 1 if stages == 1 else chunks
     micro_batches = groups * stages
     schedule = "gpipe" if gpipe else "1f1b"
     for stage in range(stages):
