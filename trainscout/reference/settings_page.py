@@ -24,6 +24,7 @@ _TITLES = {
     "gpu": "one accelerator",
     "cluster": "nodes and what joins them",
     "training": "how it is trained",
+    "training.lora": "its adapters",
     "framework": "the software that runs it",
     "recipe": "how the job is laid out",
     "search": "how to search, and when to stop",
