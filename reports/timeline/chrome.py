@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.replay.timeline import (
     COMMUNICATION,
     COMPUTE,
+    COPIES,
     DATA_PARALLEL,
     HOST,
     LAUNCH,
@@ -172,7 +173,9 @@ class _Stage:
                 args = self._launches(leads[row])
                 trace.slice(LAUNCH, rank, thread, start_s, end_s, args, leads_to=number)
                 continue
-            name, led_by = names[operation[row]], arrow_of.get(by)
+            waits = timeline.operations[operation[row]] is None
+            name = COPIES if waits else names[operation[row]]
+            led_by = arrow_of.get(by)
             trace.slice(name, rank, thread, start_s, end_s, self._arguments(row), led_by=led_by)
 
     def _launches(self, row: int) -> dict[str, object] | None:
@@ -185,8 +188,7 @@ class _Stage:
     def _arguments(self, row: int) -> dict[str, object]:
         timeline = self._timeline
         priced = timeline.operations[timeline.operation[row]]
-        assert priced is not None
-        args = arguments(priced, self._ends[row] - self._starts[row])
+        args = {} if priced is None else arguments(priced, self._ends[row] - self._starts[row])
         micro_batch = int(timeline.micro_batch[row])
         return args if micro_batch == NONE else {"micro_batch": micro_batch, **args}
 

@@ -115,17 +115,27 @@ class PassPricer:
         return self._segments[key]
 
     def _price(self, chunk: Chunk, direction: int) -> PassPrice:
-        if direction == FORWARD:
-            blocks = [(self.pricer.block(run.forward), run.count) for run in chunk.runs]
-        else:
-            blocks = [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
-        price = sum_blocks(blocks)
-        # Transformer Engine spreads the copies evenly over the pass and waits for what is left.
-        left_s = copy_s(chunk.copied_bytes, self.pricer.gpu) - price.seconds
-        if left_s <= 0:
+        blocks = self._blocks(chunk, direction)
+        price, left_s = sum_blocks(blocks), self.copies_left_s(chunk, direction)
+        if left_s == 0:
             return price
         behind_s = float(price.part_s[PART_INDEX[HOST]]) - _waits_s(blocks)
         return sum_blocks(blocks, behind_s + left_s)
+
+    def copies_left_s(self, chunk: Chunk, direction: int) -> float:
+        """How long a pass waits for copies to or from the host.
+
+        Transformer Engine spreads them evenly over the pass and waits for what is left.
+        """
+        if not chunk.copied_bytes:
+            return 0.0
+        alone_s = sum_blocks(self._blocks(chunk, direction)).seconds
+        return max(0.0, copy_s(chunk.copied_bytes, self.pricer.gpu) - alone_s)
+
+    def _blocks(self, chunk: Chunk, direction: int) -> list[tuple[PricedBlock, int]]:
+        if direction == FORWARD:
+            return [(self.pricer.block(run.forward), run.count) for run in chunk.runs]
+        return [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
         pieces = [run for run in chunk.runs for _ in range(run.count)]

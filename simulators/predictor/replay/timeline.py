@@ -12,6 +12,8 @@ HOST, COMPUTE, COMMUNICATION, DATA_PARALLEL, PIPELINE = range(5)
 # What a column says where there is nothing: no micro-batch, block, launch.
 NONE = -1
 LAUNCH = "launch"
+# And for copies of activations to or from the host, where a pass waits for them.
+COPIES = "activation copies"
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def unroll(step: StepProgram) -> Timeline:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task of a compute stream: the blocks it runs, as part of which pass, and how long the
-    transfer blocks it that ends it."""
+    """A task of a compute stream: the blocks it runs, as part of which pass, and how long copies
+    to the host and the transfer block it that end it."""
 
     number: int
     blocks: list[Block]
@@ -64,6 +64,7 @@ class _Task:
     micro_batch: int
     direction: int
     chunk: int
+    copied_s: float
     sent_s: float
 
 
@@ -195,6 +196,10 @@ class _Unroll:
                     assert isinstance(priced.op, Collective | SendRecv)
                     overlapped = priced.op.overlaps
             ends = [row for row in (kernel, communication) if row >= 0]
+            if task.copied_s:
+                copied = self.add(0, task.copied_s, NEUTRAL_KIND, stage, HOST, task.micro_batch)
+                self.edges += [(row, copied, 0.0) for row in ends]
+                ends = [copied]
             if task.sent_s:
                 sent = self.boundary(stage, task.direction)
                 send = self.add(sent, task.sent_s, NEUTRAL_KIND, stage, PIPELINE, task.micro_batch)
@@ -274,6 +279,7 @@ class _Unroll:
             direction, chunk, micro = column
             whole = self.step.workload.stages[stage].chunks[chunk]
             sent_s = self.step.assembler.sent_s(stage, chunk, direction)
+            copied_s = self.step.assembler.passes.copies_left_s(whole, direction)
             number = self.new_pass(_DIRECTIONS[direction], stage, chunk, micro)
             if stop - start == 1:
                 runs = whole.runs if direction == FORWARD else whole.runs[::-1]
@@ -282,18 +288,19 @@ class _Unroll:
                     for run in runs
                     for _ in range(run.count)
                 ]
-                yield _Task(int(tasks[start]), blocks, number, micro, direction, chunk, sent_s)
+                ends_s = (copied_s, sent_s)
+                yield _Task(int(tasks[start]), blocks, number, micro, direction, chunk, *ends_s)
                 continue
             segments = self.step.assembler.passes.segments(whole, direction)
             for index, segment in enumerate(segments):
-                sent = sent_s if index == len(segments) - 1 else 0.0
+                ends_s = (copied_s, sent_s) if index == len(segments) - 1 else (0.0, 0.0)
                 task = int(tasks[start + index])
                 blocks = list(segment.blocks)
-                yield _Task(task, blocks, number, micro, direction, chunk, sent)
+                yield _Task(task, blocks, number, micro, direction, chunk, *ends_s)
         for task in tasks[passes:].tolist():
             block = self.program.blocks[task]
             number = self.new_pass(block.name, stage, NONE, NONE)
-            yield _Task(task, [block], number, NONE, NONE, NONE, 0.0)
+            yield _Task(task, [block], number, NONE, NONE, NONE, 0.0, 0.0)
 
     def new_pass(self, name: str, stage: int, chunk: int, micro_batch: int) -> int:
         self.passes.append((name, stage, chunk, micro_batch))

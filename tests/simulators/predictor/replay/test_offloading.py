@@ -7,6 +7,8 @@ import pytest
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.passes import COPY_EFFICIENCY
+from trainscout.simulators.predictor.replay.step_program import step_program
+from trainscout.simulators.predictor.replay.unroll import unroll
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.registry import get_simulator
 
@@ -44,3 +46,11 @@ def test_without_a_link_between_chips_it_is_pcie():
     job = make_job(TINY, offloaded_layers=8)
     assert job.gpu.c2c_bytes_per_s == 0
     assert simulated(job) == simulated(over(job, job.gpu.pcie_bytes_per_s))
+
+
+def test_the_timeline_waits_for_the_copies_too():
+    fast, slow = (over(make_job(TINY, offloaded_layers=8), rate) for rate in (1e15, 1e6))
+    ends = [unroll(step_program(job, micro_batches=1)).end_s.max() for job in (fast, slow)]
+    copied = build_workload(slow).stages[0].chunks[0].copied_bytes
+    assert ends[1] == pytest.approx(2 * copied / (COPY_EFFICIENCY * 1e6), rel=0.01)
+    assert ends[0] < ends[1] / 10
