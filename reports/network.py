@@ -12,7 +12,7 @@ from rich.text import Text
 from trainscout.reports.wording import format_percent, format_seconds
 from trainscout.simulators.predictor.network.topology import Network
 from trainscout.simulators.predictor.network.topology.network import KINDS
-from trainscout.simulators.predictor.replay.meeting import Meeting
+from trainscout.simulators.predictor.replay.meeting import MOST_TASKS, Meeting
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 
 _HOT_LINKS = 4
@@ -129,8 +129,11 @@ def network_record(use: NetworkUse) -> list[dict[str, Any]]:
     ]
 
 
-def meeting_report(of: Meeting) -> RenderableType:
-    """What it costs the step that all of its communication meets on one network."""
+def meeting_report(of: Meeting | None) -> RenderableType:
+    """What it costs the step that all of its communication meets on one network (None: it was too
+    large to play)."""
+    if of is None:
+        return Text(f"The whole step was not played: more than {MOST_TASKS:,} tasks.\n")
     columns = ("of its communication", "step", "beyond")
     table = _table("The whole step, rank by rank", *columns)
     rows = (
@@ -160,8 +163,10 @@ def meeting_words(of: Meeting) -> str:
     return f"Played {micro_batches}, {of.flows:,} flows, in {of.cpu_s:.1f} CPU s."
 
 
-def meeting_record(of: Meeting) -> dict[str, Any]:
+def meeting_record(of: Meeting | None) -> dict[str, Any] | None:
     """The same as plain values, for JSON."""
+    if of is None:
+        return None
     return {
         "alone_s": of.alone_s,
         "priced_s": of.priced_s,

@@ -68,14 +68,15 @@ def simulate(config: DictConfig) -> int:
     write_timeline_files(job, spec, simulator, timeline)
     prediction = simulator.simulate(job)
     use = load = met = None
+    whole = False
     if isinstance(simulator, ReplaySimulator):
         load = expert_load(job, prediction, simulator)
         if spec.network is not None:
             workload = simulator.workload(job)
             use = network_use(job, workload, spec.network, spec.calibration)
-            if spec.network.choice.whole_step and any(
-                each.busy is not None for each in use.communicators
-            ):
+            leaves_nodes = any(each.busy is not None for each in use.communicators)
+            whole = spec.network.choice.whole_step and leaves_nodes
+            if whole:
                 met = meeting(job, workload, spec.network, spec.calibration)
             if heat_map_file is not None:
                 write_output("heat_map.file", Path(heat_map_file), heat_map(use))
@@ -90,7 +91,7 @@ def simulate(config: DictConfig) -> int:
             beside["experts"] = expert_record(load)
         if use is not None:
             beside["network"] = network_record(use)
-        if met is not None:
+        if whole:
             beside["whole_step"] = meeting_record(met)
         if found:
             beside["launch"] = launch_record(found)
@@ -102,12 +103,13 @@ def simulate(config: DictConfig) -> int:
     assumed = assumed_fields(config, declared)
     report = [prediction_report(prediction, job, output.verbosity, assumed)]
     if output.verbosity == "quiet":
-        load = use = met = None
+        load = use = None
+        whole = False
     if load is not None:
         report += [Text(), expert_report(load)]
     if use is not None:
         report += [Text(), network_report(use)]
-    if met is not None:
+    if whole:
         report.append(meeting_report(met))
     if found:
         report += [Text(), Text(f"Launch files in {launch.directory}:")]

@@ -27,6 +27,9 @@ from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES,
 from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
 
+# Laying out the tasks of more ranks would take minutes by itself.
+MOST_TASKS = 500_000
+
 
 @dataclass(frozen=True)
 class Slowdown:
@@ -72,19 +75,20 @@ class Meeting:
 
 def meeting(
     job: Job, workload: Workload, of: CongestedNetwork, calibration: Calibration | None = None
-) -> Meeting:
+) -> Meeting | None:
     """Play a valid job's step over a network on which all of its communication meets.
+
+    None: it has more tasks over all replicas than ``MOST_TASKS``, and was not.
 
     Raises:
         InputError: when failed links or missing tiers leave GPUs without a path.
     """
-    congestion = Uncongested(job, of)
+    found = unhurried_step(job, workload, of, calibration)
+    if found is None:
+        return None
+    unhurried, made, congestion = found
     scale = 1.0 if calibration is None else calibration.scale_of(job)
-    assembler = _assembler(job, workload, congestion, calibration)
-    unhurried = replay_step(job, assembler.assemble)
     count = unhurried.simulated_micro_batches
-    program = assembler.assemble(count)
-    made = step_activities(assembler, program, run(program.tasks), congestion)
     budget_s = math.inf if of.choice.budget_s is None else of.choice.budget_s
     network = congestion.model.network
     played = play_together(made.activities, network, of.settings, budget_s)
@@ -111,6 +115,20 @@ def meeting(
         busy=np.where(played.link_bytes > 0, busy, 0.0),
         cpu_s=played.cpu_s,
     )
+
+
+def unhurried_step(
+    job: Job, workload: Workload, of: CongestedNetwork, calibration: Calibration | None = None
+) -> tuple[Step, StepActivities, Congestion] | None:
+    """A valid job's step with nothing shared, as replayed and as activities to be played; None:
+    these would be too many."""
+    congestion = Uncongested(job, of)
+    assembler = _assembler(job, workload, congestion, calibration)
+    step = replay_step(job, assembler.assemble)
+    program = assembler.assemble(step.simulated_micro_batches)
+    if len(program.tasks.work) * job.dp > MOST_TASKS:
+        return None
+    return step, step_activities(assembler, program, run(program.tasks), congestion), congestion
 
 
 def _assembler(

@@ -410,12 +410,22 @@ class _Build:
         if key not in self.sends:
             ranks = np.arange(self.lane_ranks) + lane * self.lane_apart
             source, there = ranks + stage * self.stage_apart, ranks + to * self.stage_apart
-            made: list[Transfers] = []
+            self.sends[key] = _Gang((lane,), None)
             if self.congestion.covers("pp"):
                 pairs = list(zip(source.tolist(), there.tolist(), strict=True))
-                made = [transfers(pairs, 1.0)]
-            self.sends[key] = self._gang((lane,), made)
+                self.sends[key] = self._pairs(lane, transfers(pairs, 1.0))
         return self.sends[key]
+
+    def _pairs(self, lane: int, made: Transfers) -> _Gang:
+        """As ``_gang``, of equal transfers between pairs: as long as their fullest link takes."""
+        ideal = self.model.ideal
+        routes = find_routes(ideal, made.source, made.destination, made.label)
+        if not (routes.links >= ideal.first["nic"]).any():
+            return _Gang((lane,), None)
+        links, flows = np.unique(routes.links[routes.links >= 0], return_counts=True)
+        unit_s = float((flows / ideal.rate_bytes_per_s[links]).max())
+        parts = split(made, self.model.network.planes * self.model.settings.queue_pairs)
+        return _Gang((lane,), parts, unit_s, float(routes.latency_s.max()))
 
     def _join(self, stage_of: Ints) -> None:
         """Order of streams, and the dependencies between tasks."""

@@ -21,9 +21,9 @@ from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 
 # Flows after which what no late flow can need any more is forgotten.
 _FORGET_AFTER = 4096
-# Seconds that an engine first plays at a time, and CPU seconds that this may take, so that the
-# budget can be looked at in between.
-_FIRST_SLICE_S, _LONG_CPU_S = 1e-3, 0.5
+# Seconds that an engine first plays at a time, and how long that may take, so that the budget can
+# be looked at in between: not more often, as asking for CPU time costs a system call.
+_FIRST_SLICE_S, _LOOK_EVERY_S = 1e-3, 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class PlayedTogether:
     """``start_s``, ``end_s``: of each activity, infinite where the budget ended before.
 
     ``link_bytes``: over each link by the messages that began; ``flows`` they were; ``now_s`` how
-    far it was played; ``cpu_s`` what that took.
+    far it was played; ``cpu_s`` what that took; ``packet_hops`` packets played over links.
     """
 
     start_s: Floats
@@ -40,6 +40,7 @@ class PlayedTogether:
     flows: int
     now_s: float
     cpu_s: float
+    packet_hops: int = 0
 
     @property
     def whole(self) -> bool:
@@ -103,16 +104,20 @@ class _Player:
         for activity, waits in enumerate(self.waits):
             if not waits:
                 self.begin(activity, 0.0)
-        now, forgot_at, slice_s, looked = 0.0, 0, _FIRST_SLICE_S, began
+        now, forgot_at, slice_s = 0.0, 0, _FIRST_SLICE_S
+        looked, looked_once = time.perf_counter(), False
         while self.due or self.left:
             due = self.due[0][0] if self.due else math.inf
             if self.left:
-                until = min(due, now + slice_s)
+                until, began_at = min(due, now + slice_s), time.perf_counter()
                 arrived = self.arrive(until)
-                before, looked = looked, time.process_time()
-                if looked - began > budget_s:
-                    break
-                slice_s *= 2.0 if looked - before < _LONG_CPU_S else 0.5
+                ended_at = time.perf_counter()
+                if not arrived and until < due:
+                    slice_s *= 2 if ended_at - began_at < _LOOK_EVERY_S else 0.5
+                if ended_at - looked > _LOOK_EVERY_S or not looked_once:
+                    looked, looked_once = ended_at, True
+                    if time.process_time() - began > budget_s:
+                        break
                 if self.flows - forgot_at >= _FORGET_AFTER and hasattr(self.engine, "forget"):
                     forgot_at = self.flows
                     self.engine.forget(now)
@@ -135,6 +140,7 @@ class _Player:
             self.flows,
             now,
             time.process_time() - began,
+            getattr(self.engine, "packet_hops", 0),
         )
 
     def begin(self, activity: int, now: float) -> None:

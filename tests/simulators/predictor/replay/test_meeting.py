@@ -36,7 +36,9 @@ JOBS = [
 
 def met(job: Job, fabric: Any, **choice: Any) -> Meeting:
     network = CongestedNetwork(NetworkChoice(**{"engine": "flow", **choice}), fabric)
-    return meeting(job, build_workload(job), network)
+    found = meeting(job, build_workload(job), network)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("job", JOBS)

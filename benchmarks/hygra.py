@@ -1,0 +1,241 @@
+"""HyGra's tables, ours beside: ``python -m benchmarks.hygra``.
+
+Communications of one kind over 64 to 16,384 hosts (Table I), one step of a model with all kinds on
+one network (Table III), and an all-reduce over every GPU of 16,384. CPU seconds of one thread,
+compiled code loaded before; one run a cell. Errors are those of completion times against every
+packet played, where that ends: cells of more packet-hops than ``--most-hops`` are played by the
+hybrid engine alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.network_engines import (
+    MB,
+    PATTERNS,
+    Fabric,
+    Pattern,
+    Run,
+    data_ring,
+    run,
+)
+from benchmarks.question import declared
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.network.collectives import (
+    EngineSettings,
+    by_node,
+    pattern,
+    play,
+)
+from trainscout.simulators.predictor.network.hybrid import HybridEngine
+from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+from trainscout.simulators.predictor.network.together import PlayedTogether, play_together
+from trainscout.simulators.predictor.network.together.activities import WORK
+from trainscout.simulators.predictor.network.topology import build_network
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay.meeting import unhurried_step
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+KINDS = {
+    "PP": "PP, 4 stages, 4 micro-batches",
+    "TP": "TP ring",
+    "DP": "DP ring, ECMP collisions",
+}
+# HyGra's Table I (mean and most FCT error in percent, of one size) and Fig. 4 (speed-up).
+PUBLISHED_ERROR = {
+    64: {"PP": (4.54, 4.54), "TP": (2.38, 4.51), "DP": (3.34, 4.46)},
+    256: {"PP": (1.54, 1.54), "TP": (0.82, 1.53), "DP": (0.87, 1.48)},
+    1024: {"PP": (0.06, 0.07), "TP": (0.03, 0.06), "DP": (0.01, 0.06)},
+    4096: {"PP": (0.056, 0.074), "TP": (0.03, 0.058), "DP": (0.029, 0.055)},
+    16384: {"PP": (0.06, 0.07), "TP": (0.03, 0.03), "DP": (0.03, 0.03)},
+}
+PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x"}
+ENGINES = {
+    "flow": EngineSettings("flow"),
+    "hybrid, with memory": EngineSettings("hybrid"),
+    "hybrid, skips only": EngineSettings("hybrid", hybrid={"memory": False}),
+    "packet": EngineSettings("packet"),
+}
+
+
+def fabric_of(hosts: int) -> Fabric:
+    return Fabric(hosts, max(8, hosts // 16), 8 if hosts == 64 else 16)
+
+
+def hops_of(what: Pattern, size: float) -> float:
+    crossed = (what.routes.links >= 0).sum()
+    return float(crossed * what.share * size / PacketSettings().packet_bytes)
+
+
+def singles(hosts: list[int], sizes: list[float], most_hops: float) -> Table:
+    table = Table(
+        "nodes", "of", "MB", "packets, CPU s", "hybrid, CPU s", "speed-up", "HyGra's",
+        "FCT error mean / max", "HyGra's", "job error", title="One kind of communication",
+    )  # fmt: skip
+    settings = PacketSettings()
+    for count in hosts:
+        fabric = fabric_of(count)
+        for kind, name in KINDS.items():
+            for size in sizes:
+                what = PATTERNS[name](fabric)
+                if kind == "PP" and hops_of(what, size * MB) > most_hops:
+                    # Nothing of it is skipped: it would take as long as its packets.
+                    continue
+                fast = run(fabric.engine(HybridEngine, settings), what, size * MB)
+                truth: Run | None = None
+                if hops_of(what, size * MB) <= most_hops:
+                    truth = run(fabric.engine(PacketEngine, settings), what, size * MB)
+                mean, most = PUBLISHED_ERROR[count][kind]
+                table.add_row(
+                    f"{count:,}", kind, f"{size:.0f}", f"{truth.cpu_s:.2f}" if truth else "",
+                    f"{fast.cpu_s:.3f}", f"{truth.cpu_s / fast.cpu_s:.1f}x" if truth else "",
+                    PUBLISHED_SPEED[kind], *_errors(fast, truth), f"{mean}% / {most}%",
+                    f"{fast.job_s / truth.job_s - 1:+.2%}" if truth else "",
+                )  # fmt: skip
+    return table
+
+
+def _errors(fast: Run, truth: Run | None) -> tuple[str]:
+    if truth is None:
+        return ("",)
+    error = np.abs(fast.took_s / truth.took_s - 1)
+    return (f"{error.mean():.2%} / {error.max():.2%}",)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A step to play whole: 128 GPUs over a leaf-spine, 2:1 oversubscribed."""
+
+    model: str
+    recipe: Recipe
+    batch: int
+    changes: tuple[str, ...] = ()
+
+
+# A GPT of 13 billion parameters; and a mixture of experts, whose exchanges cross nodes.
+STEPS = {
+    "GPT 13B": Question(
+        "gpt13b", Recipe(tp=8, sp=True, pp=4, recompute="full", overlap_grad_reduce=True), 32
+    ),
+    "Mixtral 8x7B, 8 layers": Question(
+        "mixtral_8x7b",
+        Recipe(tp=2, sp=True, pp=2, ep=8, etp=2, recompute="full", overlap_grad_reduce=True),
+        64,
+        ("model.num_layers=8",),
+    ),
+}
+
+
+def steps(names: list[str], budget_s: float) -> Table:
+    table = Table(
+        "step", "engine", "CPU s", "speed-up", "seconds", "step error", "message error mean / max",
+        "packet-hops", title="All kinds of communication on one network, 128 GPUs",
+    )  # fmt: skip
+    for name in names:
+        of = STEPS[name]
+        question = declared(
+            f"model={of.model}", "cluster=h100_128", f"training.global_batch_size={of.batch}",
+            *of.changes,
+        )  # fmt: skip
+        job = question.job(of.recipe)
+        check_job(job)
+        fabric = replace(
+            load_catalogue().topologies["leaf_spine"], nics_per_leaf=16, oversubscription=2.0
+        )
+        of_network = CongestedNetwork(NetworkChoice("flow"), fabric)
+        found = unhurried_step(job, build_workload(job), of_network)
+        assert found is not None
+        _, made, congestion = found
+        network = congestion.model.network
+        played = {
+            engine: play_together(made.activities, network, settings, budget_s)
+            for engine, settings in ENGINES.items()
+        }
+        truth, sent = played["packet"], made.activities.message != WORK
+        for engine, each in played.items():
+            table.add_row(name, engine, *_step_cells(each, truth, sent))
+    return table
+
+
+def _step_cells(each: PlayedTogether, truth: PlayedTogether, sent: np.ndarray) -> list[str]:
+    if not truth.whole:
+        seconds = f"{each.end_s.max():.4f}" if each.whole else f"{each.now_s:.4f} reached"
+        return [f"{each.cpu_s:.1f}", "", seconds, "", "", f"{each.packet_hops:,}"]
+    took, really = ((of.end_s - of.start_s)[sent] for of in (each, truth))
+    error = np.abs(took / really - 1)
+    return [
+        f"{each.cpu_s:.1f}",
+        f"{truth.cpu_s / each.cpu_s:.1f}x",
+        f"{each.end_s.max():.4f}",
+        f"{each.end_s.max() / truth.end_s.max() - 1:+.3%}",
+        f"{error.mean():.2%} / {error.max():.2%}",
+        f"{each.packet_hops:,}",
+    ]
+
+
+def everyone(size: float) -> Table:
+    table = Table(
+        "over", "engine", "CPU s", "seconds", "most memory, GB",
+        title=f"All-reduce of {size:.0f} MB over 16,384",
+    )  # fmt: skip
+    fabric = fabric_of(16384)
+    ring = data_ring(fabric)
+    rounds = replace(ring, share=2 * 16383 / 16384)
+    question = declared("cluster=h100_16384")
+    wired = build_network(question.cluster, question.gpu, load_catalogue().topologies["fat_tree"])
+    transfers = pattern("all_reduce", by_node(range(wired.gpus), wired.domain), channels=8)
+
+    def gpus(name: str) -> float:
+        return float(play(wired, [(transfers, size * MB)], EngineSettings(name)).end_s.max())
+
+    def hosts() -> float:
+        return run(fabric.engine(HybridEngine, PacketSettings()), rounds, size * MB).job_s
+
+    for over, engine, job in (
+        ("GPUs, 8 channels, fat tree", "flow", lambda: gpus("flow")),
+        ("nodes, ring hashed at random", "hybrid", hosts),
+        ("GPUs, 8 channels, fat tree", "hybrid", lambda: gpus("hybrid")),
+    ):
+        begin = time.process_time()
+        seconds = job()
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        cpu_s = time.process_time() - begin
+        table.add_row(over, engine, f"{cpu_s:.1f}", f"{seconds:.4f}", f"{most:.2f}")
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=list(PUBLISHED_ERROR))
+    parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64, 256], help="MB")
+    parser.add_argument("--most-hops", type=float, default=6e7, help="that packets are played for")
+    parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--budget", type=float, default=3600, help="CPU s of one step's play")
+    sections = ("singles", "steps", "everyone")
+    parser.add_argument("--sections", nargs="+", default=sections, choices=sections)
+    arguments = parser.parse_args()
+    for kind in (PacketEngine, HybridEngine):
+        run(Fabric().engine(kind, PacketSettings()), data_ring(Fabric()), 16 * MB)
+    makers: dict[str, Callable[[], Table]] = {
+        "singles": lambda: singles(arguments.nodes, arguments.sizes, arguments.most_hops),
+        "steps": lambda: steps(arguments.steps, arguments.budget),
+        "everyone": lambda: everyone(256.0),
+    }
+    console = Console(width=160)
+    for section in arguments.sections:
+        console.print(makers[section]())
+
+
+if __name__ == "__main__":
+    main()
