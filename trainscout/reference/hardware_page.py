@@ -68,11 +68,13 @@ def support_matrix(catalogue: Catalogue) -> str:
             f"`{gpu.architecture.name}`",
             *(products(gpu, types) for types in _PRODUCTS.values()),
             products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
+            products(gpu, ("fp4",)),
             attention(gpu),
             links(gpu),
             f"{runs[name]:,}" if name in runs else "",
         )
         for name, gpu in gpus
     ]
-    heads = ("GPU", "vendor", "architecture", *_PRODUCTS, "mxfp8", "attention", "links", "runs")
+    types = (*_PRODUCTS, "mxfp8", "nvfp4")
+    heads = ("GPU", "vendor", "architecture", *types, "attention", "links", "runs")
     return markdown_table(heads, rows)
