@@ -166,11 +166,15 @@ def _followed(
         for name in names
     }
     one, other = less.memory, more.memory
-    headroom = int(at(one.headroom_bytes, other.headroom_bytes))
+    # What tensors take grows by equal steps; what the allocator holds besides comes in segments,
+    # and is that of the larger.
+    allocated = int(at(one.peak_allocated_bytes, other.peak_allocated_bytes))
+    grown = allocated - other.peak_allocated_bytes
+    headroom = other.headroom_bytes - grown
     memory = dataclasses.replace(
         other,
-        peak_allocated_bytes=int(at(one.peak_allocated_bytes, other.peak_allocated_bytes)),
-        peak_reserved_bytes=int(at(one.peak_reserved_bytes, other.peak_reserved_bytes)),
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=other.peak_reserved_bytes + grown,
         headroom_bytes=headroom,
         per_stage=(),
         fit_probability=float(headroom >= 0),

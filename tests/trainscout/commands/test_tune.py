@@ -103,6 +103,24 @@ def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
     assert rows(tmp_path) == before
 
 
+def test_a_search_is_tracked_as_any_other(tune, tmp_path, monkeypatch):
+    trees = []
+
+    class Recorder:
+        record = staticmethod(trees.append)
+
+    monkeypatch.setattr("trainscout.optimizer.tracking.make_tracker", lambda _: Recorder())
+    assert tune("--search", "grid") == 0
+    (tree,) = trees
+    assert tree.parent.metrics["trials/ok"] == 2
+    assert tree.parent.params["words"] == "train.py {width} {batch}"
+    best, second = tree.children
+    assert best.params["times"] == "1"
+    assert best.metrics["step_time_s"] == tree.parent.metrics["best/step_time_s"]
+    assert best.metrics["step_time_s"] < second.metrics["step_time_s"]
+    assert {path.name for path in tree.artifacts} >= {"report.txt", "trials.csv"}
+
+
 REPEATED = """
 given: {number: 24, width: 65536}
 knobs: {batch: [4096], times: [1]}
