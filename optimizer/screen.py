@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, BoundingSurvey, beaten
+from trainscout.optimizer.bounding import Bounded, BoundingSurvey, beaten
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.samplers.base import Evaluation
 from trainscout.optimizer.survey import Survey
 from trainscout.simulators.registry import SimulatorSpec
 
+# So many recipes cost less to bound at once than batch by batch; of more, few are asked for.
+_AT_ONCE = 1 << 12
 MEMORY_RULE, TIME_RULE = "memory_bound", "time_bound"
 
 
@@ -80,7 +82,7 @@ class Screen:
         return resolved
 
     def _bounds(self, rows: Sequence[int]) -> Bounded:
-        if len(self._survey) > BLOCK_ROWS:
+        if len(self._survey) > _AT_ONCE:
             return self._bounding.rows(rows)
         if self._whole is None:
             self._whole = self._bounding.all_rows()
