@@ -19,6 +19,7 @@ INTERNAL = {
     "simulators.virtual_cluster.traced.rank_recorder",
     "simulators.virtual_cluster.traced.recorder",
     "simulators.virtual_cluster.traced.train_rank",
+    "simulators.virtual_cluster.trials.rank_server",
     "trainscout",
     "trainscout.reference",
 }
