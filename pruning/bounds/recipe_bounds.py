@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainscout.pruning.bounds.blocks import (
-    PassSizes,
-    SlotPrices,
-    Slots,
-    pass_s,
-    slot_counts,
-)
-from trainscout.pruning.bounds.in_flight import most_held
-from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
-from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
-from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd, StageHeld
+from trainscout.pruning.bounds.columns import PASS_FIELDS, ROUNDING, Columns, Floats, Ints
+from trainscout.pruning.bounds.step_end import EndPricer
 from trainscout.pruning.launchable import JobOf
-from trainscout.pruning.recipe_table import Column, Distinct, RecipeTable, distinct
-from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
+from trainscout.pruning.recipe_table import Column, RecipeTable
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knob import (
-    BOUNDARY,
-    LAYER_BLOCKS,
-    LAYOUT,
-    MICRO_BATCHES,
-    PASSES,
-)
-from trainscout.simulators.predictor.question.recipe import Recipe, knobs_entering
-from trainscout.simulators.predictor.replay.boundary import (
-    boundary_crosses_domain,
-    boundary_seconds,
-)
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.uncertainty.posterior import RECIPE_TRAITS, traits_of
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.megatron import ChunkMode
-from trainscout.simulators.predictor.workload.program import Chunk, Workload
-from trainscout.simulators.predictor.workload.shard import Shard
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
-
 T = TypeVar("T")
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-# The replay adds up the same seconds in another order, and whole periods that it found equal to
-# within 1e-9 (``replay.steady``).
-ROUNDING = 1e-8
-_BLOCK_FIELDS = knobs_entering(LAYER_BLOCKS)
-PASS_FIELDS = knobs_entering(LAYER_BLOCKS, PASSES, LAYOUT)
-_BOUNDARY_FIELDS = knobs_entering(BOUNDARY)
-_MICRO_BATCH_FIELDS = knobs_entering(MICRO_BATCHES)
-_MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -150,12 +111,12 @@ class Bounds:
         traits = [traits_of(self.job(table[int(row)])) for row in found.first]
         return found.spread(np.array(self._calibration.scales_of(traits)))
 
-    def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, _Columns]]:
+    def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, Columns]]:
         """Software differs in what the columns of all recipes have in common."""
         frameworks = table.distinct(("framework",))
         for number in range(len(frameworks.first)):
             rows = np.flatnonzero(frameworks.of == number)
-            yield rows, _Columns(self, table.take(rows))
+            yield rows, Columns(self, table.take(rows))
 
     def job(self, recipe: Recipe) -> Job:
         return self._job_of(recipe)
@@ -177,330 +138,3 @@ class Bounds:
             self._known[whole] = make()
         value: T = self._known[whole]
         return value
-
-
-@dataclass(frozen=True)
-class _PassTimes:
-    """What depends on passes only, one row a combination of ``PASS_FIELDS``.
-
-    Shape (rows, stages), for the stages that each layout names: ``end_s`` when the last pass ends,
-    ``last_backward_s`` when the last micro-batch's first backward pass may begin;
-    ``gathered_...`` the same counted from where the last chunk has run forward once.
-    """
-
-    end_s: Floats
-    last_backward_s: Floats
-    gathered_end_s: Floats
-    gathered_last_backward_s: Floats
-
-
-class _Columns:
-    """One table on the way to its bounds: every row is one combination of what enters its passes
-    and one of what ends its step."""
-
-    def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
-        self.given, self.table = bounds, table
-        self.framework = bounds.job(table[0]).framework
-        sharded = (table.numbers("zero_stage") == 3).astype(np.int64)
-        self.copied = sharded if self.framework.copies_gathered else np.zeros_like(sharded)
-        self.passes = table.distinct(PASS_FIELDS, (self.copied,))
-        self.ends = table.distinct(END_FIELDS)
-        self.unique = table.take(self.passes.first)
-        # How far apart stages lie, where not as far as there are stages.
-        close = self.unique.numbers("use_tp_pp_dp_mapping") == 1
-        close_ranks = close * self.unique.numbers("tp") * self.unique.numbers("cp")
-        self.layout_of, self.layouts = self.once_each(
-            self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
-        )
-        self.slot_rows, self.slot_keys = self.slot_combinations()
-        self.slots_of, self.slots = self.find_slots()
-        self.full = np.array(
-            [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
-        )
-        self.layers = self.unique.numbers("recompute_layers")
-        self.taper = self.unique.numbers("recompute_taper")
-        count_of, counts = self.once_each(
-            self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
-        )
-        self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
-        self.schedule_of, self.schedules = self.once_each(
-            self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
-        )
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A field of the unique rows, as objects."""
-        found = self.unique.distinct((name,))
-        values = np.array([self.unique.value(name, int(row)) for row in found.first], dtype=object)
-        return found.spread(values)
-
-    def once_each(
-        self,
-        table: RecipeTable,
-        what: str,
-        names: Sequence[str],
-        make: Callable[[Job], T],
-        *further: Ints,
-    ) -> tuple[Ints, list[T]]:
-        """Which combination of ``names`` and ``further`` columns each row has, and ``make`` of
-        one job of each."""
-        found = table.distinct(names, further)
-        answers = []
-        for row in map(int, found.first):
-            key = tuple(table.value(name, row) for name in names)
-            key += tuple(int(column[row]) for column in further)
-            answers.append(self.given.once(what, key, partial(self.of_job, table, row, make)))
-        return found.of, answers
-
-    def of_job(self, table: RecipeTable, row: int, make: Callable[[Job], T]) -> T:
-        return make(self.given.job(table[row]))
-
-    def find_slots(self) -> tuple[Ints, list[Slots]]:
-        slots = []
-        for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True):
-            slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
-        return self.slot_rows.of, slots
-
-    def slot_combinations(self) -> tuple[Distinct, list[tuple[Any, ...]]]:
-        """What enters blocks: the combinations of the unique rows, and a key for each."""
-        single = (self.unique.numbers("pp") == 1).astype(np.int64)
-        some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
-        some |= self.unique.numbers("recompute_taper") > 0
-        extra = (single, some, self.copied[self.passes.first])
-        found = self.unique.distinct(_BLOCK_FIELDS, extra)
-        return found, [
-            tuple(self.unique.value(name, row) for name in _BLOCK_FIELDS)
-            + tuple(int(each[row]) for each in extra)
-            for row in found.first.tolist()
-        ]
-
-    def make_slots(self, row: int) -> Slots:
-        job = self.given.job(self.unique[row])
-        recipe = job.recipe
-        some = recipe.recompute_layers is not None or recipe.recompute_taper > 0
-        shard, mode = Shard.of(job), ChunkMode.of(job)
-        return self.given.once(
-            "slots_of", (shard, mode, some), partial(Slots.of, shard, mode, some_layers=some)
-        )
-
-    def groups(self, micro_batches: Ints) -> Iterator[tuple[Ints, Layout, str, int]]:
-        """Unique rows that share a pipeline: its layout, schedule and number of micro-batches."""
-        found = distinct(
-            [
-                (len(self.layouts), self.layout_of),
-                (len(self.schedules), self.schedule_of),
-                (int(micro_batches.max(initial=0)) + 1, micro_batches),
-            ],
-            len(self.unique),
-        )
-        order = np.argsort(found.of, kind="stable")
-        starts = np.searchsorted(found.of[order], np.arange(len(found.first) + 1))
-        for group, first in enumerate(map(int, found.first)):
-            layout = self.layouts[self.layout_of[first]]
-            schedule = self.schedules[self.schedule_of[first]]
-            rows = order[starts[group] : starts[group + 1]]
-            yield rows, layout, schedule, int(micro_batches[first])
-
-    def counts(self, layout: Layout, rows: Ints) -> list[Ints]:
-        """How many of each slot each kind of chunk of a layout has, shape (rows, slots)."""
-        slots = len(self.slots[0].runs)
-        full, layers, taper = self.full[rows], self.layers[rows], self.taper[rows]
-        return [slot_counts(kind, slots, full, layers, taper) for kind in layout.kinds]
-
-    def sizes(self) -> tuple[Ints, Ints]:
-        """As ``footprint``: reserved bytes, and with what is outside the allocator."""
-        boundary_bytes = self.boundary_bytes()
-        held_bytes = self.held_bytes(boundary_bytes)
-        ends = self.stage_ends(StageHeld, "end_bytes", self.make_held)
-        u, e = self.passes.of, self.ends.of
-        allocated = ends["fixed_bytes"][e].astype(np.int64) + held_bytes[u]
-        if self.framework.pipeline_buffers == "preallocated":
-            places = np.zeros((len(self.layouts), _MOST_STAGES), dtype=np.int64)
-            for index, layout in enumerate(self.layouts):
-                for place, stage in enumerate(layout.stages):
-                    places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
-            arriving = places[self.layout_of] * (self.micro_batches * boundary_bytes)[:, None]
-            allocated += arriving[u]
-        unused = ends["flattened_bytes"][e].astype(np.int64)
-        if not self.framework.expandable_segments:
-            unused = unused + (allocated * FRAGMENTATION).astype(np.int64)
-        reserved = -(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES
-        # Stages that a layout does not have hold nothing.
-        present = ends["fixed_bytes"][e] > 0
-        reserved = np.where(present, reserved, 0)
-        used = np.where(present, reserved + ends["outside_bytes"][e].astype(np.int64), 0)
-        return reserved.max(axis=1), used.max(axis=1)
-
-    def held_bytes(self, boundary_bytes: Ints) -> Ints:
-        """The most activations, shape (unique rows, stages)."""
-        held = np.zeros((len(self.unique), _MOST_STAGES), dtype=np.int64)
-        saved, peak = (
-            np.stack([getattr(each, name) for each in self.slots], axis=1)
-            for name in ("saved", "peak")
-        )
-        kept = boundary_bytes
-        if self.framework.pipeline_buffers == "released":
-            kept = np.zeros_like(boundary_bytes)
-        stages = self.unique.numbers("pp")
-        # As ``footprint``: after three rounds the order of passes repeats.
-        plain = np.array([schedule == "gpipe" for schedule in self.schedules])[self.schedule_of]
-        distinct_m = np.where(
-            plain, self.micro_batches, np.minimum(self.micro_batches, 3 * stages)
-        )
-        for rows, layout, schedule, m in self.groups(distinct_m):
-            of = self.slots_of[rows]
-            sizes = [
-                PassSizes.of(saved[:, of], peak[:, of], counts)
-                for counts in self.counts(layout, rows)
-            ]
-            for place, stage in enumerate(layout.stages):
-                output = kept[rows] if stage != layout.pp - 1 else 0 * rows
-                kinds = layout.kind_of[stage]
-                held[rows, place] = most_held(schedule, stage, layout.pp, m, kinds, sizes, output)
-        return held
-
-    def step_time_s(self) -> Floats:
-        times = self.pass_times()
-        ends = self.stage_ends(StageEnd, "end", self.make_ends)
-        return self.put_together(times, ends)
-
-    def passes_alone(self) -> tuple[Ints, Floats]:
-        """The most activations of any stage, and when the last pass ends: below ``sizes`` and
-        ``step_time_s`` whatever ends the step, which only adds."""
-        held_bytes = self.held_bytes(self.boundary_bytes()).max(axis=1)
-        return held_bytes[self.passes.of], self.passes_end_s() * (1 - ROUNDING)
-
-    def passes_end_s(self) -> Floats:
-        """When the last pass ends."""
-        end_s: Floats = self.pass_times().end_s.max(axis=1)[self.passes.of]
-        return end_s
-
-    def boundary_bytes(self) -> Ints:
-        """What a stage sends on, shape (unique rows,)."""
-        of, each = self.once_each(self.unique, "boundary_bytes", _BOUNDARY_FIELDS, _boundary_bytes)
-        return np.array(each, dtype=np.int64)[of]
-
-    def boundary_s(self, job: Job) -> tuple[float, float]:
-        """Seconds of a transfer between domains and inside one."""
-        pricer = self.given.pricer(job)
-        workload = Workload((), dict(pricer.communicators), _boundary_bytes(job))
-        seconds = boundary_seconds(job, workload, pricer.factors).tolist()
-        by_link = {True: 0.0, False: 0.0}
-        by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))
-        return by_link[True], by_link[False]
-
-    def pass_times(self) -> _PassTimes:
-        link_of, boundaries = self.once_each(
-            self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary_s
-        )
-        links = np.array(boundaries)[link_of]
-        seconds_to = np.full((KINDS, len(self.unique), _MOST_STAGES), -np.inf)
-        prices = self.slot_prices()
-        seconds, host_s = (
-            np.stack([getattr(each, name) for each in prices], axis=1)
-            for name in ("seconds", "host_s")
-        )
-        for rows, layout, schedule, m in self.groups(self.micro_batches):
-            of = self.slots_of[rows]
-            counts = self.counts(layout, rows)
-            passes = np.column_stack(
-                [pass_s(seconds[:, of], host_s[:, of], each, 0) for each in counts]
-                + [pass_s(seconds[:, of], host_s[:, of], each, 1) for each in counts]
-                + [links[rows]]
-            )
-            longest_s = self.paths(layout, schedule, m).longest_s(passes)
-            seconds_to[:, rows, : len(layout.stages)] = longest_s.transpose(2, 0, 1)
-        return _PassTimes(*seconds_to)
-
-    def slot_prices(self) -> list[SlotPrices]:
-        """Prices of the slots, in their order."""
-        new = (
-            slots
-            for slots, key in zip(self.slots, self.slot_keys, strict=True)
-            if not self.given.knows("slot_prices", key)
-        )
-        self.given.pricer(self.given.job(self.unique[0])).price_ahead(
-            block for slots in new for block in slots.blocks
-        )
-        rows = zip(self.slots, self.slot_keys, self.slot_rows.first.tolist(), strict=True)
-        return [
-            self.given.once("slot_prices", key, partial(self.price_slots, slots, row))
-            for slots, key, row in rows
-        ]
-
-    def price_slots(self, slots: Slots, row: int) -> SlotPrices:
-        return SlotPrices.of(slots, self.given.pricer(self.given.job(self.unique[row])))
-
-    def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
-        blocking = layout.vpp == 1 or not self.framework.overlap_p2p
-        return self.given.once(
-            "paths",
-            (layout, schedule, micro_batches, blocking),
-            lambda: find_paths(layout, schedule, micro_batches, blocking=blocking),
-        )
-
-    def stage_ends(
-        self, kind: type[Any], what: str, make: Callable[[int], list[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """The fields of ``kind`` as arrays, shape (combinations, stages); zero where a layout
-        has fewer stages to look at."""
-        names = [field.name for field in fields(kind)]
-        columns = np.zeros((len(names), len(self.ends.first), _MOST_STAGES))
-        for index, row in enumerate(map(int, self.ends.first)):
-            key = tuple(self.table.value(name, row) for name in END_FIELDS)
-            stages = self.given.once(what, key, partial(make, row))
-            for place, stage in enumerate(stages):
-                columns[:, index, place] = [getattr(stage, name) for name in names]
-        return dict(zip(names, columns, strict=True))
-
-    def stage_chunks(self, row: int) -> tuple[Layout, list[list[Chunk]]]:
-        """The chunks of each of a row's stages."""
-        unique = int(self.passes.of[row])
-        layout, combination = self.layouts[self.layout_of[unique]], self.slots_of[unique]
-        slots, blocks = self.slots[combination], self.slot_keys[combination]
-        # Chunks of equal blocks are one object, which sums its parameters once.
-        chunks = [
-            self.given.once("chunk", (blocks, counts.tobytes()), partial(slots.chunk, counts[0]))
-            for counts in self.counts(layout, np.array([unique]))
-        ]
-        return layout, [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
-
-    def make_ends(self, row: int) -> list[StageEnd]:
-        job = self.given.job(self.table[row])
-        pricer = self.given.pricer(job)
-        layout, stages = self.stage_chunks(row)
-        pairs = zip(layout.stages, stages, strict=True)
-        return [self.given.ends.stage(job, pricer, layout, *pair) for pair in pairs]
-
-    def make_held(self, row: int) -> list[StageHeld]:
-        job = self.given.job(self.table[row])
-        groups = communicators(job)
-        key = (job.network, *groups.values())
-        channels = self.given.once("channels", key, partial(open_channels, job, groups))
-        return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
-
-    def put_together(self, times: _PassTimes, ends: dict[str, NDArray[Any]]) -> Floats:
-        u, e = self.passes.of, self.ends.of
-        zero = self.table.numbers("zero_stage")
-        reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
-        passed_s = times.end_s[u] + (ends["first_gather_s"][:, 0])[e][:, None] + reduced[e]
-        gather_s, reduce_s = ends["gather_s"][e], ends["reduce_s"][e]
-        # All gathers before the last chunk runs, and all of the last micro-batch's reductions
-        # after its first backward pass begins: each one after another.
-        last_s = np.maximum(times.last_backward_s[u], gather_s + times.gathered_last_backward_s[u])
-        latest_s = np.maximum(passed_s, gather_s + times.gathered_end_s[u] + reduced[e])
-        latest_s = np.maximum(latest_s, np.where(reduce_s > 0, last_s + reduce_s, -np.inf))
-        # ZeRO 2 and 3 exchange for every micro-batch, on one stream.
-        count = self.micro_batches[u]
-        gathers = np.where(zero == 3, 2 * count, 1)
-        side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
-        latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
-        latest_s += ends["finish_s"][e]
-        step_time_s = latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e]
-        bounded: Floats = step_time_s * (1 - ROUNDING)
-        return bounded
-
-
-def _boundary_bytes(job: Job) -> int:
-    """What a stage sends to the next for a micro-batch."""
-    shard = Shard.of(job)
-    return shard.local_tokens * job.model.hidden_size * shard.element_bytes
