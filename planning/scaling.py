@@ -79,7 +79,7 @@ def _gpu_s_per_token(point: Point) -> dict[str, float]:
     """Seconds of a GPU for one token, by part of the step."""
     training, model = point.cell.declared.training, point.cell.declared.model
     sequence_length = training.sequence_length or model.sequence_length
-    tokens = training.global_batch_size * sequence_length
+    tokens = training.global_batch_size * training.sequences_per_sample * sequence_length
     return {
         part: seconds * point.num_gpus / tokens for part, seconds in point.best.breakdown_s.items()
     }

@@ -115,6 +115,7 @@ def size_params(declared: Question) -> dict[str, Any]:
         "global_batch_size": training.global_batch_size,
         "sequence_length": training.sequence_length or declared.model.sequence_length,
         **({"lora_rank": training.lora.rank} if training.lora is not None else {}),
+        **({"dpo": True} if training.dpo is not None else {}),
         **({"frozen": ",".join(training.frozen)} if training.frozen else {}),
     }
 

@@ -70,7 +70,8 @@ def format_question(job: Job, assumed: Collection[str] = ()) -> str:
     defaults = " and ".join(words for field, words in names.items() if field in assumed)
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
-        f"batch {training.global_batch_size} x {job.sequence_length} tokens, {job.precision}"
+        f"batch {training.global_batch_size} {'' if training.dpo is None else 'pairs '}"
+        f"x {job.sequence_length} tokens, {job.precision}"
         f"{format_tuning(job)}"
     ) + (f" ({defaults} assumed)" if defaults else "")
 
@@ -84,6 +85,10 @@ def format_tuning(job: Job) -> str:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:
         words.append(f"packed (attention as of {job.attended_length} tokens)")
+    if training.dpo is not None:
+        ran = "shares the frozen weights" if training.lora else "holds its own weights"
+        ready = training.dpo.precomputed
+        words.append(f"DPO (its reference {'is precomputed' if ready else ran})")
     return "".join(f", {each}" for each in words)
 
 

@@ -69,7 +69,7 @@ class Slots:
         return (block for _, _, block in _blocks(self.runs))
 
     def chunk(self, counts: Ints) -> Chunk:
-        """The chunk with so many of each slot."""
+        """The chunk with so many of each slot, as ``slot_counts`` has them."""
         runs = zip(self.runs, counts.tolist(), strict=True)
         return Chunk(tuple(replace(run, count=n) for run, n in runs if run is not None and n))
 
@@ -100,18 +100,22 @@ def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
 
 
 def slot_counts(
-    kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: Ints, taper: Ints
+    kind: ChunkKind,
+    runs: Sequence[Run | None],
+    full: NDArray[np.bool_],
+    layers: Ints,
+    taper: Ints,
 ) -> Ints:
     """How many of each slot a chunk holds, shape (rows, slots).
 
     Args:
         kind: the chunk.
-        slots: how many slots there are.
+        runs: the slots' runs; what ends the model comes as often as they say.
         full: whether a row recomputes whole layers.
         layers: how many of a chunk's layers it then recomputes; -1 for all.
         taper: how many fewer on each stage than on the one before.
     """
-    counts = np.zeros((len(full), slots), dtype=np.int64)
+    counts = np.zeros((len(full), len(runs)), dtype=np.int64)
     # As ``build_chunk``: the first layers of a chunk are recomputed, those of a kind together.
     left = np.where(layers < 0, kind.most, layers) - kind.stage * taper
     left = np.maximum(left, 0) * full
@@ -120,7 +124,8 @@ def slot_counts(
         whole = np.minimum(count, left)
         counts[:, 1 + 2 * number], counts[:, 2 + 2 * number] = whole, count - whole
         left = left - whole
-    counts[:, 1 + 2 * len(kind.layers) :] = kind.last
+    ends = 1 + 2 * len(kind.layers)
+    counts[:, ends:] = [kind.last * run.count for run in runs[ends:] if run is not None]
     return counts
 
 

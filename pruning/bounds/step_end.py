@@ -158,11 +158,11 @@ _NOTHING = Block("nothing", ())
 
 def _buckets(chunk: Chunk, most: int | None) -> list[LocalParameters]:
     """Parameters of a chunk's buckets in the order of its backward pass, as ``PassPricer`` cuts
-    them."""
+    them; a reference's gathers come on top of what is bounded."""
     buckets: list[LocalParameters] = []
     filling, filled = LocalParameters(), 0
     started = False
-    for run in reversed(chunk.runs):
+    for run in reversed([run for run in chunk.runs if not run.reference]):
         for _ in range(run.count):
             filling, started = filling + run.parameters, True
             filled += run.parameters.total

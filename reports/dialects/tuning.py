@@ -1,4 +1,4 @@
-"""Adapters, frozen parts and packed sequences in the words of frameworks."""
+"""Adapters, frozen parts, packed sequences and pairs in the words of frameworks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def untrainable(job: Job, *, adapters: bool) -> tuple[str, ...]:
         reasons.append("training.lora (no adapters are written for it)")
     if job.training.frozen:
         reasons.append("training.frozen (no frozen parts are written for it)")
+    if job.training.dpo is not None:
+        reasons.append("training.dpo (no training on pairs is written for it)")
     return tuple(reasons)
 
 

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
@@ -35,6 +35,9 @@ _TRAININGS = (
     {"nvfp4_hadamard": False},
     {"lora": Lora(8)},
     {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
+    {"dpo": Dpo()},
+    {"dpo": Dpo(), "lora": Lora(8)},
+    {"dpo": Dpo(precomputed=True)},
 )
 _FRAMEWORKS = (
     {},

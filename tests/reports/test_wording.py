@@ -1,6 +1,8 @@
 import pytest
 
-from trainscout.reports.wording import format_ranks
+from tests.simulators.jobs import LLAMA, make_job
+from trainscout.reports.wording import format_question, format_ranks
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 
 
 @pytest.mark.parametrize(
@@ -9,3 +11,17 @@ from trainscout.reports.wording import format_ranks
 )
 def test_ranks_are_run_together(ranks, words):
     assert format_ranks(ranks) == words
+
+
+@pytest.mark.parametrize(
+    ("dpo", "lora", "words"),
+    [
+        (Dpo(), None, "holds its own weights"),
+        (Dpo(), Lora(8), "shares the frozen weights"),
+        (Dpo(True), None, "is precomputed"),
+    ],
+)
+def test_a_question_on_pairs_says_so(dpo, lora, words):
+    said = format_question(make_job(LLAMA, batch=16, training={"dpo": dpo, "lora": lora}))
+    assert "batch 16 pairs x 64 tokens" in said
+    assert f"DPO (its reference {words})" in said

@@ -32,7 +32,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
 
@@ -97,7 +97,10 @@ def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
 def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
     """Groups inside a group: fields that are dataclasses, or go to one as they are."""
     if prefix == "training":
-        return [Group("training.lora", commands, Lora(16), Lora.check)]
+        return [
+            Group("training.lora", commands, Lora(16), Lora.check),
+            Group("training.dpo", commands, Dpo(), lambda _: None),
+        ]
     if prefix == "model":
         model = load_catalogue().models["deepseek_v3"]
         return (

@@ -25,6 +25,7 @@ _TITLES = {
     "cluster": "nodes and what joins them",
     "training": "how it is trained",
     "training.lora": "its adapters",
+    "training.dpo": "preference optimisation",
     "framework": "the software that runs it",
     "recipe": "how the job is laid out",
     "search": "how to search, and when to stop",

@@ -5,7 +5,8 @@ multiplications only, attention counted over the full square although causal ker
 half of it (``StepFlops.causal`` leaves that half out, as Megatron-LM does since the end of 2024),
 active experts only, output layer at the unpadded vocabulary. A backward pass is
 twice the forward, and as much as it where weights are frozen: adapters beside them do not count
-(Megatron-Bridge's convention for LoRA). Of packed sequences each attends to itself. A
+(Megatron-Bridge's convention for LoRA). What a frozen reference passes forward counts once, its
+log-probabilities being part of the loss. Of packed sequences each attends to itself. A
 multi-token-prediction module counts as a layer, an output layer and its projection of two hidden
 states to one.
 """
@@ -49,8 +50,7 @@ def step_flops(job: Job) -> StepFlops:
     # All layers of a kind cost the same.
     kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
     last = model.layer(model.num_layers)
-    layers = sum(count * layer_flops(model, sequence, layer) for count, layer in kinds)
-    head = 2.0 * model.hidden_size * model.vocab_size
+    layers, head = _layers_flops(job), 2.0 * model.hidden_size * model.vocab_size
     module = layer_flops(model, sequence, last) + 4.0 * model.hidden_size**2
     forward = layers + head + model.num_mtp_layers * (module + head)
     repeated = 0.0
@@ -71,7 +71,18 @@ def step_flops(job: Job) -> StepFlops:
         free += model.num_mtp_layers * _weightless_flops(model, sequence, last)
         saved = forward - free
     step = 3 * forward - saved + _tower_flops(job)
-    return StepFlops(step * tokens, (step - 3 * skipped) * tokens, (step + repeated) * tokens)
+    skipped *= 3
+    if job.reference is not None:
+        step += _layers_flops(job.reference) + head + _tower_flops(job.reference)
+        skipped += sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
+    return StepFlops(step * tokens, (step - skipped) * tokens, (step + repeated) * tokens)
+
+
+def _layers_flops(job: Job) -> float:
+    """One token through all layers, forward."""
+    model, sequence = job.model, job.attended_length
+    kinds = zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True)
+    return sum(count * layer_flops(model, sequence, layer) for count, layer in kinds)
 
 
 def _tower_flops(job: Job) -> float:

@@ -191,7 +191,7 @@ def placeholder_bytes(job: Job, stage: Stage) -> int:
 def _ends(stage: Stage) -> int:
     """Parameters of the embedding and the head, where the stage holds them."""
     runs = [run for chunk in stage.chunks for run in chunk.runs]
-    return sum(run.parameters.held.total for run in runs if not _is_layer(run))
+    return sum(run.held.held.total for run in runs if not _is_layer(run))
 
 
 def _largest_layer(stage: Stage, *, trained: bool = False) -> int:

@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.layout import split_by_compute, sp
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import attended_length
+from trainscout.simulators.predictor.question.tuning import FROZEN, Dpo, attended_length
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,18 @@ class Job:
 
     @property
     def tokens_per_step(self) -> int:
-        return self.training.global_batch_size * self.sequence_length
+        training = self.training
+        return training.global_batch_size * training.sequences_per_sample * self.sequence_length
+
+    @functools.cached_property
+    def reference(self) -> Job | None:
+        """The frozen model whose log-probabilities of the same micro-batches a step needs besides:
+        no dropout, no predictions of further tokens; None where there is none."""
+        if self.training.dpo is None or self.training.dpo.precomputed:
+            return None
+        model = replace(self.model, dropout=False, num_mtp_layers=0)
+        training = replace(self.training, lora=None, frozen=FROZEN, dpo=Dpo(precomputed=True))
+        return replace(self, model=model, training=training)
 
     @functools.cached_property
     def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
 from trainscout.simulators.predictor.question.tuning import (
     LANGUAGE_MODEL,
+    Dpo,
     Lora,
     check_frozen,
     check_packed,
@@ -65,9 +66,9 @@ class Training:
     """How the model is trained; lengths in tokens."""
 
     global_batch_size: int
-    """Sequences a step."""
+    """Sequences a step; of DPO pairs, as ``recipe.micro_batch`` then counts."""
     tokens: float
-    """How many the whole run trains on, for its days and cost."""
+    """How many the whole run trains on, both sequences of a pair, for its days and cost."""
     sequence_length: int | None = None
     """None means the model's."""
     precision: str = "bf16"
@@ -79,6 +80,8 @@ class Training:
     weights."""
     frozen: tuple[str, ...] = ()
     """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
+    dpo: Dpo | None = None
+    """Train on pairs of a chosen and a rejected sequence, against a frozen reference."""
     nvfp4_hadamard: bool = True
     """In 4 bits, operands of weight gradients go through a Hadamard transform."""
     nvfp4_stochastic_rounding: bool = True
@@ -93,6 +96,11 @@ class Training:
     def trains_weights(self) -> bool:
         """Whether the language model's own weights have gradients."""
         return self.lora is None and LANGUAGE_MODEL not in self.frozen
+
+    @property
+    def sequences_per_sample(self) -> int:
+        """Sequences that one of the batch stands for."""
+        return 1 if self.dpo is None else 2
 
     def check(self) -> None:
         require_positive("training.global_batch_size", self.global_batch_size)
@@ -119,4 +127,4 @@ class Training:
             InputError: naming the field.
         """
         length = self.sequence_length or model.sequence_length
-        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
+        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths, self.dpo)

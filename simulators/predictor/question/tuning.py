@@ -46,6 +46,15 @@ class Lora:
             raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)
 
 
+@dataclass(frozen=True)
+class Dpo:
+    """Direct preference optimisation (Rafailov et al. 2023): a micro-batch's chosen and rejected
+    sequences pass the trained model both ways, and a frozen copy of what it was forward."""
+
+    precomputed: bool = False
+    """The frozen copy's log-probabilities come with the data: it is neither held nor run."""
+
+
 def check_frozen(frozen: Sequence[str]) -> None:
     """Refuse parts that no model has.
 
@@ -84,7 +93,12 @@ def attended_length(sequence: int, packed: Sequence[int]) -> int:
 
 
 def check_tuning(
-    model: Model, sequence: int, lora: Lora | None, frozen: Sequence[str], packed: Sequence[int]
+    model: Model,
+    sequence: int,
+    lora: Lora | None,
+    frozen: Sequence[str],
+    packed: Sequence[int],
+    dpo: Dpo | None,
 ) -> None:
     """Refuse what cannot be tuned of a model, and what is not modelled.
 
@@ -95,6 +109,9 @@ def check_tuning(
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")
+    if packed and dpo is not None:
+        problem = "is not modelled with training.dpo, whose sequences come one by one in pairs"
+        raise InputError("training.packed_lengths", longest, problem, "[]")
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attentions = [mixer.attention for mixer in mixers if mixer is not None]
     if packed and any(each is not None and each.index is not None for each in attentions):

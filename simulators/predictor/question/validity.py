@@ -310,6 +310,15 @@ def _adapters(job: Job) -> Broken:
     return None
 
 
+def _reference(job: Job) -> Broken:
+    # Known before ``job.reference`` is made.
+    dpo = job.training.dpo
+    if dpo is None or dpo.precomputed or job.recipe.pp == 1:
+        return None
+    passes = "passes of the frozen reference of training.dpo through a pipeline are not modelled"
+    return "pp", f"{passes}: pp=1, or training.dpo.precomputed=true"
+
+
 def _offloading(job: Job) -> Broken:
     recipe, field = job.recipe, "offloaded_layers"
     if not recipe.offloaded_layers:
@@ -404,6 +413,7 @@ RULES: dict[str, Rule] = {
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
     "adapters": Rule(("tp", "recompute_modules"), _adapters),
+    "reference": Rule(("pp",), _reference),
     "offloading": Rule(
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), _offloading
     ),

@@ -138,7 +138,8 @@ class PassPricer:
         return [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
-        pieces = [run for run in chunk.runs for _ in range(run.count)]
+        both = [run for run in chunk.runs if direction == FORWARD or not run.reference]
+        pieces = [run for run in both for _ in range(run.count)]
         groups: list[list[int]] = [[]]
         filled = 0
         for index in reversed(range(len(pieces))):

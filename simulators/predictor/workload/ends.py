@@ -16,7 +16,11 @@ from trainscout.simulators.predictor.workload.tower import tower_parts
 @functools.lru_cache(maxsize=1024)
 def first_blocks(shard: Shard) -> tuple[Block, Block]:
     """What comes before the first layer: towers, if there are any, and the embedding."""
-    return compose("embedding", [*tower_parts(shard), _embedding(shard)])
+    return compose("embedding", first_parts(shard))
+
+
+def first_parts(shard: Shard) -> list[Part]:
+    return [*tower_parts(shard), _embedding(shard)]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -64,7 +68,12 @@ def _embedding(shard: Shard) -> Part:
 
 @functools.lru_cache(maxsize=1024)
 def head_blocks(shard: Shard) -> tuple[Block, Block]:
-    """Final norm, vocabulary-parallel logits and cross entropy.
+    """Final norm, vocabulary-parallel logits and cross entropy."""
+    return compose("head", head_parts(shard))
+
+
+def head_parts(shard: Shard) -> list[Part]:
+    """The parts of ``head_blocks``.
 
     The loss needs the maximum, the target logit and the sum of exponentials across the
     tensor-parallel group: three all-reduces of one fp32 value per token (Megatron-LM).
@@ -101,7 +110,7 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
     )
     keep = size if shard.trains else 0
     final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
-    return compose("head", [final, loss])
+    return [final, loss]
 
 
 def _loss_bytes(cross_entropy: str, size: int) -> tuple[int, int]:

@@ -43,12 +43,8 @@ def layer_blocks(
         recompute: ``none``, ``selective`` or ``full``.
         modules: what ``selective`` recomputes, joined by ``+``.
     """
-    if layer.bf16 and shard.is_quantised:
-        shard = replace(shard, precision="bf16")
+    shard, name = layer_shard(shard, layer), layer_name(layer)
     parts = layer_parts(shard, layer)
-    name = "moe_layer" if layer.mlp == MOE else "layer"
-    if layer.mixer != ATTENTION:
-        name = f"{layer.mixer}_{name}"
     if recompute == "full":
         input_bytes = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
         return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
@@ -57,6 +53,19 @@ def layer_blocks(
         at_once = OPERATIONS in chosen
         return compose(name, recompute_parts(shard, parts, chosen), rerun_at_once=at_once)
     return compose(name, parts)
+
+
+def layer_shard(shard: Shard, layer: Layer) -> Shard:
+    """A rank's share as the layer computes it."""
+    if layer.bf16 and shard.is_quantised:
+        return replace(shard, precision="bf16")
+    return shard
+
+
+def layer_name(layer: Layer) -> str:
+    """What its blocks are called, less the direction."""
+    name = "moe_layer" if layer.mlp == MOE else "layer"
+    return name if layer.mixer == ATTENTION else f"{layer.mixer}_{name}"
 
 
 def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:

@@ -31,6 +31,7 @@ from trainscout.simulators.predictor.workload.parameters import (
     head_parameters,
 )
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
+from trainscout.simulators.predictor.workload.reference import Reference, reference_runs
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
 from trainscout.simulators.predictor.workload.tower import tower_parameters
@@ -116,7 +117,8 @@ class ChunkMode:
     ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
-    used. The activations of the first ``offloaded`` layers leave the GPU.
+    used. The activations of the first ``offloaded`` layers leave the GPU. A ``reference`` passes
+    each micro-batch forward behind the last chunk.
     """
 
     recompute: str
@@ -124,6 +126,7 @@ class ChunkMode:
     single_stage: bool
     copies_gathered: bool
     offloaded: int
+    reference: Reference | None = None
 
     @classmethod
     def of(cls, job: Job) -> ChunkMode:
@@ -134,6 +137,7 @@ class ChunkMode:
             recipe.pp == 1 and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             recipe.offloaded_layers,
+            Reference.of(job),
         )
 
 
@@ -163,6 +167,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs.append(Run(*head_blocks(shard), 1, head))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_beside(run) for run in runs]
+    if shape.last and mode.reference is not None:
+        runs += reference_runs(mode.reference)
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     return Chunk(tuple(runs), copied)
@@ -192,9 +198,10 @@ def _offloaded(block: Block) -> Block:
 def _with_copies(run: Run, element_bytes: int) -> Run:
     """Both passes gather a layer's parameters: each is read and written once more first."""
     copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.held.total)
-    forward, backward = (
-        replace(block, ops=(copy, *block.ops)) for block in (run.forward, run.backward)
-    )
+    forward = replace(run.forward, ops=(copy, *run.forward.ops))
+    if run.reference:
+        return replace(run, forward=forward)
+    backward = replace(run.backward, ops=(copy, *run.backward.ops))
     return replace(run, forward=forward, backward=backward)
 
 

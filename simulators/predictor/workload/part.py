@@ -47,6 +47,13 @@ class Part:
         return sum(tensor.bytes for tensor in self.saved)
 
     @property
+    def forward_only(self) -> Part:
+        """Without gradients: nothing outlives the pass."""
+        return Part(
+            self.forward, (), forward_peak_bytes=self.forward_peak_bytes + self.saved_bytes
+        )
+
+    @property
     def kept(self) -> tuple[Alloc, ...]:
         """What of ``saved`` outlives the forward pass."""
         return tuple(tensor for tensor in self.saved if tensor.tag not in self.dropped)

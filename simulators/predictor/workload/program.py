@@ -13,7 +13,6 @@ from functools import cached_property
 from trainscout.simulators.predictor.workload.ir import (
     Block,
     Communicator,
-    Digest,
     Gemm,
     GroupedGemm,
 )
@@ -22,16 +21,28 @@ from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
 @dataclass(frozen=True)
 class Run:
-    """``count`` equal consecutive pieces of the model and the parameters of one of them."""
+    """``count`` equal consecutive pieces of the model and the parameters of one of them.
+
+    ``reference``: of a frozen model that has no backward pass. ``borrows``: its parameters are
+    those of other runs, which hold them.
+    """
 
     forward: Block
     backward: Block
     count: int
     parameters: LocalParameters
+    reference: bool = False
+    borrows: bool = False
 
     @cached_property
-    def digest(self) -> tuple[Digest, Digest, int, LocalParameters]:
-        return self.forward.digest, self.backward.digest, self.count, self.parameters
+    def digest(self) -> tuple[object, ...]:
+        kind = (self.count, self.parameters, self.reference, self.borrows)
+        return self.forward.digest, self.backward.digest, *kind
+
+    @property
+    def held(self) -> LocalParameters:
+        """Parameters that one piece adds to what a rank holds."""
+        return LocalParameters() if self.borrows else self.parameters
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Chunk:
 
     @cached_property
     def parameters(self) -> LocalParameters:
-        return sum((run.parameters.times(run.count) for run in self.runs), LocalParameters())
+        return sum((run.held.times(run.count) for run in self.runs), LocalParameters())
 
     @cached_property
     def saved_bytes(self) -> int:

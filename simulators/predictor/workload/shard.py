@@ -72,7 +72,7 @@ class Shard:
         recipe = job.recipe
         return cls(
             model=_dispatching(job),
-            batch=recipe.micro_batch,
+            batch=recipe.micro_batch * job.training.sequences_per_sample,
             sequence=job.sequence_length // recipe.cp,
             attended=job.attended_length // recipe.cp,
             trains=job.training.trains_weights,

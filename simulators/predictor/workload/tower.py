@@ -31,17 +31,13 @@ def tower_parts(shard: Shard) -> list[Part]:
         own = _shard(shard, tower)
         encoder, projector = _parts(own, tower), _projector(_projecting(shard, own), tower)
         frozen = [not own.trains, {TOWERS, PROJECTORS} <= set(shard.frozen)]
-        parts += [_forward_only(each) for each in encoder] if frozen[0] else encoder
-        parts.append(_forward_only(projector) if frozen[1] else projector)
+        parts += [each.forward_only for each in encoder] if frozen[0] else encoder
+        parts.append(projector.forward_only if frozen[1] else projector)
     return parts
 
 
 def _projecting(shard: Shard, tower: Shard) -> Shard:
     return replace(tower, trains=PROJECTORS not in shard.frozen)
-
-
-def _forward_only(part: Part) -> Part:
-    return Part(part.forward, (), forward_peak_bytes=part.forward_peak_bytes + part.saved_bytes)
 
 
 def tower_parameters(shard: Shard) -> LocalParameters:

@@ -14,7 +14,7 @@ from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.recipe import KNOBS
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
 
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
@@ -33,6 +33,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
         *("adapters", "recompute_modules", TINY),
         {**BY_OPERATION, "training": {"lora": Lora(8)}},
     ),
+    ("reference", "pp", TINY, {"pp": 2, "training": {"dpo": Dpo()}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
     ("offloading", "offloaded_layers", TINY, {"pp": 2, "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"recompute": "full", "offloaded_layers": 2}),

@@ -1,0 +1,76 @@
+"""A frozen model that passes each micro-batch forward, behind the one that is trained.
+
+DPO's reference is the model as it was, and runs after it (TRL's ``DPOTrainer``). Under LoRA it is
+the frozen weights without their adapters: the same ones, gathered again where they are sharded.
+The head ends in the log-probabilities of the targets; what DPO does with one number for each
+sequence is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ends import first_parts, head_parts
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.layer import layer_name, layer_parts, layer_shard
+from trainscout.simulators.predictor.workload.parameters import (
+    LocalParameters,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from trainscout.simulators.predictor.workload.part import Part, compose
+from trainscout.simulators.predictor.workload.program import Run
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.tower import tower_parameters
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The frozen model as one rank has it; ``borrows`` the weights of the one that is trained."""
+
+    shard: Shard
+    borrows: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Reference | None:
+        if job.reference is None:
+            return None
+        return cls(Shard.of(job.reference), job.training.lora is not None)
+
+
+@functools.lru_cache(maxsize=1024)
+def reference_runs(reference: Reference) -> tuple[Run, ...]:
+    """Its whole forward pass, layers of a kind together; backward blocks are empty."""
+    shard = reference.shard
+    model = shard.model
+
+    def run(name: str, parts: Sequence[Part], count: int, parameters: LocalParameters) -> Run:
+        forward, _ = compose(name, [part.forward_only for part in parts])
+        # The residual stream outlives every part of a layer.
+        stream = shard.local_tokens * model.hidden_size * shard.element_bytes
+        forward = replace(forward, peak_bytes=forward.peak_bytes + stream)
+        empty = Block(f"{name}_backward", ())
+        held = parameters.frozen
+        return Run(forward, empty, count, held, reference=True, borrows=reference.borrows)
+
+    first = embedding_parameters(shard) + tower_parameters(shard)
+    layers = zip(model.layer_kinds, model.layers_of_each(0, model.num_layers), strict=True)
+    head = head_parameters(shard, owns_weight=not model.tied_embeddings)
+    return (
+        run("reference_embedding", first_parts(shard), 1, first),
+        *(
+            run(
+                f"reference_{layer_name(layer)}",
+                layer_parts(layer_shard(shard, layer), layer),
+                count,
+                layer_parameters(shard, layer),
+            )
+            for layer, count in layers
+            if count
+        ),
+        run("reference_head", head_parts(shard), 1, head),
+    )
