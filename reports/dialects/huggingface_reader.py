@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 
 TITLE = "Hugging Face Trainer"
 DEEPSPEED_TITLE = "DeepSpeed"
@@ -54,8 +54,10 @@ class HuggingFaceReader:
     # Arguments name a model, and describe none.
     whole = False
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.environment = environment
+    def __init__(
+        self, words: Sequence[str], environment: Mapping[str, str], program: str = ""
+    ) -> None:
+        self.environment, self.program = environment, program
         self.options = options = Options([_plain(word) for word in words])
         self.model_name = options.text("--model_name_or_path")
         for name in ("--deepspeed", "--deepspeed_config"):
@@ -161,8 +163,10 @@ class HuggingFaceReader:
         if length is None:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
+        dpo = self._dpo(base.dpo)
         steps = self._whole("--max_steps")
-        tokens = base.tokens if steps is None or steps < 1 else float(steps * batch * length)
+        seen = batch * length * (1 if dpo is None else 2)
+        tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
         return replace(
             base,
             global_batch_size=batch,
@@ -171,7 +175,18 @@ class HuggingFaceReader:
             precision=self._precision(base.precision),
             optimizer=self._optimizer(),
             lora=self._lora(base.lora),
+            dpo=dpo,
         )
+
+    def _dpo(self, declared: Dpo | None) -> Dpo | None:
+        """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
+        stage = self.options.text("--stage") or self.options.text("--rlhf_type")
+        if stage is None and self.program.endswith("dpo.py"):
+            stage = "dpo"
+        if stage not in (None, "pt", "sft", "dpo"):
+            self.options.assume(f"a training called {stage}", "sequences one by one, as declared")
+        ready = bool(self._on("--precompute_ref_log_probs"))
+        return Dpo(precomputed=ready) if stage == "dpo" else declared
 
     def _precision(self, declared: str) -> str:
         for name in ("bf16", "fp16"):

@@ -115,7 +115,8 @@ def _reader(command: Command, script: Script, given: str) -> Reader:
     if _is_torchtitan(command):
         return TorchTitanReader(_with_configuration(arguments, given), exported)
     if _is_hugging_face(command):
-        return HuggingFaceReader(_with_files(command, arguments, given), exported)
+        program = next((word for word in command.words if word.endswith(".py")), "")
+        return HuggingFaceReader(_with_files(command, arguments, given), exported, program)
     return MegatronReader(arguments, exported)
 
 

@@ -10,7 +10,7 @@ from tests.simulators.jobs import LLAMA, make_job
 from trainscout.reports.dialects.deepspeed import settings_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 
 ZERO = {
     "bf16": {"enabled": "auto"},
@@ -95,6 +95,29 @@ def test_adapters(tmp_path):
     )
     training = read(written(tmp_path, "run.sh", script)).question.training
     assert training.lora == Lora(rank=16, targets=("linear_qkv", "linear_fc2"))
+
+
+@pytest.mark.parametrize(
+    ("words", "dpo"),
+    [
+        ("trl/scripts/dpo.py", Dpo()),
+        ("trl/scripts/dpo.py --precompute_ref_log_probs", Dpo(precomputed=True)),
+        ("train.py --stage dpo", Dpo()),
+        ("train.py --rlhf_type dpo", Dpo()),
+        ("train.py --stage sft", None),
+        ("train.py --stage kto", None),
+    ],
+)
+def test_pairs(tmp_path, words, dpo):
+    script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16 "
+    given = read(written(tmp_path, "run.sh", f"{script} --max_steps 10 --max_length 1024"))
+    training = given.question.training
+    assert training.dpo == dpo
+    batch = training.global_batch_size
+    assert batch == 2 * given.question.cluster.num_gpus
+    assert training.tokens == 10 * batch * 1024 * (1 if dpo is None else 2)
+    said = [words for words, _ in given.reading.not_modelled]
+    assert any("kto" in each for each in said) == ("kto" in words)
 
 
 @pytest.mark.parametrize(
