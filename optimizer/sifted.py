@@ -100,7 +100,7 @@ def sifted_survey(
             kept.add(listed._replace(points=points), known)
     if not left_out.recipes:
         raise nothing_launchable(space, left_out.counts.rejected)
-    found = kept.open(known)
+    found = kept.still_open(known)
     return listed_survey(space, found.points, found.recipes, left_out)
 
 
@@ -145,12 +145,12 @@ class _Kept:
         if self._miss is None or used[least] < self._miss.bounded.used_bytes[0]:
             self._miss = listed.take(np.array([least]))
         if sum(len(each.points) for each in self._parts) > _MOST_OPEN:
-            self._parts = [self.open(known)]
+            self._parts = [self.still_open(known)]
             if len(self._parts[0].points) > _MOST_OPEN:
                 problem = f"has more than {_MOST_OPEN:,} recipes that bounds do not rule out"
                 raise InputError("space", "...", problem, "fewer knobs or choices")
 
-    def open(self, known: KnownBest) -> _Listed:
+    def still_open(self, known: KnownBest) -> _Listed:
         """What is open by all that is known now."""
         if not self._parts:
             assert self._miss is not None

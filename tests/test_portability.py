@@ -15,7 +15,9 @@ from tests.e2e.commands import ROOT, SMALL, command, environment
 
 PACKAGES = ("conf", "optimizer", "planning", "pruning", "reports", "simulators")
 # Virtual GPUs are a shared library for Linux; its programs refuse other systems when they start.
-LINUX_ONLY = ("simulators/virtual_cluster/emulation/", "simulators/virtual_cluster/live/")
+LINUX_ONLY = tuple(
+    f"simulators/virtual_cluster/{part}/" for part in ("emulation", "live", "trials")
+)
 
 MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 OS_NAMES = """

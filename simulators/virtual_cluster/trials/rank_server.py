@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     fields = json.loads(arguments[0])
     options = ServerOptions(**{**fields, "preload": tuple(fields["preload"])})
     # Whatever modules print while they are imported, or scripts later, goes elsewhere.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     try:
         virtual = _prepared(options)

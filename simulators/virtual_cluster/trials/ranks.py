@@ -67,7 +67,7 @@ class PreparedRanks:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
-            text=True,
+            encoding="utf-8",
         )
         # Which ranks stand for a job whose first rank has these communicators.
         self._chosen: dict[tuple[Group, ...], tuple[int, ...]] = {}
