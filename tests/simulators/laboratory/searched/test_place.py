@@ -1,9 +1,10 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations
-from trainscout.optimizer.survey import survey
+from trainscout.optimizer.survey import LeftOut, survey
 from trainscout.optimizer.union import compile_space
 from trainscout.simulators.laboratory.searched.answer import default_software
 from trainscout.simulators.laboratory.searched.grouping import published_questions
@@ -34,6 +35,14 @@ def test_one_that_means_the_same_is_inside_too(small):
     assert place.inside
     meant = replace(place.recipe, cp_comm_type="a2a")
     assert place_of(meant, small) == place
+
+
+def test_one_that_a_survey_leaves_out_is_inside_all_the_same(small):
+    """Of a large space a survey lists only what bounds leave open."""
+    few = replace(small, recipes=small.recipes.take(np.array([0])), left_out=LeftOut())
+    for recipe in small.recipes:
+        assert place_of(recipe, few) == place_of(recipe, small)
+    assert not place_of(Recipe(tp=4, pp=2, sp=True), few).inside
 
 
 def test_an_absent_recipe_says_what_the_nearest_has(small):
