@@ -84,10 +84,10 @@ _NO_DECLARATION = (
 )  # fmt: skip
 _EDITS: tuple[Callable[[bytes], bytes], ...] = (
     lambda right: right + b"nothing_of_ours: 1\n",
-    lambda right: re.sub(rb": \d+", b": -1", right, count=1),
-    lambda right: re.sub(rb": \d+", b": many", right, count=1),
-    lambda right: re.sub(rb": \d+", b": [1]", right, count=1),
-    lambda right: right.replace(b": ", b":\t\t: ", 1),
+    lambda right: re.sub(rb"(?m)^(\w+): \d+", rb"\1: -1", right, count=1),
+    lambda right: re.sub(rb"(?m)^(\w+): \d+", rb"\1: many", right, count=1),
+    lambda right: re.sub(rb"(?m)^(\w+): \d+", rb"\1: [1]", right, count=1),
+    lambda right: re.sub(rb"(?m)^(\w+): ", rb"\1:\t\t: ", right, count=1),
     lambda right: right + right,
 )
 _UNKNOWN = (
@@ -136,7 +136,8 @@ def mutations() -> Iterator[tuple[str, str, bytes]]:
         ("plan", "sweep", "sweep/llama3_8b.yaml"),
     ):
         right = (DECLARATIONS / shipped).read_bytes()
-        for content in (*_NO_DECLARATION, *(edit(right) for edit in _EDITS)):
+        spoiled = [edited for edit in _EDITS if (edited := edit(right)) != right]
+        for content in (*_NO_DECLARATION, *spoiled):
             yield command, f"{setting}=own.yaml", content
 
 

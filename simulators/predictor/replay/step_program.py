@@ -43,7 +43,7 @@ def step_program(
 
     Args:
         job: the question.
-        micro_batches: how many per replica, default all; a multiple of ``pp`` when interleaved.
+        micro_batches: how many per replica, default all; a multiple of ``pp`` in interleaved 1F1B.
         calibration, measured, network: as in ``ReplaySimulator``.
         workload: the job's, where it is not the built-in source's.
 
@@ -51,7 +51,8 @@ def step_program(
         InputError: for a number of micro-batches the schedule cannot run.
     """
     count = job.num_micro_batches if micro_batches is None else micro_batches
-    unit = job.recipe.pp if job.recipe.vpp > 1 else 1
+    # Breadth-first stages take any number of them, interleaved ones whole rounds.
+    unit = job.recipe.pp if job.recipe.vpp > 1 and job.schedule != "gpipe" else 1
     if count < 1 or count % unit or count > job.num_micro_batches:
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)

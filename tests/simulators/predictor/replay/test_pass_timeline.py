@@ -31,6 +31,7 @@ RECIPES = {
     "one stage": Recipe(tp=8, sp=True),
     "pipeline": Recipe(tp=4, pp=4, sp=True),
     "gpipe": Recipe(tp=4, pp=4, schedule="gpipe"),
+    "breadth-first": Recipe(tp=4, pp=4, vpp=2, schedule="gpipe"),
     "interleaved": Recipe(tp=4, pp=4, vpp=2, sp=True),
     "overlapped": Recipe(tp=4, pp=2, overlap_grad_reduce=True, overlap_param_gather=True),
     "fsdp": Recipe(tp=4, zero_stage=3, sp=True),
@@ -86,6 +87,13 @@ def test_every_micro_batch_passes_every_chunk_forward_then_backward(recipe: Reci
                 assert at >= started.pop(key)
     assert not started
     assert forward.sum() == 8 * recipe.pp * recipe.vpp
+
+
+def test_breadth_first_stages_take_any_number_of_micro_batches() -> None:
+    recipe = RECIPES["breadth-first"]
+    assert passes_of(step_program(job_of(recipe), micro_batches=3)).micro_batches == 3
+    with pytest.raises(InputError, match="in multiples of 4"):
+        step_program(job_of(RECIPES["interleaved"]), micro_batches=3)
 
 
 @given(
