@@ -14,17 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
 from trainscout.reports.dialects.options import Options, Reading, Unknown
+from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
 
 TITLE = "Hugging Face Trainer"
-DEEPSPEED_TITLE = "DeepSpeed"
 _KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"
 _BATCH = "--per_device_train_batch_size"
 MARKS = (_BATCH, "--deepspeed", "--deepspeed_config", "--model_name_or_path")
@@ -36,15 +37,10 @@ _LENGTHS = (
 )
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
-_ADAPTED = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj"), "linear_qkv"),
-    "o_proj": "linear_proj",
-    **dict.fromkeys(("gate_proj", "up_proj"), "linear_fc1"),
-    "down_proj": "linear_fc2",
-}
+_ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
+_ADAPTED["qkv_proj"] = "linear_qkv"
 _NODE = 8
 _MIXED = ("no", "fp16", "bf16", "fp8")
-_ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
 class HuggingFaceReader:
@@ -228,7 +224,7 @@ class HuggingFaceReader:
             options.note(
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"
             )
-        chosen = tuple(name for name in _ALL_LINEAR if name in targets) or _ALL_LINEAR
+        chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
         return Lora(rank=rank or 8, targets=chosen)
 
     def framework(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 
-# Transformers' names of the layers that Megatron fuses, in models with a gate and with none.
-_HUGGING_FACE = {
+HUGGING_FACE = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
     "linear_proj": ("o_proj",),
     "linear_fc1": ("gate_proj", "up_proj"),
     "linear_fc2": ("down_proj",),
 }
+"""Transformers' names of the layers that Megatron fuses, in models with a gate."""
 
 
 def untrainable(job: Job, *, adapters: bool) -> tuple[str, ...]:
@@ -35,4 +35,4 @@ def unpacked(job: Job) -> tuple[str, ...]:
 def hugging_face_targets(job: Job) -> list[str]:
     """The layers with adapters, by Transformers' names for models with a gate."""
     lora = job.training.lora
-    return [] if lora is None else [name for each in lora.targets for name in _HUGGING_FACE[each]]
+    return [] if lora is None else [name for each in lora.targets for name in HUGGING_FACE[each]]

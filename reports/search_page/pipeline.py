@@ -17,8 +17,7 @@ _TICKS_PER_S = 1e6
 def shown_micro_batches(job: Job, most_bars: int = MOST_BARS) -> int:
     """How many micro-batches to show: enough that the pipeline fills, runs steadily for half its
     depth and drains, as far as ``most_bars`` passes allow."""
-    recipe = job.recipe
-    unit = recipe.pp if recipe.vpp > 1 else 1
+    recipe, unit = job.recipe, job.micro_batch_round
     wanted = recipe.pp + max(4, recipe.pp // 2)
     drawable = most_bars // (2 * recipe.pp * recipe.vpp)
     count = min(wanted, max(drawable, unit))

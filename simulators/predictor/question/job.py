@@ -60,6 +60,13 @@ class Job:
         pass right after its forward pass, whatever schedule is named."""
         return self.recipe.schedule if self.recipe.pp > 1 else "1f1b"
 
+    @property
+    def micro_batch_round(self) -> int:
+        """Micro-batches that pass the chunks of a stage together, of which a schedule runs whole
+        multiples: ``pp`` in interleaved 1F1B, 1 in others (breadth-first among them)."""
+        interleaved = self.recipe.vpp > 1 and self.schedule == "1f1b"
+        return self.recipe.pp if interleaved else 1
+
     @functools.cached_property
     def network(self) -> Cluster:
         """The cluster with NCCL set as the recipe asks: what communication is priced on."""

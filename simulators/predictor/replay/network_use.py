@@ -103,8 +103,7 @@ def _communication(
     job: Job, workload: Workload, pricer: Pricer
 ) -> Iterator[Collective | SendRecv]:
     """Every communication of a step, each at least once."""
-    least = job.recipe.pp if job.recipe.vpp > 1 else 1
-    program = Assembler(job, workload, pricer).assemble(least)
+    program = Assembler(job, workload, pricer).assemble(job.micro_batch_round)
     blocks: list[Block] = list(program.blocks.values())
     for stage in workload.stages:
         blocks += [stage.finish, stage.optimizer]

@@ -51,8 +51,7 @@ def step_program(
         InputError: for a number of micro-batches the schedule cannot run.
     """
     count = job.num_micro_batches if micro_batches is None else micro_batches
-    # Breadth-first stages take any number of them, interleaved ones whole rounds.
-    unit = job.recipe.pp if job.recipe.vpp > 1 and job.schedule != "gpipe" else 1
+    unit = job.micro_batch_round
     if count < 1 or count % unit or count > job.num_micro_batches:
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
