@@ -235,7 +235,8 @@ def _optimizer(said: Settings) -> Section:
         "lr": 1e-4,
         "min_lr": 1e-5,
         **_switches(said, "use_distributed_optimizer"),
-        **_taken(said, "use_precision_aware_optimizer"),
+        **_taken(said, "use_precision_aware_optimizer optimizer_cpu_offload"),
+        **_taken(said, "optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d"),
         **{name: Code(_DTYPES[str(kind)]) for name, kind in _taken(said, names).items()},
     }
 

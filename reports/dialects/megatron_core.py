@@ -46,6 +46,7 @@ _TOGETHER = (
         "pipeline_layout",
         "grad_dtype",
         "optimizer_states",
+        "optimizer_offload",
         "moe_dispatcher",
         "cuda_graphs",
     ),

@@ -35,6 +35,7 @@ from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 TITLE = "Megatron-LM"
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """How data parallelism shards, by ZeRO stage."""
+OFFLOAD = "--optimizer-offload-fraction"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 _ROTARY = dict.fromkeys(("mrope", "yarn", "relative"), ("rope", "positions are rotary"))
@@ -144,6 +145,10 @@ def _layers_per_chunk(job: Job) -> int | None:
     if job.recipe.vpp == 1 or _chunks(job) or not _counted(job):
         return None
     return job.layers_per_stage[0] // job.recipe.vpp
+
+
+def _host_updates(job: Job) -> bool:
+    return job.recipe.optimizer_offload > 0
 
 
 def _halved(job: Job) -> bool:
@@ -288,8 +293,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--optimizer", lambda job: job.optimizer.partition("_")[0]),
     Setting(
         "--use-precision-aware-optimizer",
-        lambda job: _halved(job) or job.recipe.optimizer_states is not None,
+        lambda job: _halved(job) or job.recipe.optimizer_states is not None or _host_updates(job),
     ),
+    Setting("--optimizer-cpu-offload", lambda job: True, when=_host_updates),
+    Setting(OFFLOAD, lambda job: job.recipe.optimizer_offload / 100, when=_host_updates),
+    Setting("--overlap-cpu-optimizer-d2h-h2d", lambda job: True, when=_host_updates),
     Setting("--exp-avg-dtype", lambda job: "bf16", when=_halved),
     Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_halved),
     Setting("--accumulate-allreduce-grads-in-fp32", "framework.accumulate_grads_fp32"),

@@ -39,13 +39,23 @@ _TRAININGS = (
     {"dpo": Dpo(), "lora": Lora(8)},
     {"dpo": Dpo(precomputed=True)},
 )
-_FRAMEWORKS = (
+_FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
     {"attention": "unfused", "fusion": "eager", "fused_wgrad": False},
     {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
     {"copies_gathered": True, "pipeline_buffers": "preallocated", "expandable_segments": True},
-    {"balanced_split": True, "flattens_gradients": True, "accumulate_grads_fp32": False},
-    {"host_launch_s": 5e-5, "pipeline_buffers": "outputs", "keeps_16bit_grads": True},
+    {
+        "balanced_split": True,
+        "flattens_gradients": True,
+        "accumulate_grads_fp32": False,
+        "host_optimizer": "serial",
+    },
+    {
+        "host_launch_s": 5e-5,
+        "pipeline_buffers": "outputs",
+        "keeps_16bit_grads": True,
+        "host_optimizer": "pipelined",
+    },
 )
 
 
@@ -66,6 +76,9 @@ def jobs(draw: st.DrawFn) -> Job:
     reduce = pick(True, False)
     ends = pick("even", "even", "first", "both", "counted", "laid out") if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
+    software = pick(*_FRAMEWORKS)
+    on_host = {"pipelined": (1,), "serial": (2, 3)}.get(str(software.get("host_optimizer")), ())
+    away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     recipe = {
         "tp": tp,
         "pp": pp,
@@ -97,7 +110,8 @@ def jobs(draw: st.DrawFn) -> Job:
         "loss_as_layer": ends == "counted",
         "pipeline_layout": _layout(draw, model, pp * vpp) if ends == "laid out" else None,
         "grad_dtype": pick(None, None, "bf16", "fp32"),
-        "optimizer_states": pick(None, "remainders", "bf16") if zero_stage else None,
+        "optimizer_states": pick(None, "remainders", "bf16") if zero_stage and not away else None,
+        "optimizer_offload": away,
         "moe_dispatcher": pick(None, "deepep", "allgather"),
         "cuda_graphs": pick(None, None, True, False),
         "dp_shard": pick(None, None, 2, 4) if zero_stage else None,
@@ -107,7 +121,7 @@ def jobs(draw: st.DrawFn) -> Job:
         model = replace(model, num_layers=model.num_layers - 2, layers=layers)
     batch = pick(24, 48, 96)
     frozen = pick((), ("towers",), ("language_model",)) if model.towers else ()
-    training = {**pick(*_FRAMEWORKS), **pick(*_TRAININGS), "frozen": frozen}
+    training = {**software, **pick(*_TRAININGS), "frozen": frozen}
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)

@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.answer.prediction import Memory, StageMemor
 from trainscout.simulators.predictor.memory.bands import band_of, spread_of
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import (
@@ -26,6 +27,8 @@ from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, 
 from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
 from trainscout.simulators.predictor.workload.step_end import (
     MOMENT_BYTES,
+    host_parameters,
+    host_states_bytes,
     master_bytes,
     owned_parameters,
 )
@@ -64,10 +67,15 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         _stage_memory(job, stage, index, boundary, outside)
         for index, stage in enumerate(workload.stages)
     )
-    capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
+    free = 1 - job.cluster.memory_reserve
+    capacity = int(job.gpu.memory_bytes * free)
+    host = max(host_bytes(job, stage) for stage in workload.stages)
+    host_capacity = int(HostShare.of(job.gpu, job.cluster).memory_bytes * free)
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
     worst = int(np.argmax(used))
     probability = spread_of(job.framework).probability(used[worst], capacity)
+    if host > host_capacity:
+        probability = 0.0
     return Memory(
         peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
         peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),
@@ -77,7 +85,16 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         per_stage=stages,
         fit_probability=probability,
         band=band_of(probability),
+        host_bytes=host,
+        host_capacity_bytes=host_capacity,
     )
+
+
+def host_bytes(job: Job, stage: Stage) -> int:
+    """What a rank of a stage keeps in its host's memory: optimizer states, and the activations of
+    one micro-batch, without a pipeline the only one in flight."""
+    copied = sum(chunk.copied_bytes for chunk in stage.chunks)
+    return copied + host_states_bytes(stage.parameters, job)
 
 
 def outside_bytes(job: Job, channels: int) -> dict[str, int]:
@@ -139,7 +156,8 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
         return 0
     size = gradient_bytes_per_parameter(job)
     bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size
-    copy = 4 * owned_parameters(stage.parameters, job) if size < 4 else 0
+    owned = owned_parameters(stage.parameters, job)
+    copy = 4 * (owned - host_parameters(owned, job)) if size < 4 else 0
     return bucket + copy
 
 
@@ -147,10 +165,13 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state on one rank of a stage.
 
     ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
-    (Rajbhandari et al. 2020, section 5).
+    (Rajbhandari et al. 2020, section 5). What the host updates has no states here and, as far as
+    gradients are sharded, no gradients either.
     """
     parameters, zero = stage.parameters, job.recipe.zero_stage
     owned = owned_parameters(parameters, job)
+    away = host_parameters(owned, job)
+    here = owned - away
     weight = parameter_bytes(job)
     gradient = gradient_bytes_per_parameter(job)
     replicas = job.dp * job.recipe.cp
@@ -165,18 +186,18 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0
         return {
-            "parameters": owned * 4 + (frozen + 2 * layer + ends) * weight,
-            "gradients": owned * 4 + reduced * (weight + cast),
-            "optimizer": owned * MOMENT_BYTES[job.optimizer],
+            "parameters": here * 4 + (away + frozen + 2 * layer + ends) * weight,
+            "gradients": here * 4 + reduced * (weight + cast),
+            "optimizer": here * MOMENT_BYTES[job.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.
     reduced = parameters.total
     if zero == 2:
-        reduced = min(reduced, owned + _largest_unit(stage))
+        reduced = min(reduced, here + _largest_unit(stage))
     return {
         "parameters": parameters.held.total * weight,
         "gradients": reduced * gradient,
-        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
+        "optimizer": here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
 
 

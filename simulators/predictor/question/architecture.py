@@ -108,6 +108,10 @@ class UsualServer:
     """GPUs of a node."""
     nvlink_domain: int | None = None
     """How many GPUs links join where that is not a node, fewer by bridges or more in a rack."""
+    host_memory_bytes: float = 2.0e12
+    """A node's host memory."""
+    host_memory_bytes_per_s: float = 614.4e9
+    """Peak of a node's host memory, all sockets together."""
 
     @property
     def is_rack(self) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
+HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
 
@@ -167,6 +168,12 @@ class Framework:
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
+    host_optimizer: str = "none"
+    """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
+    tensor, while gradients of others come and parameters of others go (``pipelined``:
+    Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
+    included, and back after that, gradients having left beside the backward pass (``serial``:
+    ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
 
     @property
     def reduces_fp32(self) -> bool:
@@ -193,6 +200,7 @@ class Framework:
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
+        require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")

@@ -335,6 +335,25 @@ def _offloading(job: Job) -> Broken:
     return None
 
 
+def _host_optimizer(job: Job) -> Broken:
+    recipe, field, how = job.recipe, "optimizer_offload", job.framework.host_optimizer
+    if not recipe.optimizer_offload:
+        return None
+    if how == "none":
+        return field, f"{job.framework.name} has no optimizer on the host"
+    if job.training.optimizer == "sgd" or job.precision in ("fp32", "tf32"):
+        return field, "the optimizer on the host is Adam of 16-bit weights"
+    if recipe.optimizer_states is not None:
+        return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
+    if how == "pipelined" and recipe.zero_stage != 1:
+        return field, "the hybrid optimizer is the distributed one: zero_stage=1"
+    if how == "serial" and recipe.zero_stage < 2:
+        return field, "ZeRO-Offload keeps gradients on the host too: zero_stage >= 2"
+    if how == "serial" and recipe.zero_stage == 2 and recipe.optimizer_offload < 100:
+        return field, "a part of the optimizer stays on the GPU under zero_stage=3 only"
+    return None
+
+
 def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
@@ -418,6 +437,10 @@ RULES: dict[str, Rule] = {
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), _offloading
     ),
     "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
+    "host_optimizer": Rule(
+        ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
+        _host_optimizer,
+    ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group
     ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.host_memory import copy_s
 from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
@@ -70,16 +70,6 @@ def sum_blocks(
         compute_share=min(1.0, float(kernel_s[0].sum()) / device_s) if device_s else 0.0,
         kernel_s=kernel_s,
     )
-
-
-# Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
-# some 24 (PCIe), and nothing is published for links between chips.
-COPY_EFFICIENCY = 0.85
-
-
-def copy_s(copied_bytes: int, gpu: Gpu) -> float:
-    """Seconds that copying to the host's memory takes, or back."""
-    return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
 
 
 def _waits_s(blocks: Sequence[tuple[PricedBlock, int]]) -> float:

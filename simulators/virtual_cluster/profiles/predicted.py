@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Digest,
     Gemm,
     GroupedGemm,
+    HostUpdate,
     SendRecv,
     Streaming,
 )
@@ -45,6 +46,8 @@ def class_of(op: DeviceOp) -> str:
         return "collective"
     if isinstance(op, SendRecv):
         return "point_to_point"
+    if isinstance(op, HostUpdate):
+        return "optimizer"
     return profiled_class(op)
 
 
@@ -121,4 +124,6 @@ def _shape(op: DeviceOp) -> str:
         return f"{op.batch}x{op.in_channels}x{sizes} to {op.out_channels}, {op.pass_}"
     if isinstance(op, Streaming):
         return f"{op.bytes / 2**20:.1f} MiB"
+    if isinstance(op, HostUpdate):
+        return f"{op.host_bytes / 2**20:.1f} MiB of the host's"
     return f"{op.bytes / 2**20:.1f} MiB over {op.communicator}"

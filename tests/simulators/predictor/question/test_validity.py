@@ -35,6 +35,17 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ),
     ("reference", "pp", TINY, {"pp": 2, "training": {"dpo": Dpo()}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
+    ("host_optimizer", "optimizer_offload", TINY, {"optimizer_offload": 50}),
+    *(
+        ("host_optimizer", "optimizer_offload", TINY, {"optimizer_offload": 50, **more})
+        for more in (
+            {"training": {"host_optimizer": "pipelined"}, "zero_stage": 2},
+            {"training": {"host_optimizer": "pipelined"}, "optimizer_states": "bf16"},
+            {"training": {"host_optimizer": "pipelined", "optimizer": "sgd"}},
+            {"training": {"host_optimizer": "serial"}, "zero_stage": 1},
+            {"training": {"host_optimizer": "serial"}, "zero_stage": 2},
+        )
+    ),
     ("offloading", "offloaded_layers", TINY, {"pp": 2, "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"recompute": "full", "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"offloaded_layers": 12}),
