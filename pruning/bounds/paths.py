@@ -109,15 +109,16 @@ class _Chains:
 
     def paths(self) -> Paths:
         stages = self.layout.spread_stages(_STAGES)
+        starts = {stage: self.starts(stage) for stage in stages}
+        through = {stage: self.through(stage, starts[stage]) for stage in stages}
         found: list[Counts] = []
         for end in self.layout.stages:
-            starts = {stage: self.starts(stage) for stage in stages if stage >= end}
-            through = [self.through(stage, end, starts[stage]) for stage in starts]
             gathered = self.gathered(end)
+            below = np.concatenate([through[stage] for stage in stages if stage >= end])
             found += [
-                _longest(np.concatenate(through)),
+                _longest(below) - self.tail[end],
                 self.to_last_backward(end, starts[end]),
-                self.through(end, end, gathered),
+                self.through(end, gathered) - self.tail[end],
                 self.to_last_backward(end, gathered),
             ]
         counts = [len(chains) for chains in found]
@@ -125,16 +126,21 @@ class _Chains:
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
-        group, vpp = self.group, self.layout.vpp
-        chunks = np.arange(count) % (group * vpp) // group
-        return np.bincount(chunks, minlength=vpp) @ passes
+        return self._of_chunks(count) @ passes
 
     def last(self, passes: Counts, count: int) -> Counts:
         """The last ``count`` backward passes: chunks in reverse."""
+        total = self.layout.vpp * self.m
+        before, all_of_them = self._of_chunks(total - count), self._of_chunks(total)
+        return (all_of_them - before)[::-1] @ passes
+
+    def _of_chunks(self, count: int) -> Counts:
+        """How many of the first ``count`` forward passes are of each chunk: ``group``
+        micro-batches pass one before its next."""
         group, vpp = self.group, self.layout.vpp
-        total = vpp * self.m
-        chunks = vpp - 1 - np.arange(total - count, total) % (group * vpp) // group
-        return np.bincount(chunks, minlength=vpp) @ passes
+        turns, begun = divmod(count, group * vpp)
+        last = (min(max(begun - group * chunk, 0), group) for chunk in range(vpp))
+        return np.array([turns * group + some for some in last], dtype=np.int64)
 
     def ahead(self, stage: int) -> int:
         """Forward passes of a stage before its first backward pass."""
@@ -173,14 +179,14 @@ class _Chains:
         middle = middle - self.first(forward, ahead) - self.last(backward, ahead)
         return np.array([start + middle + end for start in starts for end in ends])
 
-    def through(self, stage: int, end: int, starts: list[Counts]) -> Counts:
-        """Chains through a stage to the last pass of stage ``end``, not behind it."""
-        backward = self.backward[stage]
-        back = self.tail[stage] - self.tail[end]
+    def through(self, stage: int, starts: list[Counts]) -> Counts:
+        """Chains through a stage to the last pass of the first one; to that of another, they end
+        earlier by what lies between (``tail``)."""
+        backward, back = self.backward[stage], self.tail[stage]
         ends = [
             self.last(backward, self.ahead(stage)) + back,
             self.round_trip(stage) + self.last(backward, self.reach) + back,
-            self.fall[stage] + self.all_backward - self.tail[end],
+            self.fall[stage] + self.all_backward,
         ]
         return self.joined(stage, starts, ends)
 

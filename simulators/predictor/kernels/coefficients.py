@@ -231,11 +231,17 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
 
 
 @functools.cache
-def fitted_gpus() -> tuple[FittedGpu, ...]:
-    """Every fitted GPU shipped with the package, by file name."""
+def fitted_files() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Name and content of every file of fitted coefficients shipped with the package, by name."""
     folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return tuple(fitted_gpu_from_dict(read_yaml(file), file.name) for file in files)
+    return tuple((file.name, read_yaml(file)) for file in files)
+
+
+@functools.cache
+def fitted_gpus() -> tuple[FittedGpu, ...]:
+    """Every fitted GPU shipped with the package, by file name."""
+    return tuple(fitted_gpu_from_dict(content, name) for name, content in fitted_files())
 
 
 def cast_dram_efficiency(fit: FittedGpu) -> float:

@@ -175,6 +175,11 @@ class Framework:
     included, and back after that, gradients having left beside the backward pass (``serial``:
     ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
 
+    def __hash__(self) -> int:
+        # Of its many fields, those that tell apart what goes by one name: what a recipe sets.
+        set_by_recipe = (self.cuda_graphs, self.accumulate_grads_fp32, self.reduce_grads_fp32)
+        return hash((self.name, *set_by_recipe, self.master_remainders))
+
     @property
     def reduces_fp32(self) -> bool:
         """Whether gradients of a 16-bit model travel in 32 bits."""
@@ -216,6 +221,7 @@ class ChosenFramework(Framework):
     """The framework that a recipe asks for, and the one that was ``declared``."""
 
     declared: Framework = UNDECLARED
+    __hash__ = Framework.__hash__
 
 
 def declared_framework(framework: Framework) -> Framework:
