@@ -12,14 +12,17 @@ import functools
 import math
 from collections.abc import Mapping
 
-
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.choice import (
     choose_attention,
     choose_gemm,
     grouped_evidence,
 )
-from trainscout.simulators.predictor.kernels.coefficients import FittedGpu, fitted_files, fitted_gpus
+from trainscout.simulators.predictor.kernels.coefficients import (
+    FittedGpu,
+    fitted_files,
+    fitted_gpus,
+)
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
