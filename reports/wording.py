@@ -88,6 +88,8 @@ def format_tuning(job: Job) -> str:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:
         words.append(f"packed (attention as of {job.attended_length} tokens)")
+    if training.distillation is not None:
+        words.append(f"distilled from {training.distillation.teacher.name}")
     if training.dpo is not None:
         ran = "shares the frozen weights" if training.lora else "holds its own weights"
         ready = training.dpo.precomputed

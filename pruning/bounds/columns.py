@@ -181,9 +181,8 @@ class Columns:
 
     def counts(self, layout: Layout, rows: Ints) -> list[Ints]:
         """How many of each slot each kind of chunk of a layout has, shape (rows, slots)."""
-        runs = self.slots[0].runs
         full, layers, taper = self.full[rows], self.layers[rows], self.taper[rows]
-        return [slot_counts(kind, runs, full, layers, taper) for kind in layout.kinds]
+        return [slot_counts(kind, self.slots[0], full, layers, taper) for kind in layout.kinds]
 
     def sizes(self) -> tuple[Ints, Ints]:
         """As ``footprint``: reserved bytes, and with what is outside the allocator."""

@@ -42,12 +42,17 @@ def impossible(job: Job) -> tuple[str, ...]:
     packed: tuple[str, ...] = ()
     if job.training.packed_lengths and job.recipe.micro_batch > 1:
         packed = (f"micro_batch={job.recipe.micro_batch} with training.packed_lengths",)
-    return (*layers, *untrainable(job, adapters=True), *packed)
+    chunks: tuple[str, ...] = ()
+    if job.training.distillation is not None and job.recipe.vpp > 1:
+        chunks = (f"vpp={job.recipe.vpp} with training.distillation (ModelOpt refuses it)",)
+    tuned = untrainable(job, adapters=True, distils=True)
+    return (*layers, *tuned, *packed, *chunks)
 
 
 def is_finetuning(job: Job) -> bool:
     """Whether it starts from weights that somebody trained."""
-    return job.training.lora is not None or bool(job.training.packed_lengths)
+    training = job.training
+    return bool(training.lora or training.packed_lengths or training.distillation)
 
 
 def unsupported(job: Job) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
@@ -28,6 +28,7 @@ MODELS = (
     SPARSE,
     SEEING,
 )
+TEACHER = replace(LLAMA, name="teacher", num_layers=36, hidden_size=512)
 _TRAININGS = (
     {},
     {},
@@ -38,6 +39,8 @@ _TRAININGS = (
     {"dpo": Dpo()},
     {"dpo": Dpo(), "lora": Lora(8)},
     {"dpo": Dpo(precomputed=True)},
+    {"dpo": Dpo(), "packed_lengths": (5, 9, 40)},
+    {"distillation": Distillation(TEACHER)},
 )
 _FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
@@ -122,6 +125,8 @@ def jobs(draw: st.DrawFn) -> Job:
     batch = pick(24, 48, 96)
     frozen = pick((), ("towers",), ("language_model",)) if model.towers else ()
     training = {**software, **pick(*_TRAININGS), "frozen": frozen}
+    if model.num_mtp_layers:
+        training.pop("distillation", None)
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)

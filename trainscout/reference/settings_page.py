@@ -26,6 +26,7 @@ _TITLES = {
     "training": "how it is trained",
     "training.lora": "its adapters",
     "training.dpo": "preference optimisation",
+    "training.distillation": "learning from a teacher",
     "framework": "the software that runs it",
     "recipe": "how the job is laid out",
     "search": "how to search, and when to stop",

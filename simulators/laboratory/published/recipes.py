@@ -207,7 +207,7 @@ def _refuse_unknown_techniques(said: Said) -> None:
     if said.says("schedule", *_OTHER_SCHEDULES):
         raise CannotReplayError(f"{said.facts['schedule']} pipeline schedules are not modelled")
     if said.says("offload", "optimizer"):
-        raise CannotReplayError("an optimizer on the CPU is not modelled")
+        raise CannotReplayError("how much of the optimizer is on the CPU is not said")
     if said.says("tensor_grid"):
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
 

@@ -5,8 +5,8 @@ multiplications only, attention counted over the full square although causal ker
 half of it (``StepFlops.causal`` leaves that half out, as Megatron-LM does since the end of 2024),
 active experts only, output layer at the unpadded vocabulary. A backward pass is
 twice the forward, and as much as it where weights are frozen: adapters beside them do not count
-(Megatron-Bridge's convention for LoRA). What a frozen reference passes forward counts once, its
-log-probabilities being part of the loss. Of packed sequences each attends to itself. A
+(Megatron-Bridge's convention for LoRA). What a frozen reference or a teacher passes forward counts
+once, its probabilities being part of the loss. Of packed sequences each attends to itself. A
 multi-token-prediction module counts as a layer, an output layer and its projection of two hidden
 states to one.
 """
@@ -50,7 +50,7 @@ def step_flops(job: Job) -> StepFlops:
     # All layers of a kind cost the same.
     kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
     last = model.layer(model.num_layers)
-    layers, head = _layers_flops(job), 2.0 * model.hidden_size * model.vocab_size
+    layers, head = _layers_flops(job), _head_flops(model)
     module = layer_flops(model, sequence, last) + 4.0 * model.hidden_size**2
     forward = layers + head + model.num_mtp_layers * (module + head)
     repeated = 0.0
@@ -73,9 +73,16 @@ def step_flops(job: Job) -> StepFlops:
     step = 3 * forward - saved + _tower_flops(job)
     skipped *= 3
     if job.reference is not None:
-        step += _layers_flops(job.reference) + head + _tower_flops(job.reference)
-        skipped += sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
+        frozen = job.reference.model
+        step += _layers_flops(job.reference) + _head_flops(frozen) + _tower_flops(job.reference)
+        counts = frozen.layers_of_each(0, frozen.num_layers)
+        for count, layer in zip(counts, frozen.layer_kinds, strict=True):
+            skipped += count * _skipped_flops(frozen, sequence, layer)
     return StepFlops(step * tokens, (step - skipped) * tokens, (step + repeated) * tokens)
+
+
+def _head_flops(model: Model) -> float:
+    return 2.0 * model.hidden_size * model.vocab_size
 
 
 def _layers_flops(job: Job) -> float:

@@ -142,12 +142,17 @@ class Job:
 
     @functools.cached_property
     def reference(self) -> Job | None:
-        """The frozen model whose log-probabilities of the same micro-batches a step needs besides:
-        no dropout, no predictions of further tokens; None where there is none."""
-        if self.training.dpo is None or self.training.dpo.precomputed:
+        """The frozen model whose probabilities of the same micro-batches a step needs besides,
+        DPO's reference or a teacher: no dropout, no predictions of further tokens; None where
+        there is none."""
+        training, model = self.training, self.model
+        if training.distillation is not None:
+            model = training.distillation.teacher
+        elif training.dpo is None or training.dpo.precomputed:
             return None
-        model = replace(self.model, dropout=False, num_mtp_layers=0)
-        training = replace(self.training, lora=None, frozen=FROZEN, dpo=Dpo(precomputed=True))
+        model = replace(model, dropout=False, num_mtp_layers=0)
+        dpo = None if training.dpo is None else Dpo(precomputed=True)
+        training = replace(training, lora=None, frozen=FROZEN, dpo=dpo, distillation=None)
         return replace(self, model=model, training=training)
 
     @functools.cached_property

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
 from trainscout.simulators.predictor.question.tuning import (
     LANGUAGE_MODEL,
+    Distillation,
     Dpo,
     Lora,
     check_frozen,
@@ -82,6 +83,8 @@ class Training:
     """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
     dpo: Dpo | None = None
     """Train on pairs of a chosen and a rejected sequence, against a frozen reference."""
+    distillation: Distillation | None = None
+    """Learn a teacher's probabilities instead of the next token."""
     nvfp4_hadamard: bool = True
     """In 4 bits, operands of weight gradients go through a Hadamard transform."""
     nvfp4_stochastic_rounding: bool = True
@@ -117,6 +120,8 @@ class Training:
         require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
         if self.lora is not None:
             self.lora.check()
+        if self.distillation is not None:
+            self.distillation.check()
         check_frozen(self.frozen)
         check_packed(self.packed_lengths)
 
@@ -127,4 +132,6 @@ class Training:
             InputError: naming the field.
         """
         length = self.sequence_length or model.sequence_length
-        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths, self.dpo)
+        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
+        if self.distillation is not None:
+            self.distillation.check_for(model, self.dpo)

@@ -14,6 +14,7 @@ from functools import partial
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
+from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
 from trainscout.simulators.predictor.question.knobs.recomputation import (
@@ -310,47 +311,20 @@ def _adapters(job: Job) -> Broken:
     return None
 
 
-def _reference(job: Job) -> Broken:
-    # Known before ``job.reference`` is made.
-    dpo = job.training.dpo
-    if dpo is None or dpo.precomputed or job.recipe.pp == 1:
+def _teacher(job: Job) -> Broken:
+    if job.training.distillation is None or job.reference is None:
         return None
-    passes = "passes of the frozen reference of training.dpo through a pipeline are not modelled"
-    return "pp", f"{passes}: pp=1, or training.dpo.precomputed=true"
-
-
-def _offloading(job: Job) -> Broken:
-    recipe, field = job.recipe, "offloaded_layers"
-    if not recipe.offloaded_layers:
-        return None
-    # As Megatron-Core's configuration refuses them.
-    if recipe.pp > 1:
-        return field, "activations are copied to the host without a pipeline only"
-    if recipe.recompute != "none":
-        return field, "activations that are recomputed are not copied to the host: recompute=none"
-    if recipe.offloaded_layers >= job.model.num_layers:
-        return field, f"leaves none of the {job.model.num_layers} layers on the GPU"
-    if job.framework.cuda_graphs:
-        return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
-    return None
-
-
-def _host_optimizer(job: Job) -> Broken:
-    recipe, field, how = job.recipe, "optimizer_offload", job.framework.host_optimizer
-    if not recipe.optimizer_offload:
-        return None
-    if how == "none":
-        return field, f"{job.framework.name} has no optimizer on the host"
-    if job.training.optimizer == "sgd" or job.precision in ("fp32", "tf32"):
-        return field, "the optimizer on the host is Adam of 16-bit weights"
-    if recipe.optimizer_states is not None:
-        return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
-    if how == "pipelined" and recipe.zero_stage != 1:
-        return field, "the hybrid optimizer is the distributed one: zero_stage=1"
-    if how == "serial" and recipe.zero_stage < 2:
-        return field, "ZeRO-Offload keeps gradients on the host too: zero_stage >= 2"
-    if how == "serial" and recipe.zero_stage == 2 and recipe.optimizer_offload < 100:
-        return field, "a part of the optimizer stays on the GPU under zero_stage=3 only"
+    taught, recipe = job.reference, job.recipe
+    for rule in (_tensor_parallel_divides_model, _sequence_parallel, _context_parallel, _experts):
+        broken = rule(taught)
+        if broken is not None:
+            return broken[0], f"teacher {taught.model.name}: {broken[1]}"
+    if recipe.pp > 1 and len(taught.model.layer_kinds) > 1:
+        return "pp", f"teacher {taught.model.name} has several kinds of layers: they are not cut"
+    if taught.model.num_layers % (recipe.pp * recipe.vpp):
+        chunks = f"pp x vpp = {recipe.pp} x {recipe.vpp}"
+        layers = f"the {taught.model.num_layers} layers of teacher {taught.model.name}"
+        return "pp", f"{chunks} does not divide {layers}"
     return None
 
 
@@ -403,6 +377,10 @@ def _sharding_group(job: Job) -> Broken:
 
 _WORLD = ("tp", "pp", "cp")
 _LAYOUT = knobs_entering(LAYOUT)
+_EXPERTS = (
+    *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
+    *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
+)
 
 RULES: dict[str, Rule] = {
     **{
@@ -419,27 +397,21 @@ RULES: dict[str, Rule] = {
     "virtual_stages": Rule(("pp", "vpp"), _virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
-    "experts": Rule(
-        (
-            *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
-            *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
-        ),
-        _experts,
-    ),
+    "experts": Rule(_EXPERTS, _experts),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule((*_WORLD, "vpp", "schedule", "micro_batch"), _interleaving_batch),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
     "adapters": Rule(("tp", "recompute_modules"), _adapters),
-    "reference": Rule(("pp",), _reference),
+    "teacher": Rule((*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), _teacher),
     "offloading": Rule(
-        ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), _offloading
+        ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading
     ),
     "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
     "host_optimizer": Rule(
         ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
-        _host_optimizer,
+        host_optimizer,
     ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group

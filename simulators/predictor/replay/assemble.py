@@ -101,6 +101,10 @@ class Assembler:
         self.boundary_s = np.array([each.seconds for each in self.boundaries])
         self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)
+        # Hidden states of a frozen model beside travel in the same message.
+        frozen = job.reference
+        beside = 0.0 if frozen is None else frozen.model.hidden_size / job.model.hidden_size
+        self.forward_messages = 1 + beside
 
     def assemble(self, micro_batches: int) -> Program:
         """The step with ``micro_batches`` micro-batches per replica."""
@@ -129,7 +133,7 @@ class Assembler:
             return 0.0
         if direction == FORWARD:
             ends = stage == last and chunk == recipe.vpp - 1
-            return 0.0 if ends else float(self.boundary_s[stage])
+            return 0.0 if ends else float(self.boundary_s[stage]) * self.forward_messages
         ends = stage == 0 and chunk == 0
         # Before the first stage lies the wrap-around, the last entry.
         return 0.0 if ends else float(self.boundary_s[stage - 1])
@@ -323,15 +327,16 @@ class _Build:
         """Forward and backward dependencies between stages, chunk by chunk."""
         of, last = self.of, self.stages - 1
         lags = np.zeros(self.stages) if of.blocking_sends else of.boundary_s
+        ahead = lags * of.forward_messages
         for stage in range(self.stages):
             if stage > 0:
                 self.edge(
-                    self.last[stage - 1, FORWARD], self.first[stage, FORWARD], lags[stage - 1]
+                    self.last[stage - 1, FORWARD], self.first[stage, FORWARD], ahead[stage - 1]
                 )
             if stage < last:
                 self.edge(self.last[stage + 1, BACKWARD], self.first[stage, BACKWARD], lags[stage])
         if last and self.chunks > 1:
-            self.edge(self.last[last, FORWARD, :-1], self.first[0, FORWARD, 1:], lags[last])
+            self.edge(self.last[last, FORWARD, :-1], self.first[0, FORWARD, 1:], ahead[last])
             self.edge(self.last[0, BACKWARD, 1:], self.first[last, BACKWARD, :-1], lags[last])
 
     def step_end(self, stage: int, last_reduce: int | None, barrier: int) -> Floats:

@@ -94,6 +94,24 @@ def logged_losses(shard: Shard, logits: int) -> list[Op]:
     return [op for _ in range(shard.logged_losses) for op in one]
 
 
+# Of a loss over the vocabulary that compares with a teacher's logits (ModelOpt's
+# ``LogitsKLLoss``, eager): bytes a logit that kernels move, what they are launches of, what the
+# backward pass needs, and the most that either pass holds beside that.
+_ONE_MODEL = 6 + 8 + 24 + 8  # to fp32, by the temperature, log of the sum, subtracted
+_DIVERGENCE = 36  # exponential, difference, product, sum
+_DIVERGENCE_BACKWARD = 20 + 4 + 12 + 12 + 8 + 6
+DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD = 8, 28, 12
+
+
+def divergence_ops(logits: int) -> Passes:
+    """The divergence of this rank's ``logits`` from as many of a teacher."""
+    forward = (2 * _ONE_MODEL + _DIVERGENCE) * logits
+    return (
+        [Streaming("divergence_fwd", "elementwise", forward, launches=20)],
+        [Streaming("divergence_bwd", "elementwise", _DIVERGENCE_BACKWARD * logits, launches=9)],
+    )
+
+
 def loss_ops(shard: Shard, logits: int) -> Passes:
     """Cross entropy over this rank's ``logits``.
 

@@ -118,7 +118,7 @@ class ChunkMode:
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
     used. The activations of the first ``offloaded`` layers leave the GPU. A ``reference`` passes
-    each micro-batch forward behind the last chunk.
+    each micro-batch forward, too.
     """
 
     recompute: str
@@ -167,8 +167,10 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs.append(Run(*head_blocks(shard), 1, head))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_beside(run) for run in runs]
-    if shape.last and mode.reference is not None:
-        runs += reference_runs(mode.reference)
+    if mode.reference is not None:
+        ends = {"first": shape.first, "last": shape.last}
+        frozen = reference_runs(mode.reference, shape.layers, **ends)
+        runs = [*frozen, *runs] if mode.reference.leads else [*runs, *frozen]
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     return Chunk(tuple(runs), copied)

@@ -26,6 +26,7 @@ class Shard:
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
     is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
+    ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, or ``none``.
     """
 
     model: Model
@@ -63,6 +64,7 @@ class Shard:
     recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
+    loss: str
     cross_entropy: str
     logged_losses: int
     overlap_tp_gradients: bool
@@ -112,6 +114,7 @@ class Shard:
             recompute_stops_early=job.framework.recompute_stops_early,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
+            loss="next" if job.training.distillation is None else "divergence",
             cross_entropy=job.framework.cross_entropy,
             logged_losses=job.framework.logged_losses,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,

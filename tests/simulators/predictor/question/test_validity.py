@@ -14,7 +14,7 @@ from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.recipe import KNOBS
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
 
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
@@ -22,6 +22,7 @@ GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
 NARROW = replace(TINY, hidden_size=252, head_dim=32)
 PAIRED = "overlap_moe_expert_parallel_comm"
 BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
+SHALLOW = replace(LLAMA, num_layers=6)
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
@@ -33,7 +34,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
         *("adapters", "recompute_modules", TINY),
         {**BY_OPERATION, "training": {"lora": Lora(8)}},
     ),
-    ("reference", "pp", TINY, {"pp": 2, "training": {"dpo": Dpo()}}),
+    ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
     ("host_optimizer", "optimizer_offload", TINY, {"optimizer_offload": 50}),
     *(
