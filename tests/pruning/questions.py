@@ -7,7 +7,18 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SEEING, SPARSE, TINY, make_job
+from tests.simulators.jobs import (
+    CROSSING,
+    HYBRID,
+    JOINED,
+    LLAMA,
+    MLA_MOE,
+    MOE,
+    SEEING,
+    SPARSE,
+    TINY,
+    make_job,
+)
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
@@ -27,6 +38,8 @@ MODELS = (
     HYBRID,
     SPARSE,
     SEEING,
+    CROSSING,
+    JOINED,
 )
 TEACHER = replace(LLAMA, name="teacher", num_layers=36, hidden_size=512)
 _TRAININGS = (
@@ -69,6 +82,7 @@ def jobs(draw: st.DrawFn) -> Job:
     model = pick(*MODELS)
     nodes = pick(1, 1, 2, 4)
     tp, pp = pick(1, 1, 2, 4, 8), pick(1, 1, 2, 3, 4, 6)
+    pp = 1 if model.diffusion is not None else pp
     nodes = nodes * 3 if pp % 3 == 0 else nodes
     cp = pick(1, 1, 1, 2)
     moe = model.moe is not None
@@ -124,9 +138,11 @@ def jobs(draw: st.DrawFn) -> Job:
         model = replace(model, num_layers=model.num_layers - 2, layers=layers)
     batch = pick(24, 48, 96)
     frozen = pick((), ("towers",), ("language_model",)) if model.towers else ()
-    training = {**software, **pick(*_TRAININGS), "frozen": frozen}
+    training: dict[str, object] = {**software, **pick(*_TRAININGS), "frozen": frozen}
     if model.num_mtp_layers:
         training.pop("distillation", None)
+    if model.diffusion is not None:
+        training = software
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)

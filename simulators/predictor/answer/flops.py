@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.diffusion import CROSS
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
@@ -82,6 +83,9 @@ def step_flops(job: Job) -> StepFlops:
 
 
 def _head_flops(model: Model) -> float:
+    if model.diffusion is not None:
+        # Patches on their way in, too.
+        return 4.0 * model.hidden_size * model.diffusion.patch_size
     return 2.0 * model.hidden_size * model.vocab_size
 
 
@@ -198,11 +202,22 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
             flops["index"] = _index_flops(model, sequence, attention.index)
+        if attention.text == CROSS and model.diffusion is not None:
+            flops["cross"] = _cross_flops(model, sequence, model.diffusion.text_tokens)
     if mixer is not None and mixer.mamba2 is not None:
         flops["mamba"] = _mamba2_flops(hidden, mixer.mamba2)
     if mixer is not None and mixer.delta is not None:
         flops["delta"] = _delta_flops(hidden, mixer.delta)
     return flops
+
+
+def _cross_flops(model: Model, sequence: int, words: int) -> float:
+    """Queries and output of a latent, its share of the text's keys and values, and the core."""
+    heads = model.num_heads * model.qk_head_dim
+    products = (
+        4.0 * model.hidden_size * (heads + model.kv_heads * model.qk_head_dim * words / sequence)
+    )
+    return products + 4.0 * words * heads
 
 
 def _index_flops(model: Model, sequence: int, index: Index) -> float:

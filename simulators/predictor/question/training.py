@@ -133,5 +133,9 @@ class Training:
         """
         length = self.sequence_length or model.sequence_length
         check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
+        if model.diffusion is not None and (self.dpo or self.distillation):
+            problem = "is of probabilities of words, which a diffusion transformer has none of"
+            name = "dpo" if self.dpo else "distillation"
+            raise InputError(f"training.{name}", "...", problem, "null")
         if self.distillation is not None:
             self.distillation.check_for(model, self.dpo)

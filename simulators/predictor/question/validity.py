@@ -193,7 +193,8 @@ def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
     if mixer.delta is not None or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
-    if attention is not None and not attention.is_whole and recipe.cp_comm_type != "a2a":
+    limited = attention is not None and (attention.window or attention.chunk)
+    if limited and recipe.cp_comm_type != "a2a":
         # Transformer Engine refuses sliding windows around the ring.
         return "cp_comm_type", f"windows and chunks of kind {name} need a2a"
     if ssm is not None and ssm.heads % (recipe.tp * recipe.cp):
@@ -243,6 +244,24 @@ def _experts(job: Job) -> Broken:
             return field, "a pass that recomputes whole layers cannot be paired with another"
         if recipe.pp > 1 and recipe.vpp == 1:
             return field, "with pp > 1 the passes can only be paired under vpp > 1"
+    return None
+
+
+def _diffusion(job: Job) -> Broken:
+    recipe, diffusion = job.recipe, job.model.diffusion
+    if diffusion is None:
+        return None
+    if recipe.pp > 1:
+        return (
+            "pp",
+            "texts and conditions, which all layers look at, are not sent through pipelines",
+        )
+    if diffusion.text_tokens % recipe.cp:
+        return "cp", f"cp={recipe.cp} does not divide the {diffusion.text_tokens} tokens of texts"
+    if "operations" in (recipe.recompute_modules or "").split("+"):
+        return "recompute_modules", "operations is not modelled of a diffusion transformer"
+    if job.attention == "unfused":
+        return "framework", f"latents are many: attention is fused{_too_old_for_it(job)}"
     return None
 
 
@@ -398,6 +417,7 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
+    "diffusion": Rule(("framework", "pp", "cp", "recompute_modules"), _diffusion),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule((*_WORLD, "vpp", "schedule", "micro_batch"), _interleaving_batch),
     "recompute": Rule(

@@ -55,6 +55,11 @@ def assumptions_of(
             f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
             "timings of their training are published"
         )
+    if job.model.diffusion is not None:
+        stated.append(
+            "latents and encoded texts come with the data; no published step holds modulation and "
+            "cross attention"
+        )
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.overlap_param_gather and recipe.pp > 1:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from trainscout.simulators.predictor.workload.diffusion import (
+    first_diffusion_parts,
+    last_diffusion_parts,
+)
 from trainscout.simulators.predictor.workload.elementwise import (
     DIVERGENCE_BACKWARD,
     DIVERGENCE_FORWARD,
@@ -27,6 +31,8 @@ def first_blocks(shard: Shard) -> tuple[Block, Block]:
 
 
 def first_parts(shard: Shard) -> list[Part]:
+    if shard.model.diffusion is not None:
+        return first_diffusion_parts(shard)
     return [*tower_parts(shard), _embedding(shard)]
 
 
@@ -86,6 +92,8 @@ def head_parts(shard: Shard) -> list[Part]:
     tensor-parallel group: three all-reduces of one fp32 value per token (Megatron-LM).
     """
     model, size = shard.model, shard.element_bytes
+    if model.diffusion is not None:
+        return last_diffusion_parts(shard)
     vocab = model.padded_vocab_size(shard.tp) // shard.tp
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8.

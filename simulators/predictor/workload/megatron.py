@@ -13,6 +13,10 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.diffusion import (
+    first_diffusion_parameters,
+    last_diffusion_parameters,
+)
 from trainscout.simulators.predictor.workload.ends import (
     embedding_blocks,
     first_blocks,
@@ -146,7 +150,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     """One model chunk: its layers, those of a kind together, between the ends it holds."""
     runs: list[Run] = []
     if shape.first:
-        held = embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
+        held = _first_parameters(shard)
         runs.append(Run(*first_blocks(shard), 1, held))
     left, copied = mode.offloaded, 0
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
@@ -162,9 +166,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
             runs.append(Run(*blocks, number - away, parameters))
     if shape.last:
         runs += _mtp_modules(shard, mode)
-        shares = shard.model.tied_embeddings and mode.single_stage
-        head = head_parameters(shard, owns_weight=not shares).as_trained(shard)
-        runs.append(Run(*head_blocks(shard), 1, head))
+        runs.append(Run(*head_blocks(shard), 1, _last_parameters(shard, mode)))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_beside(run) for run in runs]
     if mode.reference is not None:
@@ -174,6 +176,19 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     return Chunk(tuple(runs), copied)
+
+
+def _first_parameters(shard: Shard) -> LocalParameters:
+    if shard.model.diffusion is not None:
+        return first_diffusion_parameters(shard)
+    return embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
+
+
+def _last_parameters(shard: Shard, mode: ChunkMode) -> LocalParameters:
+    if shard.model.diffusion is not None:
+        return last_diffusion_parameters(shard)
+    shares = shard.model.tied_embeddings and mode.single_stage
+    return head_parameters(shard, owns_weight=not shares).as_trained(shard)
 
 
 def layer_runs(model: Model, mode: str, shape: ChunkShape) -> Iterator[tuple[Layer, str, int]]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.knobs import impossible_value
-from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from tests.simulators.jobs import CROSSING, JOINED, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.recipe import KNOBS
@@ -29,6 +29,10 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
     ("framework", "framework", TINY, {"framework": "another"}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
+    ("diffusion", "pp", CROSSING, {"pp": 2}),
+    ("diffusion", "cp", JOINED, {"cp": 32, "nodes": 4}),
+    ("diffusion", "recompute_modules", JOINED, BY_OPERATION),
+    ("diffusion", "framework", JOINED, {"training": {"attention": "unfused"}}),
     ("adapters", "tp", TINY, {"tp": 4, "training": {"lora": Lora(6)}}),
     (
         *("adapters", "recompute_modules", TINY),
