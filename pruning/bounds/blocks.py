@@ -17,6 +17,14 @@ from trainscout.pruning.bounds.layouts import ChunkKind
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    backward_block,
+)
 from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -89,18 +97,24 @@ class Slots:
 @dataclass(frozen=True)
 class SlotPrices:
     """``seconds`` and ``host_s`` of one combination's blocks as in ``PricedBlock``, shape
-    (2, slots), forward first."""
+    (kinds, slots): of whole passes, or of all kinds of ``workload.passes``."""
 
     seconds: Floats
     host_s: Floats
 
     @classmethod
-    def of(cls, slots: Slots, pricer: Pricer) -> SlotPrices:
-        shape = (2, len(slots.runs))
+    def of(cls, slots: Slots, pricer: Pricer, *, halves: bool) -> SlotPrices:
+        shape = (KINDS if halves else 2, len(slots.runs))
         seconds, host_s = np.zeros(shape), np.zeros(shape)
         for way, slot, block in _blocks(slots.runs):
-            priced = pricer.block(block)
-            seconds[way, slot], host_s[way, slot] = priced.seconds, priced.host_s
+            parts = {way: block}
+            if halves and way == BACKWARD:
+                parts |= {
+                    kind: backward_block(block, kind) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)
+                }
+            for kind, part in parts.items():
+                priced = pricer.block(part)
+                seconds[kind, slot], host_s[kind, slot] = priced.seconds, priced.host_s
         return cls(seconds, host_s)
 
 
@@ -171,16 +185,27 @@ class PassSizes:
         )
 
 
+def backward_s(seconds: Floats, host_s: Floats, counts: Ints) -> Floats:
+    """As ``pass_s``, of backward passes; where ``seconds`` are of all kinds of passes, of the
+    shorter of a whole one and both halves, as some schedules have both."""
+    whole = pass_s(seconds, host_s, counts, BACKWARD)
+    if len(seconds) == BACKWARD + 1:
+        return whole
+    halves = (pass_s(seconds, host_s, counts, half) for half in (INPUT_GRADIENT, WEIGHT_GRADIENT))
+    shorter: Floats = np.minimum(whole, sum(halves))
+    return shorter
+
+
 def pass_s(seconds: Floats, host_s: Floats, counts: Ints, way: int) -> Floats:
     """Seconds of passes with waits for the host, as ``passes.sum_blocks``: the device's time, and
     how far the host is ever behind it.
 
     Args:
-        seconds, host_s: of the slots, shape (2, rows, slots).
+        seconds, host_s: of the slots, shape (kinds, rows, slots).
         counts: of each slot, shape (rows, slots).
-        way: 0 forward, 1 backward.
+        way: the kind of pass.
     """
-    order = slice(None, None, 1 if way == 0 else -1)
+    order = slice(None, None, 1 if way == FORWARD else -1)
     device = (counts * seconds[way])[:, order].cumsum(axis=1)
     host = (counts * host_s[way])[:, order].cumsum(axis=1)
     behind: Floats = np.maximum(0.0, (host - device).max(axis=1))

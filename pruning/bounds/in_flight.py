@@ -8,7 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.blocks import Ints, PassSizes
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT_GRADIENT,
+)
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 
 @functools.lru_cache(maxsize=65536)
@@ -23,6 +28,9 @@ def moments(
     """
     distinct = distinct_kinds(kinds)
     direction, chunk, _ = stage_order(schedule, stage, pp, len(kinds), micro_batches)
+    # Half a backward pass frees no more than a whole one; what waits for the rest is left out.
+    held = direction != WEIGHT_GRADIENT
+    direction, chunk = np.minimum(direction[held], BACKWARD), chunk[held]
     # Chunks of one kind keep the same: only their sum matters.
     kind = np.array([distinct.index(kind) for kind in kinds])[chunk]
     change = np.zeros((len(kind), len(distinct)), dtype=np.int64)

@@ -14,12 +14,14 @@ stages below and come back; follow one micro-batch through all chunks.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import Layout
+from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed, routes
 from trainscout.simulators.predictor.workload.schedule import (
     micro_batches_in_turn,
     warmup_passes,
@@ -68,11 +70,41 @@ def find_paths(layout: Layout, schedule: str, micro_batches: int, *, blocking: b
 
     Args:
         layout: stages, chunks and their kinds.
-        schedule: ``1f1b`` or ``gpipe``.
+        schedule: of the pipeline.
         micro_batches: per replica and step.
         blocking: transfers are part of the sender's pass; else they only delay the receiver.
     """
+    if SCHEDULES[schedule].splits_backward:
+        return _split_paths(layout, schedule, micro_batches)
     return _Chains(layout, schedule, micro_batches, blocking).paths()
+
+
+def _split_paths(layout: Layout, schedule: str, micro_batches: int) -> Paths:
+    """Chains of a schedule that splits backward passes: through all passes of a stage, behind the
+    first micro-batch's way to it where stages wait for each other. Nothing is said of when
+    gradients are complete."""
+    kind = SCHEDULES[schedule]
+    kinds, half = len(layout.kinds), 1 + kind.both_ways
+    unit = np.eye(2 * kinds + 2, dtype=np.int64)
+    ways = routes(schedule, layout.pp, layout.vpp)
+    found: list[Counts] = []
+    for end in layout.stages:
+        both = np.array(layout.kind_of[end])
+        own = (unit[both] + unit[kinds + both]).sum(axis=0) * micro_batches // half
+        heads = []
+        for route in ways:
+            head = np.zeros_like(unit[0])
+            for (stage, chunk), (after, _) in itertools.pairwise(route):
+                if stage == end:
+                    break
+                head = head + unit[layout.kind_of[stage][chunk]]
+                head = head + unit[CROSSING if layout.crosses[crossed(stage, after)] else LOCAL]
+            heads.append(head)
+        # A stage begins with whichever micro-batch comes first: what both ways have is sure.
+        head = np.minimum.reduce(heads) * (not kind.unsynchronised)
+        nothing = np.zeros((1, len(unit[0])), dtype=np.int64)
+        found += [(own + head)[None], nothing, nothing, nothing]
+    return Paths(np.concatenate(found), np.arange(len(found)))
 
 
 class _Chains:

@@ -30,6 +30,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Collective,
     Op,
 )
+from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk, Stage
 from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
@@ -121,8 +122,7 @@ class EndPricer:
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
         parameters = whole.parameters
         sharing, transfer = Sharing.of(job), Transfer.of(job)
-        ends = stage in (0, layout.pp - 1)
-        shares = job.model.tied_embeddings and layout.pp > 1 and ends
+        shares = shares_embedding(job, stage)
         finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
         optimizer_s = self.alone(optimizer_block(job, parameters, layout.layers(stage)), pricer)
         if sharing.gathers and not sharing.gather_beside:

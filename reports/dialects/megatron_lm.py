@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from trainscout.reports.dialects import megatron_core, megatron_hybrid
+from trainscout.reports.dialects import megatron_core, megatron_hybrid, megatron_zero_bubble
 from trainscout.reports.dialects.megatron_layers import (
     EXPERT_LAYERS,
     LAYOUT,
@@ -138,11 +138,13 @@ def _chunks(job: Job) -> int | None:
     """Virtual stages, where an uneven split has no single layer count for each."""
     recipe = job.recipe
     even = not any(getattr(recipe, name) for name in _ENDS)
-    return None if recipe.vpp == 1 or even or not _counted(job) else recipe.vpp
+    plain = recipe.vpp == 1 or megatron_zero_bubble.is_v_shaped(job)
+    return None if plain or even or not _counted(job) else recipe.vpp
 
 
 def _layers_per_chunk(job: Job) -> int | None:
-    if job.recipe.vpp == 1 or _chunks(job) or not _counted(job):
+    plain = job.recipe.vpp == 1 or megatron_zero_bubble.is_v_shaped(job)
+    if plain or _chunks(job) or not _counted(job):
         return None
     return job.layers_per_stage[0] // job.recipe.vpp
 
@@ -317,6 +319,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     _knob("overlap_moe_expert_parallel_comm"),
     _knob("sp"),
     _knob("tp_comm_overlap"),
+    *megatron_zero_bubble.ARGUMENTS,
     Setting(LAYOUT, lambda job: layout(job) if _piped(job) and not _counted(job) else None),
     *(_knob(name, _counted) for name in _ENDS),
     Setting("--num-virtual-stages-per-pipeline-rank", _chunks),
@@ -326,7 +329,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
         "framework.overlap_p2p",
         on=False,
         default=True,
-        when=lambda job: job.recipe.vpp > 1,
+        when=lambda job: job.recipe.vpp > 1 and not megatron_zero_bubble.is_v_shaped(job),
     ),
     Setting(
         "--recompute-granularity",

@@ -17,6 +17,7 @@ from trainscout.reports.dialects.megatron_core import FP8
 from trainscout.reports.dialects.megatron_hybrid import read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
 from trainscout.reports.dialects.megatron_lm import ARGUMENTS, OFFLOAD, SHARDING, TITLE
+from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.simulators.predictor.question.errors import InputError
@@ -194,6 +195,7 @@ class MegatronReader:
         if fields.get("etp") == tp or model.moe is None:
             fields["etp"] = None
         fields |= self._context_exchange() | self._chunks(model, pp, fields)
+        fields |= read_schedule(self.options, pp)
         fields |= self._recompute() | self._sharding(fields) | self._offload()
         fields |= read_environment(self.environment, options)
         return Recipe(**fields)

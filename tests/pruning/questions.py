@@ -23,6 +23,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
@@ -86,7 +87,9 @@ def jobs(draw: st.DrawFn) -> Job:
     nodes = nodes * 3 if pp % 3 == 0 else nodes
     cp = pick(1, 1, 1, 2)
     moe = model.moe is not None
+    schedule = pick("1f1b", "1f1b", "gpipe", pick(*SCHEDULES))
     vpp = pick(1, 1, 2, 3) if pp > 1 else 1
+    vpp = 2 if pp > 1 and SCHEDULES[schedule].ends_meet else vpp
     recompute = pick("none", "selective", "full")
     sp = tp > 1 and (moe or pick(True, False))
     zero_stage = pick(0, 1, 1) if pp > 1 else pick(0, 1, 2, 3)
@@ -116,7 +119,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "overlap_param_gather": pick(True, False) and zero_stage > 0 and reduce,
         "tp_comm_overlap": sp and pick(True, False),
         "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
-        "schedule": pick("1f1b", "1f1b", "gpipe"),
+        "schedule": schedule,
         "precision": pick(None, "bf16", "fp16"),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),

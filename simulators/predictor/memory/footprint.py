@@ -18,13 +18,22 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
 )
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    waiting_bytes,
+)
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.schedule import stage_order
 from trainscout.simulators.predictor.workload.step_end import (
     MOMENT_BYTES,
     host_parameters,
@@ -254,13 +263,16 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
     order = stage_order(job.schedule, index, recipe.pp, recipe.vpp, micro_batches)
     direction, chunk, _ = order
     saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
-    peaks = np.array(
-        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)],
-        dtype=np.int64,
-    )
-    peaks[FORWARD] += output
-    forward = direction == FORWARD
-    change = np.where(forward, saved[chunk], -saved[chunk])
+    chunks = stage.chunks
+    peaks = np.zeros((KINDS, len(chunks)), dtype=np.int64)
+    peaks[FORWARD] = [_pass_peak(each, FORWARD) + output for each in chunks]
+    peaks[BACKWARD] = [_pass_peak(each, BACKWARD) for each in chunks]
+    changes = np.stack([saved, -saved, 0 * saved, 0 * saved])
+    if SCHEDULES[job.schedule].splits_backward:
+        waiting = np.array([waiting_bytes(each, recipe.tp) for each in chunks], dtype=np.int64)
+        peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
+        changes[INPUT_GRADIENT], changes[WEIGHT_GRADIENT] = waiting - saved, -waiting
+    forward, change = direction == FORWARD, changes[direction, chunk]
     kept = np.cumsum(change)
     # Before a pass, what earlier ones left; a forward peak already holds its own activations.
     before, peak = kept - change, peaks[direction, chunk]
@@ -271,7 +283,7 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
 def _enough_micro_batches(job: Job) -> int:
     """Micro-batches after which a stage's peak no longer grows."""
     recipe = job.recipe
-    if job.schedule == "gpipe":
+    if job.schedule != "1f1b":
         return job.num_micro_batches
     # Interleaved warm-up needs at most two rounds of stages per chunk.
     return min(job.num_micro_batches, 3 * recipe.pp)

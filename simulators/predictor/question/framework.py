@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.question.recipe import Recipe
@@ -49,6 +50,8 @@ class Framework:
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
     ``multi_token_prediction``, ``fp8``."""
+    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    """The pipeline schedules that it has."""
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
     cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
@@ -208,6 +211,8 @@ class Framework:
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
+        for schedule in self.schedules:
+            require_choice("framework.schedules", schedule, tuple(SCHEDULES))
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
         for name in (*times, "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)

@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     knobs_entering,
 )
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import PRECISION_BITS, arithmetic_of
 
 
@@ -276,12 +277,38 @@ def _batch_divides(job: Job) -> Broken:
 
 
 def _interleaving_batch(job: Job) -> Broken:
-    recipe = job.recipe
-    if recipe.vpp > 1 and job.schedule == "1f1b" and job.num_micro_batches % recipe.pp:
+    recipe, count, kind = job.recipe, job.num_micro_batches, SCHEDULES[job.schedule]
+    if kind.both_ways and (count % 2 or count < 2 * recipe.pp):
+        least = f"an even number, at least 2 x pp = {2 * recipe.pp}"
+        return "schedule", f"{job.schedule} needs more micro-batches ({count}): {least}"
+    if job.schedule == "dualpipe-v" and count < 2 * recipe.pp:
+        return "schedule", f"{job.schedule} needs 2 x pp = {2 * recipe.pp} micro-batches ({count})"
+    if not kind.ends_meet and count % job.micro_batch_round:
         return "vpp", (
-            f"the interleaved schedule needs micro-batches ({job.num_micro_batches}) in multiples "
-            f"of pp={recipe.pp}"
+            f"the interleaved schedule needs micro-batches ({count}) in multiples of "
+            f"pp={recipe.pp}"
         )
+    return None
+
+
+def _schedule(job: Job) -> Broken:
+    recipe, name = job.recipe, job.schedule
+    kind = SCHEDULES[name]
+    if name not in job.framework.schedules:
+        has = ", ".join(job.framework.schedules)
+        return "schedule", f"{job.framework.name} has no schedule {name}, only {has}"
+    if kind.ends_meet and recipe.vpp != 2:
+        return "vpp", f"schedule={name} has two chunks on each stage: vpp=2"
+    if kind.both_ways and recipe.pp % 2:
+        return "pp", f"schedule={name} mirrors the stages: an even number of them"
+    if name == "zb-h2" and recipe.vpp > 1:
+        return "vpp", "schedule=zb-h2 has one chunk on each stage: vpp=1"
+    if kind.ends_meet and (recipe.first_stage_layers or recipe.last_stage_layers):
+        field = "first_stage_layers" if recipe.first_stage_layers else "last_stage_layers"
+        return field, f"under schedule={name} the first stage holds the model's end too"
+    if kind.splits_backward and job.framework.fusion == "compiled":
+        problem = "does not split backward passes of compiled layers: framework.fusion=eager"
+        return "schedule", f"schedule={name}: {job.framework.name} {problem}"
     return None
 
 
@@ -412,6 +439,10 @@ RULES: dict[str, Rule] = {
     "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
+    "schedule": Rule(
+        ("framework", "schedule", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
+        _schedule,
+    ),
     "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
     "virtual_stages": Rule(("pp", "vpp"), _virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),

@@ -1,4 +1,4 @@
-"""Seconds of whole passes: one chunk, one micro-batch, one direction; and their segments."""
+"""Seconds of whole passes: one chunk, one micro-batch, one kind; and their segments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PART
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.passes import (
+    FORWARD,
+    WEIGHT_GRADIENT,
+    backward_block,
+    pass_blocks,
+)
 from trainscout.simulators.predictor.workload.program import Chunk
-from trainscout.simulators.predictor.workload.schedule import FORWARD
 
 
 @dataclass(frozen=True)
@@ -117,15 +122,14 @@ class PassPricer:
 
         Transformer Engine spreads them evenly over the pass and waits for what is left.
         """
-        if not chunk.copied_bytes:
+        if not chunk.copied_bytes or direction == WEIGHT_GRADIENT:
             return 0.0
         alone_s = sum_blocks(self._blocks(chunk, direction)).seconds
         return max(0.0, copy_s(chunk.copied_bytes, self.pricer.gpu) - alone_s)
 
     def _blocks(self, chunk: Chunk, direction: int) -> list[tuple[PricedBlock, int]]:
-        if direction == FORWARD:
-            return [(self.pricer.block(run.forward), run.count) for run in chunk.runs]
-        return [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
+        blocks = pass_blocks(chunk, direction)
+        return [(self.pricer.block(block), count) for block, count in blocks]
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
         both = [run for run in chunk.runs if direction == FORWARD or not run.reference]
@@ -144,7 +148,9 @@ class PassPricer:
             groups = [group[::-1] for group in groups[::-1]]
         blocks = [
             tuple(
-                pieces[index].forward if direction == FORWARD else pieces[index].backward
+                pieces[index].forward
+                if direction == FORWARD
+                else backward_block(pieces[index].backward, direction)
                 for index in group
             )
             for group in groups

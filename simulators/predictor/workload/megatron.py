@@ -62,15 +62,14 @@ class ChunkShape:
 
 def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
     """The stages of a valid job, from wherever their chunks come."""
-    recipe = job.recipe
     made: dict[ChunkShape, Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
+    firsts, lasts = zip(*((route[0], route[-1]) for route in job.routes), strict=True)
     for stage, layers in enumerate(layers_by_stage(job)):
         keys = []
         for index, (start, stop) in enumerate(layers):
-            first = stage == 0 and index == 0
-            last = stage == recipe.pp - 1 and index == recipe.vpp - 1
+            first, last = (stage, index) in firsts, (stage, index) in lasts
             counts, recomputed = (
                 job.model.layers_of_each(start, stop),
                 job.recomputed_layers(stage),
@@ -80,7 +79,7 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
                 made[shape] = chunk_of(shape)
             keys.append(shape)
         # Tied embeddings live on both ends and their gradients are summed.
-        shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
+        shares = shares_embedding(job, stage)
         content = (*keys, shares)
         if content not in finished:
             chunks = tuple(made[key] for key in keys)
@@ -104,14 +103,19 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
     ``c`` of stage ``s - 1`` (Narayanan et al. 2021, figure 4).
     """
     recipe = job.recipe
-    ranges: list[list[tuple[int, int]]] = [[] for _ in range(recipe.pp)]
-    start = 0
-    for chunk in range(recipe.vpp):
-        for stage in range(recipe.pp):
+    ranges = [[(0, 0)] * recipe.vpp for _ in range(recipe.pp)]
+    for route in job.routes:
+        start = 0
+        for stage, chunk in route:
             count = job.layers_per_chunk[stage][chunk]
-            ranges[stage].append((start, start + count))
+            ranges[stage][chunk] = (start, start + count)
             start += count
     return ranges
+
+
+def shares_embedding(job: Job, stage: int) -> bool:
+    """Whether a stage sums the gradient of tied embeddings with the model's other end."""
+    return job.model.tied_embeddings and not job.ends_meet and stage in (0, job.recipe.pp - 1)
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class ChunkMode:
         return cls(
             recipe.recompute,
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
-            recipe.pp == 1 and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
+            job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             recipe.offloaded_layers,
             Reference.of(job),

@@ -6,6 +6,7 @@ import math
 
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
@@ -96,6 +97,9 @@ def finish_block(
             )
         )
     owned = owned_parameters(parameters, job)
+    if SCHEDULES[job.schedule].both_ways and trains:
+        # Mirrored stages hold the same two parts of the model, and sum what each has of them.
+        ops.append(Collective("copies", "all_reduce", owned * size, "embedding", "fp32"))
     ops.append(Streaming("grad_norm", "reduce", owned * size, launches=4))
     if recipe.tp * recipe.pp > 1:
         ops.append(Collective("grad_norm_sum", "all_reduce", 4, "model", "fp32"))

@@ -20,7 +20,8 @@ from trainscout.simulators.predictor.workload.ir import (
     SendRecv,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 END = "end"
 PASSES = ("forward", "backward", END)
@@ -89,11 +90,9 @@ def _blocks(step: StepProgram, stage: int) -> Iterator[tuple[Block, str]]:
     chunks = step.workload.stages[stage].chunks
     order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
     for direction, chunk, _ in order.T.tolist():
-        runs = chunks[chunk].runs
-        for run in runs if direction == FORWARD else runs[::-1]:
-            block = run.forward if direction == FORWARD else run.backward
-            for _ in range(run.count):
-                yield block, PASSES[direction]
+        for block, count in pass_blocks(chunks[chunk], direction):
+            for _ in range(count):
+                yield block, PASSES[direction != FORWARD]
     tasks = step.program.tasks
     ends = {id(step.workload.stages[stage].finish), id(step.workload.stages[stage].optimizer)}
     own = [

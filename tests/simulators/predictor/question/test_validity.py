@@ -23,6 +23,9 @@ NARROW = replace(TINY, hidden_size=252, head_dim=32)
 PAIRED = "overlap_moe_expert_parallel_comm"
 BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
 SHALLOW = replace(LLAMA, num_layers=6)
+_TWO_CHUNKS = {"pp": 2, "vpp": 2}
+_UNEVEN_V = {**_TWO_CHUNKS, "schedule": "zb-v", "last_stage_layers": 4}
+_COMPILED, _PLAIN = {"fusion": "compiled"}, {"schedules": ("1f1b", "gpipe")}
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
@@ -95,6 +98,16 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
     ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
+    *(
+        ("interleaving_batch", "schedule", TINY, {**_TWO_CHUNKS, "schedule": name, "batch": 8})
+        for name in ("dualpipe", "dualpipe-v")
+    ),
+    ("schedule", "schedule", TINY, {"pp": 2, "schedule": "zb-h1", "training": _COMPILED}),
+    ("schedule", "schedule", TINY, {"pp": 2, "schedule": "zb-h1", "training": _PLAIN}),
+    ("schedule", "vpp", TINY, {"pp": 2, "schedule": "zb-v"}),
+    ("schedule", "vpp", TINY, {"pp": 2, "vpp": 2, "schedule": "zb-h2"}),
+    ("schedule", "pp", TINY, {"pp": 3, "vpp": 2, "nodes": 3, "schedule": "dualpipe"}),
+    ("schedule", "last_stage_layers", TINY, _UNEVEN_V),
     ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "pp": 2}),
     ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "recompute": "full"}),
     ("recompute", "recompute_layers", TINY, {"recompute_layers": 2}),
