@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from trainscout.simulators.predictor.question import pipeline_rules
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
@@ -21,11 +22,11 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
     RECOMPUTE_MODULES,
 )
 from trainscout.simulators.predictor.question.layers import Mixer
+from trainscout.simulators.predictor.question.pipeline_rules import Broken
 from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     knobs_entering,
 )
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import PRECISION_BITS, arithmetic_of
 
 
@@ -36,9 +37,6 @@ class Violation:
     rule: str
     field: str
     reason: str
-
-
-Broken = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -138,23 +136,6 @@ def _cut_by_heads(mixer: Mixer) -> dict[str, int]:
     if mixer.delta is not None:
         found |= {"key heads": mixer.delta.k_heads}
     return found
-
-
-def _pipeline_splits_layers(job: Job) -> Broken:
-    try:
-        job.layers_per_chunk  # noqa: B018 - the split is the check
-    except InputError as error:
-        return error.field, error.problem
-    return None
-
-
-def _virtual_stages(job: Job) -> Broken:
-    recipe = job.recipe
-    if recipe.vpp == 1:
-        return None
-    if recipe.pp == 1:
-        return "vpp", "virtual pipeline stages need pp > 1"
-    return None
 
 
 def _sequence_parallel(job: Job) -> Broken:
@@ -273,42 +254,6 @@ def _batch_divides(job: Job) -> Broken:
             f"dp x micro_batch = {job.dp} x {job.recipe.micro_batch} does not divide the global "
             f"batch of {batch}"
         )
-    return None
-
-
-def _interleaving_batch(job: Job) -> Broken:
-    recipe, count, kind = job.recipe, job.num_micro_batches, SCHEDULES[job.schedule]
-    if kind.both_ways and (count % 2 or count < 2 * recipe.pp):
-        least = f"an even number, at least 2 x pp = {2 * recipe.pp}"
-        return "schedule", f"{job.schedule} needs more micro-batches ({count}): {least}"
-    if job.schedule == "dualpipe-v" and count < 2 * recipe.pp:
-        return "schedule", f"{job.schedule} needs 2 x pp = {2 * recipe.pp} micro-batches ({count})"
-    if not kind.ends_meet and count % job.micro_batch_round:
-        return "vpp", (
-            f"the interleaved schedule needs micro-batches ({count}) in multiples of "
-            f"pp={recipe.pp}"
-        )
-    return None
-
-
-def _schedule(job: Job) -> Broken:
-    recipe, name = job.recipe, job.schedule
-    kind = SCHEDULES[name]
-    if name not in job.framework.schedules:
-        has = ", ".join(job.framework.schedules)
-        return "schedule", f"{job.framework.name} has no schedule {name}, only {has}"
-    if kind.ends_meet and recipe.vpp != 2:
-        return "vpp", f"schedule={name} has two chunks on each stage: vpp=2"
-    if kind.both_ways and recipe.pp % 2:
-        return "pp", f"schedule={name} mirrors the stages: an even number of them"
-    if name == "zb-h2" and recipe.vpp > 1:
-        return "vpp", "schedule=zb-h2 has one chunk on each stage: vpp=1"
-    if kind.ends_meet and (recipe.first_stage_layers or recipe.last_stage_layers):
-        field = "first_stage_layers" if recipe.first_stage_layers else "last_stage_layers"
-        return field, f"under schedule={name} the first stage holds the model's end too"
-    if kind.splits_backward and job.framework.fusion == "compiled":
-        problem = "does not split backward passes of compiled layers: framework.fusion=eager"
-        return "schedule", f"schedule={name}: {job.framework.name} {problem}"
     return None
 
 
@@ -441,16 +386,18 @@ RULES: dict[str, Rule] = {
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
     "schedule": Rule(
         ("framework", "schedule", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
-        _schedule,
+        pipeline_rules.schedule,
     ),
-    "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
-    "virtual_stages": Rule(("pp", "vpp"), _virtual_stages),
+    "pipeline_splits_layers": Rule(_LAYOUT, pipeline_rules.splits_layers),
+    "virtual_stages": Rule(("pp", "vpp"), pipeline_rules.virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
     "diffusion": Rule(("framework", "pp", "cp", "recompute_modules"), _diffusion),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
-    "interleaving_batch": Rule((*_WORLD, "vpp", "schedule", "micro_batch"), _interleaving_batch),
+    "interleaving_batch": Rule(
+        (*_WORLD, "vpp", "schedule", "micro_batch"), pipeline_rules.enough_micro_batches
+    ),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
