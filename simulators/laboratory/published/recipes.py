@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import (
     Recipe,
 )
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 _PRECISIONS = (
     ("nvfp4", "nvfp4"),
@@ -188,14 +189,19 @@ def recipe_of(
         overlap_moe_expert_parallel_comm=model.moe is not None
         and given(row.ep, 1) > 1
         and moe_preset(row, said, era).overlapped,
-        schedule="gpipe" if said.says("schedule", *_FORWARD_FIRST) and degrees.pp > 1 else "1f1b",
+        schedule=_schedule(said) if degrees.pp > 1 else "1f1b",
         offloaded_layers=offloaded if can_offload else 0,
     )
     return _split(said, recipe, model, framework, assumed), tuple(assumed)
 
 
-_OTHER_SCHEDULES = ("zero bubble", "DualPipe", "another")
-_FORWARD_FIRST = ("gpipe", "breadth-first")
+def _schedule(said: Said) -> str:
+    """The schedule of a pipeline: forward passes first, one that rows name as recipes do, or 1F1B
+    with as many chunks as are said."""
+    stated = said.facts.get("schedule", "1f1b")
+    if stated in ("gpipe", "breadth-first"):
+        return "gpipe"
+    return stated if stated in SCHEDULES else "1f1b"
 
 
 def _refuse_unknown_techniques(said: Said) -> None:
@@ -204,8 +210,8 @@ def _refuse_unknown_techniques(said: Said) -> None:
     Raises:
         CannotReplayError: naming it.
     """
-    if said.says("schedule", *_OTHER_SCHEDULES):
-        raise CannotReplayError(f"{said.facts['schedule']} pipeline schedules are not modelled")
+    if said.says("schedule", "another"):
+        raise CannotReplayError("other pipeline schedules are not modelled")
     if said.says("offload", "optimizer"):
         raise CannotReplayError("how much of the optimizer is on the CPU is not said")
     if said.says("tensor_grid"):
