@@ -215,7 +215,7 @@ def _experts(job: Job, said: Settings) -> Section:
     by_deepep = job.dispatcher == "deepep"
     return {
         "transformer_layer_spec": _BLOCK_SPEC,
-        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size"),
+        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_latent_size"),
         "moe_layer_freq": Code(expert_layers(job.model)),
         **_taken(said, "moe_token_dispatcher_type"),
         **_switches(said, "moe_grouped_gemm moe_router_fusion"),

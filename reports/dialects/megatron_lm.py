@@ -243,6 +243,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--num-experts", "model.moe.num_experts"),
     Setting("--moe-router-topk", "model.moe.top_k", default=2),
     Setting("--moe-ffn-hidden-size", "model.moe.ffn_hidden_size"),
+    Setting("--moe-latent-size", "model.moe.latent_size"),
     Setting(
         "--moe-token-dispatcher-type",
         "model.moe.dispatcher",

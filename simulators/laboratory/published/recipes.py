@@ -186,7 +186,9 @@ def recipe_of(
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
+        # Megatron-Core pairs layers of attention and experts alone.
         overlap_moe_expert_parallel_comm=model.moe is not None
+        and model.is_plain
         and given(row.ep, 1) > 1
         and moe_preset(row, said, era).overlapped,
         schedule=_schedule(said) if degrees.pp > 1 else "1f1b",

@@ -192,9 +192,9 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         }
     if layer.mlp == MOE and model.moe is not None:
         moe = model.moe
-        flops["moe"] = (
-            2.0 * hidden * moe.top_k * moe.ffn_hidden_size * gate + 2.0 * hidden * moe.num_experts
-        )
+        width = moe.latent_size or hidden
+        flops["moe"] = 2.0 * width * moe.top_k * moe.ffn_hidden_size * gate
+        flops["moe"] += 2.0 * hidden * moe.num_experts + 4.0 * hidden * (moe.latent_size or 0)
         flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
     elif layer.mlp == DENSE:
         flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate

@@ -59,6 +59,9 @@ class Moe:
     """One expert's inner width."""
     shared_ffn_hidden_size: int = 0
     """The summed inner width of the shared experts (0 for none)."""
+    latent_size: int | None = None
+    """Width that tokens are projected to before they travel to routed experts, and from which they
+    are projected back after (LatentMoE, Nemotron 3 Super); None: they travel as they are."""
     num_dense_layers: int = 0
     """So many layers, the first ones, keep the dense MLP."""
     layer_period: int = 1
@@ -118,6 +121,8 @@ class Moe:
             raise InputError(field, given, "is out of range", f"1..{MOST_EXPERTS}")
         for name in ("shared_ffn_hidden_size", "num_dense_layers"):
             require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
+        if self.latent_size is not None:
+            require_positive("model.moe.latent_size", self.latent_size)
         require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
@@ -468,6 +473,7 @@ class Model:
                 words.append(f"layers without {half}")
         words += [f"the {tower.name} tower" for tower in self.towers]
         words += ["latents in place of words"] * (self.diffusion is not None)
+        words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         words += ["norms behind attention and MLP"] * self.post_norms
         return (*words, *["norms over all heads"] * self.qk_norm_whole)
 
