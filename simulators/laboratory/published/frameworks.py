@@ -293,7 +293,9 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
     if said.says("segments"):
         changes["expandable_segments"] = True
     if said.says("router_fusion"):
-        changes["fused_router"] = True
+        changes["fused_router"] = not said.says("router_fusion", "no")
+    if said.says("latent_rope", "apart"):
+        changes["fused_latent_rope"] = False
     if said.says("optimizer"):
         assumed.append(f"{said.facts['optimizer']} priced as Adam")
     return changes

@@ -111,7 +111,10 @@ _SOFTWARE = (
         ("blocking", r"cuda~launch~blocking(?:[\s:=]+1)?"),
     ),
     *phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
+    *phrases("router_fusion", ("no", r"(?:moe~)?router~fusion off")),
     *phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
+    *phrases("latent_rope", ("apart", r"(?:latent )?rope~fusion off")),
+    *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),
     *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
 )

@@ -140,6 +140,9 @@ class Framework:
     fused_router: bool = False
     """An expert layer's softmax, top-k, routing map and loss statistics are three kernels
     (``moe-router-fusion``) instead of one for each step."""
+    fused_latent_rope: bool = True
+    """Latent attention's rotary positions are one kernel each (``apply_rope_fusion``, experimental
+    with it in Megatron-Core) instead of one for each operation."""
     fused_experts: bool = False
     """All experts of a rank run in one grouped kernel whose epilogue applies the activation and
     quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""

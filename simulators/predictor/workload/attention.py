@@ -143,15 +143,20 @@ def _mla_projection(shard: Shard) -> list[Part]:
     )
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
     projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
+    # One by one (as recorded from Megatron-Core 0.16): the angles, their cosine and sine in 16
+    # bits, the half turn, two products and their sum, of Q and of K; then what both are joined of.
+    launches = (2, 2) if shard.fused_latent_rope else (28, 22)
+    if not shard.fused_latent_rope:
+        rope_bytes = 6 * rope_bytes + 2 * (q + k)
     rope: list[Op] = [
-        Streaming("rope_fwd", "elementwise", rope_bytes, launches=2),
+        Streaming("rope_fwd", "elementwise", rope_bytes, launches=launches[0]),
         # The projection's rows hold K's first part and V by turns; both are written apart, K with
         # its rotary part, which all heads share.
         Streaming("kv_assemble", "memcpy", projected + k + v),
     ]
     unrope: list[Op] = [
         Streaming("kv_split", "memcpy", projected + k + v),
-        Streaming("rope_bwd", "elementwise", rope_bytes, launches=2),
+        Streaming("rope_bwd", "elementwise", rope_bytes, launches=launches[1]),
     ]
     parts.append(
         Part(

@@ -51,6 +51,7 @@ class Shard:
     hadamard: bool
     attention: str
     fused_router: bool
+    fused_latent_rope: bool
     fused_experts: bool
     fusion: str
     fused_norm: bool
@@ -97,6 +98,7 @@ class Shard:
             hadamard=job.training.nvfp4_hadamard,
             attention=job.attention,
             fused_router=job.framework.fused_router,
+            fused_latent_rope=job.framework.fused_latent_rope,
             fused_experts=job.framework.fused_experts,
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,

@@ -30,6 +30,10 @@ def test_what_narrows_or_negates_is_read_first():
     assert said(notes="no flash attention").says("attention", "unfused")
     assert said(notes="no CUDA graphs").says("graphs", "no")
     assert said(notes="1F1B non-interleaved").says("schedule", "plain")
+    recipe = said(notes="router fusion off, rope fusion off, moments in bf16")
+    assert recipe.says("router_fusion", "no")
+    assert recipe.says("latent_rope", "apart")
+    assert recipe.says("moments", "bf16")
     for words, schedule in (
         ("zero-bubble schedule", "zb-h1"),
         ("pipeline schedule zbv-formatted", "zb-v"),

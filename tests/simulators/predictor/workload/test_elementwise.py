@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, TINY, make_job
+from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.workload.elementwise import (
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
 SIZE = 2
@@ -154,3 +155,20 @@ def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> Non
 
 def test_heads_of_their_own_are_not_repeated() -> None:
     assert shard(TINY, repeats_kv=True) == shard(TINY)
+
+
+def test_latent_rotary_positions_one_by_one_take_the_recorded_launches() -> None:
+    """Of Q and of K each eleven kernels forward and ten back, and the joins (Megatron-Core 0.16)."""
+
+    def launches(fused: bool) -> list[int]:
+        job = make_job(MLA_MOE, training={"fused_latent_rope": fused})
+        run = build_workload(job).stages[0].chunks[0].runs[-2]
+        return [
+            op.launches
+            for block in (run.forward, run.backward)
+            for op in block.ops
+            if getattr(op, "name", "").startswith("rope_")
+        ]
+
+    assert launches(True) == [2, 2]
+    assert launches(False) == [28, 22]
