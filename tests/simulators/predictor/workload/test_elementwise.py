@@ -158,7 +158,7 @@ def test_heads_of_their_own_are_not_repeated() -> None:
 
 
 def test_latent_rotary_positions_one_by_one_take_the_recorded_launches() -> None:
-    """Of Q and of K each eleven kernels forward and ten back, and the joins (Megatron-Core 0.16)."""
+    """Of Q and of K eleven kernels forward and ten back, and joins (Megatron-Core 0.16)."""
 
     def launches(fused: bool) -> list[int]:
         job = make_job(MLA_MOE, training={"fused_latent_rope": fused})
