@@ -11,9 +11,7 @@ from types import TracebackType
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-# About twice the CPU seconds that it takes a worker to import all that a simulation needs, and to
-# price what this process has priced. They are counted and not the clock's: where others have the
-# cores, a worker takes as much longer to start.
+# About what it takes a worker to import all that a simulation needs.
 WORKERS_PAY_S = 3.0
 
 
@@ -32,9 +30,9 @@ class ShortFirstExecutor(Executor):
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
         done = 0
         while done < len(recipes) and self._left_s > 0:
-            started_s = time.process_time()
+            started_s = time.monotonic()
             outcomes = self._alone.map(recipes[done : done + 1])
-            self._left_s -= time.process_time() - started_s
+            self._left_s -= time.monotonic() - started_s
             yield done, outcomes[0]
             done += 1
         if done == len(recipes):
