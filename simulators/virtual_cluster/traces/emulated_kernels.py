@@ -265,6 +265,14 @@ _QUANTISE = (
         read={"out": 0},
     ),
     Kernel(
+        "quantize_into_bias_grad(Tensor input, Tensor(a!)[] out, str recipe) -> Tensor",
+        "cast",
+        ("bias_grad",),
+        launches=2,
+        note="as quantize_into, and sums over rows as quantize_bias_grad does",
+        read={"out": 0},
+    ),
+    Kernel(
         "quantize_weight(Tensor input, str dtype, bool columnwise) -> Tensor[]",
         "cast",
         ("rowwise data", "rowwise scales", "columnwise data", "columnwise scales"),

@@ -14,7 +14,7 @@ from trainscout.simulators.virtual_cluster.emulation.cuda.streams import stream_
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 # What emulated libraries say they are; the versions torch 2.13's CUDA builds come with.
-CUDA_VERSION, CUDNN_VERSION = "12.8", 91002
+CUDA_VERSION, CUDNN_VERSION = "12.9", 91002
 
 
 def install_cuda(state: RankState) -> None:

@@ -96,6 +96,9 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_setStream": set_stream,
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_emptyCache": empty_cache,
+        # What ``torch.compiler.reset()`` imports on its way.
+        "_cuda_CUDAAllocator_AllocatorState": type("AllocatorState", (), {}),
+        "_set_cached_tensors_enabled": nothing,
         "_cuda_memoryStats": lambda device: memory_stats(state),
         "_cuda_resetPeakMemoryStats": lambda *_: state.memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": nothing,

@@ -11,6 +11,18 @@ from collections.abc import Mapping
 
 Names = Mapping[str, tuple[str, ...]]
 
+_FUSED_NORMS = (
+    "backward",
+    "backward_affine",
+    "forward",
+    "forward_affine",
+    "forward_affine_mixed_dtypes=forward_affine",
+    "rms_backward",
+    "rms_backward_affine",
+    "rms_forward",
+    "rms_forward_affine",
+    "rms_forward_affine_mixed_dtypes=rms_forward_affine",
+)
 _APEX: Mapping[str, Names] = {
     "apex": {},
     "apex.contrib": {},
@@ -41,11 +53,16 @@ _APEX: Mapping[str, Names] = {
     "amp_C": {
         "multi_tensor": (
             "multi_tensor_adam",
+            "multi_tensor_adam_capturable=multi_tensor_adam",
+            "multi_tensor_adam_capturable_master=multi_tensor_adam",
             "multi_tensor_l2norm",
             "multi_tensor_scale",
             "multi_tensor_sgd",
+            "multi_tensor_unscale_l2norm",
         )
     },
+    "fast_layer_norm": {"extension.apex_norms": ("ln_bwd", "ln_fwd")},
+    "fused_layer_norm_cuda": {"extension.apex_norms": _FUSED_NORMS},
     "fused_weight_gradient_mlp_cuda": {
         "megatron_kernels": (
             "wgrad_gemm_accum_fp16=wgrad_gemm_accum",
@@ -84,6 +101,9 @@ _FLASH_PRIVATE = (
 _FLASH_NORMS = {"flash_layers": ("RMSNorm", "layer_norm_fn", "rms_norm_fn")}
 _FLASH_ATTN: Mapping[str, Names] = {
     "flash_attn": {"flash_attention": _FLASH},
+    "flash_attn_2_cuda": {
+        "extension.flash_attn_2": ("bwd", "fwd", "fwd_kvcache", "varlen_bwd", "varlen_fwd")
+    },
     "flash_attn.flash_attn_interface": {
         "flash_attention": _FLASH,
         "flash_private": _FLASH_PRIVATE,
@@ -290,7 +310,6 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
         )
     },
     "transformer_engine.pytorch.utils": {f"{_TE}absent": ("make_weak_ref",)},
-    "transformer_engine_torch": {"multi_tensor": _MULTI_TENSOR},
 }
 
 MODULES: Mapping[str, Names] = {

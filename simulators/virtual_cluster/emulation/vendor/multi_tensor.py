@@ -42,6 +42,20 @@ def multi_tensor_l2norm(
     return norm, each
 
 
+def multi_tensor_unscale_l2norm(
+    chunk_size: int, noop_flag: Tensor, lists: Lists, inv_scale: Tensor, per_tensor: bool = False
+) -> tuple[Tensor, Tensor]:
+    """As ``multi_tensor_l2norm``, of what the tensors are once they are unscaled."""
+    return multi_tensor_l2norm(chunk_size, noop_flag, lists, per_tensor)
+
+
+def multi_tensor_scale_tensor(
+    chunk_size: int, noop_flag: Tensor, lists: Lists, scale: Tensor
+) -> None:
+    """``outputs = scale * inputs``, of a scale on the device."""
+    multi_tensor_scale(chunk_size, noop_flag, lists, 1.0)
+
+
 def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, lists: Lists, scale: float) -> None:
     """``outputs = scale * inputs``."""
     inputs, outputs = _local(lists)

@@ -13,25 +13,36 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.vendor.catalogue import MODULES
+from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import (
+    OWN,
+    above_emulation,
+    find_version,
+)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A distribution: its name to pip, the version emulated, its top-level modules."""
+    """A distribution: its name to pip, the version emulated, its top-level modules.
+
+    ``compiled``: files that stand for compiled modules of it.
+    """
 
     distribution: str
     version: str
     modules: tuple[str, ...]
+    compiled: Mapping[str, Path] = field(default_factory=dict)
 
 
+_FOLDER = Path(__file__).parent
 # Apex is built from source and carries the kernels Megatron-LM calls without it; the versions of
 # the others are those Megatron-core 0.16 asks for.
 PACKAGES: Mapping[str, Package] = {
@@ -41,6 +52,8 @@ PACKAGES: Mapping[str, Package] = {
         (
             "apex",
             "amp_C",
+            "fast_layer_norm",
+            "fused_layer_norm_cuda",
             "fused_weight_gradient_mlp_cuda",
             "scaled_upper_triang_masked_softmax_cuda",
             "scaled_masked_softmax_cuda",
@@ -48,11 +61,14 @@ PACKAGES: Mapping[str, Package] = {
         ),
     ),
     "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d",)),
-    "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn",)),
+    "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn", "flash_attn_2_cuda")),
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
     "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),
     "transformer_engine": Package(
-        "transformer-engine", "2.9.0", ("transformer_engine", "transformer_engine_torch")
+        "transformer-engine",
+        "2.9.0",
+        ("transformer_engine",),
+        {"transformer_engine_torch": _FOLDER / "extension" / "surface.py"},
     ),
     "xformers": Package("xformers", "0.0.32", ("xformers",)),
 }
@@ -75,7 +91,7 @@ class _Distribution(importlib.metadata.Distribution):
                 f"Name: {self._package.distribution}\nVersion: {self._package.version}\n"
             )
         if filename == "top_level.txt":
-            return "\n".join(self._package.modules) + "\n"
+            return "\n".join((*self._package.modules, *self._package.compiled)) + "\n"
         return None
 
     def locate_file(self, path: object) -> Path:
@@ -88,11 +104,18 @@ class _Modules(MetaPathFinder, Loader):
     def __init__(self, packages: Sequence[Package]) -> None:
         self._packages = packages
         self._tops = {top: package for package in packages for top in package.modules}
+        self._compiled = {name: file for each in packages for name, file in each.compiled.items()}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] not in self._tops or fullname not in MODULES:
+        file = self._compiled.get(fullname)
+        if file is not None:
+            return spec_from_file_location(fullname, file)
+        top = fullname.partition(".")[0]
+        if top in OWN and top not in self._tops:
+            return above_emulation(fullname, path)
+        if top not in self._tops or fullname not in MODULES:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -141,18 +164,29 @@ def install_vendor(without: Iterable[str] = ()) -> None:
         if name not in PACKAGES:
             raise InputError("without", name, "is no emulated package", PACKAGES)
     uninstall_vendor()
-    present = [package for name, package in PACKAGES.items() if name not in absent]
+    present = [_as_found(name) for name in PACKAGES if name not in absent]
     sys.meta_path.insert(0, _Modules(present))
     importlib.invalidate_caches()
     if "transformer_engine" in absent:
         setattr(builtins, _ROUTER_NAME, None)
 
 
+def _as_found(name: str) -> Package:
+    """A package with stand-ins for all modules, or for the compiled ones where it has its own."""
+    package = PACKAGES[name]
+    version = find_version(name, package.distribution) if name in OWN else None
+    if version is None:
+        return package
+    compiled = tuple(module for module in package.modules if module != name)
+    return replace(package, modules=compiled, version=version)
+
+
 def uninstall_vendor() -> None:
     """Undo ``install_vendor``; what a script already imported stays its own."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Modules)]
+    compiled = {name for package in PACKAGES.values() for name in package.compiled}
     for name in list(sys.modules):
-        if name in MODULES:
+        if name in MODULES or name in compiled:
             del sys.modules[name]
     if hasattr(builtins, _ROUTER_NAME):
         delattr(builtins, _ROUTER_NAME)

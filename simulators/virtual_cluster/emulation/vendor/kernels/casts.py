@@ -91,6 +91,11 @@ def quantize_into(input: Tensor, out: Sequence[Tensor], recipe: str) -> None:
 
 
 @shapes_of
+def quantize_into_bias_grad(input: Tensor, out: Sequence[Tensor], recipe: str) -> Tensor:
+    return empty(input, input.shape[-1:])
+
+
+@shapes_of
 def quantize_weight(input: Tensor, dtype: str, columnwise: bool) -> list[Tensor]:
     return _quantized(input.shape, input, "blockwise", dtype, True, columnwise, square=True)
 

