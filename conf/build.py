@@ -116,7 +116,7 @@ def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:
 
 def build_value(cls: type[T], field: str, given: object) -> T:
     """An instance of dataclass ``cls`` from a mapping, typed as its schema says; a GPU with the
-    architecture that it names, a framework with its alternatives.
+    architecture that it names, a framework with its alternatives, a training with its teacher.
 
     Args:
         cls, field: see ``typed_value``.
@@ -131,6 +131,8 @@ def build_value(cls: type[T], field: str, given: object) -> T:
         plain = hydra_catalogue().with_architecture(plain)
     if cls is Framework:
         plain = hydra_catalogue().with_alternatives(plain)
+    if cls is Training:
+        plain = hydra_catalogue().with_teacher(plain)
     return typed_value(cls, field, plain)
 
 

@@ -182,6 +182,17 @@ class Contents(Group[dict[str, Any]]):
         return content
 
 
+class Trainings(Group[Training]):
+    """Trainings by name, with the teachers that their files name."""
+
+    def __init__(self, catalogue: Catalogue, folders: tuple[Path, ...]) -> None:
+        super().__init__("training", Training, folders)
+        self._catalogue = catalogue
+
+    def content(self, file: Path) -> Any:
+        return self._catalogue.with_teacher(super().content(file))
+
+
 def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Add fields to others in place; of mappings, field by field."""
     for name, value in more.items():
@@ -200,7 +211,7 @@ class Catalogue:
         self.architectures = self._group("architecture", Architecture)
         self.gpus = Gpus(self, tuple(folder / "gpu" for folder in folders))
         self.clusters = self._group("cluster", Cluster)
-        self.trainings = self._group("training", Training)
+        self.trainings = Trainings(self, tuple(folder / "training" for folder in folders))
         self.frameworks = Frameworks(self, tuple(folder / "framework" for folder in folders))
 
     @functools.cached_property
@@ -243,6 +254,18 @@ class Catalogue:
             for each in named
         ]
         return {**framework, "alternatives": found}
+
+    def with_teacher(self, training: Any) -> Any:
+        """The fields of a training with its teacher as a value, where it names one.
+
+        Raises:
+            InputError: for a model that is not declared, with the nearest.
+        """
+        taught = training.get("distillation") if isinstance(training, Mapping) else None
+        if not isinstance(taught, Mapping) or not isinstance(taught.get("teacher"), str):
+            return training
+        found = self.models.chosen("training.distillation.teacher", taught["teacher"])
+        return {**training, "distillation": {**taught, "teacher": found}}
 
     def contents(self, group: str) -> Contents:
         """Any group's declarations as plain fields."""

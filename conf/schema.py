@@ -16,9 +16,10 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.model import Model
 
 # Dataclasses that a declaration names instead of spelling them out: they have files of their own.
-NAMED = (Architecture, Framework)
+NAMED = (Architecture, Framework, Model)
 
 
 @functools.cache

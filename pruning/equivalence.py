@@ -27,6 +27,7 @@ from trainscout.simulators.predictor.question.recipe import (
     Recipe,
     knobs_entering,
 )
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 SPLIT_FIELDS = (
     *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
@@ -55,6 +56,9 @@ def _split(job: Job) -> dict[str, Any]:
             return even
     except InputError:
         pass
+    if SCHEDULES[job.schedule].ends_meet:
+        # What the fields below make is dealt out down the stages again and again.
+        return {}
     dealt = job.framework.balanced_split
     return fields_of(layers, job.model.num_mtp_layers, deal_out=dealt)
 

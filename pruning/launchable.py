@@ -11,8 +11,9 @@ import numpy as np
 
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.pipeline_rules import Broken
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.validity import RULES, Broken, Rule, Violation
+from trainscout.simulators.predictor.question.validity import RULES, Rule, Violation
 
 JobOf = Callable[[Recipe], Job]
 

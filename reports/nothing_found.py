@@ -18,6 +18,7 @@ from trainscout.reports.wording import (
 
 if TYPE_CHECKING:
     from trainscout.optimizer.would_fit import WouldFit
+    from trainscout.simulators.predictor.answer.prediction import Prediction
 
 
 def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
@@ -84,7 +85,7 @@ _CUT_SHORT = {
 def closest_miss(result: SearchResult) -> Trial | None:
     """The simulated recipe that misses the memory by least; None when none was simulated."""
     missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    return max(missed, key=_headroom_bytes, default=None)
+    return min(missed, key=_missing_bytes, default=None)
 
 
 def memory_stood_in_the_way(result: SearchResult) -> bool:
@@ -121,15 +122,23 @@ def format_relief(found: Sequence[WouldFit]) -> list[str]:
     ]
 
 
-def _headroom_bytes(trial: Trial) -> int:
-    return predicted(trial).memory.headroom_bytes
+def _missing_bytes(trial: Trial) -> int:
+    return predicted(trial).memory.missing_bytes
 
 
 def _format_miss(trial: Trial, job_of: JobOf) -> str:
     memory = predicted(trial).memory
     return (
         f"{format_recipe(trial.recipe, job_of(trial.recipe).dp)} lacks "
-        f"{format_gib(-memory.headroom_bytes)} on stage {memory.worst_stage} "
-        f"({format_gib(needed_bytes(predicted(trial)))} needed, "
-        f"{format_gib(memory.capacity_bytes)} usable)."
+        f"{format_gib(memory.missing_bytes)} {_format_where(predicted(trial))}."
     )
+
+
+def _format_where(prediction: Prediction) -> str:
+    memory = prediction.memory
+    where = f"on stage {memory.worst_stage}"
+    needed, usable = needed_bytes(prediction), memory.capacity_bytes
+    if memory.missing_bytes > -memory.headroom_bytes:
+        where = "of the host's memory a GPU"
+        needed, usable = memory.host_bytes, memory.host_capacity_bytes
+    return f"{where} ({format_gib(needed)} needed, {format_gib(usable)} usable)"

@@ -116,6 +116,7 @@ def size_params(declared: Question) -> dict[str, Any]:
         "sequence_length": training.sequence_length or declared.model.sequence_length,
         **({"lora_rank": training.lora.rank} if training.lora is not None else {}),
         **({"dpo": True} if training.dpo is not None else {}),
+        **({"teacher": taught.teacher.name} if (taught := training.distillation) else {}),
         **({"frozen": ",".join(training.frozen)} if training.frozen else {}),
     }
 

@@ -50,6 +50,9 @@ def format_room(memory: Memory) -> str:
     """What the fullest GPU has free or lacks, and where that leaves it open, its chance."""
     amount = format_gib(abs(memory.headroom_bytes))
     room = f"{amount} free" if memory.headroom_bytes >= 0 else f"{amount} too much"
+    if memory.host_bytes:
+        capacity = format_gib(memory.host_capacity_bytes)
+        room += f"; {memory.host_bytes / 2**30:.1f} of {capacity} of the host's"
     return f"{room}, {format_chance(memory)}" if memory.band == TIGHT else room
 
 
@@ -85,6 +88,8 @@ def format_tuning(job: Job) -> str:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:
         words.append(f"packed (attention as of {job.attended_length} tokens)")
+    if training.distillation is not None:
+        words.append(f"distilled from {training.distillation.teacher.name}")
     if training.dpo is not None:
         ran = "shares the frozen weights" if training.lora else "holds its own weights"
         ready = training.dpo.precomputed

@@ -17,10 +17,16 @@ from trainscout.pruning.bounds.layouts import ChunkKind
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    backward_block,
+)
 from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
-
-EMBEDDING = 0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -31,12 +37,17 @@ class Slots:
     """One combination's blocks, a row of slots; every array has shape (2, slots), forward first.
 
     ``saved`` bytes stay after the block (the backward's are negative), ``peak`` is the most it
-    holds. ``runs`` are the slots' runs.
+    holds. ``runs`` are the slots' runs. ``own``: which slots are of the trained model, embedding
+    first, and not of a frozen one beside it, ``frozen``, embedding first and head last.
+    ``follows``: that has as many layers in a chunk as the trained one.
     """
 
     saved: Ints
     peak: Ints
     runs: tuple[Run | None, ...]
+    own: tuple[int, ...]
+    frozen: tuple[int, ...]
+    follows: bool
 
     @classmethod
     def of(cls, shard: Shard, mode: ChunkMode, *, some_layers: bool) -> Slots:
@@ -51,18 +62,27 @@ class Slots:
         full = mode.recompute == "full"
         shape = ChunkShape((1,) * kinds, first=True, last=True)
         chunk = build_chunk(shard, mode, shape)
-        layers, ends = slice(1, 1 + kinds), chunk.runs[1 + kinds :]
-        runs: list[Run | None] = [chunk.runs[EMBEDDING], *[None] * (2 * kinds), *ends]
+        trained = [run for run in chunk.runs if not run.reference]
+        beside = [run for run in chunk.runs if run.reference]
+        layers, ends = slice(1, 1 + kinds), trained[1 + kinds :]
+        runs: list[Run | None] = [trained[0], *[None] * (2 * kinds), *ends]
         whole, plain = slice(1, 1 + 2 * kinds, 2), slice(2, 2 + 2 * kinds, 2)
-        runs[whole if full else plain] = chunk.runs[layers]
+        runs[whole if full else plain] = trained[layers]
         if full and some_layers:
             once = build_chunk(shard, replace(mode, recompute="none"), shape)
-            runs[plain] = once.runs[layers]
+            runs[plain] = [run for run in once.runs if not run.reference][layers]
+        leads = chunk.runs[0].reference
+        places = range(len(runs) + len(beside))
+        own, frozen = places[: len(runs)], places[len(runs) :]
+        if leads:
+            own, frozen = places[len(beside) :], places[: len(beside)]
+        runs = [*beside, *runs] if leads else [*runs, *beside]
         sizes = (2, len(runs))
         saved, peak = np.zeros(sizes, dtype=np.int64), np.zeros(sizes, dtype=np.int64)
         for way, slot, block in _blocks(runs):
             saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
-        return cls(saved, peak, tuple(runs))
+        follows = mode.reference is not None and mode.reference.layers is None
+        return cls(saved, peak, tuple(runs), tuple(own), tuple(frozen), follows)
 
     @property
     def blocks(self) -> Iterator[Block]:
@@ -77,18 +97,24 @@ class Slots:
 @dataclass(frozen=True)
 class SlotPrices:
     """``seconds`` and ``host_s`` of one combination's blocks as in ``PricedBlock``, shape
-    (2, slots), forward first."""
+    (kinds, slots): of whole passes, or of all kinds of ``workload.passes``."""
 
     seconds: Floats
     host_s: Floats
 
     @classmethod
-    def of(cls, slots: Slots, pricer: Pricer) -> SlotPrices:
-        shape = (2, len(slots.runs))
+    def of(cls, slots: Slots, pricer: Pricer, *, halves: bool) -> SlotPrices:
+        shape = (KINDS if halves else 2, len(slots.runs))
         seconds, host_s = np.zeros(shape), np.zeros(shape)
         for way, slot, block in _blocks(slots.runs):
-            priced = pricer.block(block)
-            seconds[way, slot], host_s[way, slot] = priced.seconds, priced.host_s
+            parts = {way: block}
+            if halves and way == BACKWARD:
+                parts |= {
+                    kind: backward_block(block, kind) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)
+                }
+            for kind, part in parts.items():
+                priced = pricer.block(part)
+                seconds[kind, slot], host_s[kind, slot] = priced.seconds, priced.host_s
         return cls(seconds, host_s)
 
 
@@ -101,7 +127,7 @@ def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
 
 def slot_counts(
     kind: ChunkKind,
-    runs: Sequence[Run | None],
+    slots: Slots,
     full: NDArray[np.bool_],
     layers: Ints,
     taper: Ints,
@@ -110,23 +136,33 @@ def slot_counts(
 
     Args:
         kind: the chunk.
-        runs: the slots' runs; what ends the model comes as often as they say.
+        slots: of such chunks; what ends the model comes as often as their runs say.
         full: whether a row recomputes whole layers.
         layers: how many of a chunk's layers it then recomputes; -1 for all.
         taper: how many fewer on each stage than on the one before.
     """
-    counts = np.zeros((len(full), len(runs)), dtype=np.int64)
+    counts = np.zeros((len(full), len(slots.runs)), dtype=np.int64)
+    embedding, *own = slots.own
     # As ``build_chunk``: the first layers of a chunk are recomputed, those of a kind together.
     left = np.where(layers < 0, kind.most, layers) - kind.stage * taper
     left = np.maximum(left, 0) * full
-    counts[:, EMBEDDING] = kind.first
+    counts[:, embedding] = kind.first
     for number, count in enumerate(kind.layers):
         whole = np.minimum(count, left)
-        counts[:, 1 + 2 * number], counts[:, 2 + 2 * number] = whole, count - whole
+        counts[:, own[2 * number]], counts[:, own[2 * number + 1]] = whole, count - whole
         left = left - whole
-    ends = 1 + 2 * len(kind.layers)
-    counts[:, ends:] = [kind.last * run.count for run in runs[ends:] if run is not None]
+    for place in own[2 * len(kind.layers) :]:
+        counts[:, place] = kind.last * _count(slots.runs[place])
+    if slots.frozen:
+        first, *between, last = slots.frozen
+        counts[:, first], counts[:, last] = kind.first, kind.last
+        own_layers = [_count(slots.runs[place]) for place in between]
+        counts[:, between] = kind.layers if slots.follows else own_layers
     return counts
+
+
+def _count(run: Run | None) -> int:
+    return 0 if run is None else run.count
 
 
 @dataclass(frozen=True)
@@ -149,16 +185,27 @@ class PassSizes:
         )
 
 
+def backward_s(seconds: Floats, host_s: Floats, counts: Ints) -> Floats:
+    """As ``pass_s``, of backward passes; where ``seconds`` are of all kinds of passes, of the
+    shorter of a whole one and both halves, as some schedules have both."""
+    whole = pass_s(seconds, host_s, counts, BACKWARD)
+    if len(seconds) == BACKWARD + 1:
+        return whole
+    halves = (pass_s(seconds, host_s, counts, half) for half in (INPUT_GRADIENT, WEIGHT_GRADIENT))
+    shorter: Floats = np.minimum(whole, sum(halves))
+    return shorter
+
+
 def pass_s(seconds: Floats, host_s: Floats, counts: Ints, way: int) -> Floats:
     """Seconds of passes with waits for the host, as ``passes.sum_blocks``: the device's time, and
     how far the host is ever behind it.
 
     Args:
-        seconds, host_s: of the slots, shape (2, rows, slots).
+        seconds, host_s: of the slots, shape (kinds, rows, slots).
         counts: of each slot, shape (rows, slots).
-        way: 0 forward, 1 backward.
+        way: the kind of pass.
     """
-    order = slice(None, None, 1 if way == 0 else -1)
+    order = slice(None, None, 1 if way == FORWARD else -1)
     device = (counts * seconds[way])[:, order].cumsum(axis=1)
     host = (counts * host_s[way])[:, order].cumsum(axis=1)
     behind: Floats = np.maximum(0.0, (host - device).max(axis=1))

@@ -14,6 +14,7 @@ from trainscout.pruning.bounds.blocks import (
     PassSizes,
     SlotPrices,
     Slots,
+    backward_s,
     pass_s,
     slot_counts,
 )
@@ -32,6 +33,7 @@ from trainscout.simulators.predictor.question.knob import (
     PASSES,
 )
 from trainscout.simulators.predictor.question.recipe import knobs_entering
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.replay.boundary import (
     boundary_crosses_domain,
     boundary_seconds,
@@ -39,6 +41,7 @@ from trainscout.simulators.predictor.replay.boundary import (
 from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.megatron import ChunkMode
+from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -181,9 +184,8 @@ class Columns:
 
     def counts(self, layout: Layout, rows: Ints) -> list[Ints]:
         """How many of each slot each kind of chunk of a layout has, shape (rows, slots)."""
-        runs = self.slots[0].runs
         full, layers, taper = self.full[rows], self.layers[rows], self.taper[rows]
-        return [slot_counts(kind, runs, full, layers, taper) for kind in layout.kinds]
+        return [slot_counts(kind, self.slots[0], full, layers, taper) for kind in layout.kinds]
 
     def sizes(self) -> tuple[Ints, Ints]:
         """As ``footprint``: reserved bytes, and with what is outside the allocator."""
@@ -221,7 +223,7 @@ class Columns:
             kept = np.zeros_like(boundary_bytes)
         stages = self.unique.numbers("pp")
         # As ``footprint``: after three rounds the order of passes repeats.
-        plain = np.array([schedule == "gpipe" for schedule in self.schedules])[self.schedule_of]
+        plain = np.array([schedule != "1f1b" for schedule in self.schedules])[self.schedule_of]
         distinct_m = np.where(
             plain, self.micro_batches, np.minimum(self.micro_batches, 3 * stages)
         )
@@ -281,9 +283,10 @@ class Columns:
         for rows, layout, schedule, m in self.groups(self.micro_batches):
             of = self.slots_of[rows]
             counts = self.counts(layout, rows)
+            ways = KINDS_OF_PASSES if SCHEDULES[schedule].splits_backward else 2
             passes = np.column_stack(
                 [pass_s(seconds[:, of], host_s[:, of], each, 0) for each in counts]
-                + [pass_s(seconds[:, of], host_s[:, of], each, 1) for each in counts]
+                + [backward_s(seconds[:ways, of], host_s[:ways, of], each) for each in counts]
                 + [links[rows]]
             )
             longest_s = self.paths(layout, schedule, m).longest_s(passes)
@@ -292,22 +295,26 @@ class Columns:
 
     def slot_prices(self) -> list[SlotPrices]:
         """Prices of the slots, in their order."""
+        # All rows alike: what is split is split in all that are bounded together.
+        split = any(SCHEDULES[schedule].splits_backward for schedule in self.schedules)
+        keys = [(*key, split) for key in self.slot_keys]
         new = (
             slots
-            for slots, key in zip(self.slots, self.slot_keys, strict=True)
+            for slots, key in zip(self.slots, keys, strict=True)
             if not self.given.knows("slot_prices", key)
         )
         self.given.pricer(self.given.job(self.unique[0])).price_ahead(
             block for slots in new for block in slots.blocks
         )
-        rows = zip(self.slots, self.slot_keys, self.slot_rows.first.tolist(), strict=True)
+        rows = zip(self.slots, keys, self.slot_rows.first.tolist(), strict=True)
         return [
-            self.given.once("slot_prices", key, partial(self.price_slots, slots, row))
+            self.given.once("slot_prices", key, partial(self.price_slots, slots, row, split))
             for slots, key, row in rows
         ]
 
-    def price_slots(self, slots: Slots, row: int) -> SlotPrices:
-        return SlotPrices.of(slots, self.given.pricer(self.given.job(self.unique[row])))
+    def price_slots(self, slots: Slots, row: int, split: bool) -> SlotPrices:
+        pricer = self.given.pricer(self.given.job(self.unique[row]))
+        return SlotPrices.of(slots, pricer, halves=split)
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
@@ -361,7 +368,11 @@ class Columns:
         u, e = self.passes.of, self.ends.of
         zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
-        passed_s = times.end_s[u] + (ends["first_gather_s"][:, 0])[e][:, None] + reduced[e]
+        # Where stages do not wait for each other, each is as long as it is.
+        apart = np.array([SCHEDULES[schedule].unsynchronised for schedule in self.schedules])
+        apart = apart[self.schedule_of][u]
+        first_s = np.where(apart, 0.0, (ends["first_gather_s"][:, 0])[e])
+        passed_s = times.end_s[u] + first_s[:, None] + reduced[e]
         gather_s, reduce_s = ends["gather_s"][e], ends["reduce_s"][e]
         # All gathers before the last chunk runs, and all of the last micro-batch's reductions
         # after its first backward pass begins: each one after another.
@@ -374,7 +385,11 @@ class Columns:
         side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
         latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
         latest_s += ends["finish_s"][e]
-        step_time_s = latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e]
+        step_time_s = np.where(
+            apart,
+            (latest_s + ends["optimizer_s"][e]).max(axis=1),
+            latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e],
+        )
         bounded: Floats = step_time_s * (1 - ROUNDING)
         return bounded
 

@@ -8,33 +8,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.blocks import Ints, PassSizes
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT_GRADIENT,
+)
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 
 @functools.lru_cache(maxsize=65536)
 def moments(
     schedule: str, stage: int, pp: int, micro_batches: int, kinds: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When a stage may hold most: before a pass, how many micro-batches of each of its chunks are
-    kept, shape (moments, chunks); and the pass's direction and chunk, shape (moments, 2).
+    """When a stage may hold most: before a pass, how many micro-batches of chunks of each kind are
+    kept, shape (moments, kinds); and the pass's direction and kind of chunk, shape (moments, 2).
+    Kinds are counted in the order of ``distinct_kinds``.
 
-    Of moments with the same pass only those remain where no other keeps as much of every chunk.
+    Of moments with the same pass only those remain where no other keeps as much of every kind.
     """
-    vpp = len(kinds)
-    direction, chunk, _ = stage_order(schedule, stage, pp, vpp, micro_batches)
-    change = np.eye(vpp, dtype=np.int64)[chunk] * np.where(direction == FORWARD, 1, -1)[:, None]
-    before = np.cumsum(change, axis=0) - change
+    distinct = distinct_kinds(kinds)
+    direction, chunk, _ = stage_order(schedule, stage, pp, len(kinds), micro_batches)
+    # Half a backward pass frees no more than a whole one; what waits for the rest is left out.
+    held = direction != WEIGHT_GRADIENT
+    direction, chunk = np.minimum(direction[held], BACKWARD), chunk[held]
     # Chunks of one kind keep the same: only their sum matters.
-    same = np.array([[a == b for b in kinds] for a in kinds], dtype=np.int64)
-    place = np.array([kinds.index(kind) for kind in kinds], dtype=np.int64)
-    held = before @ same * (place == np.arange(vpp))
-    passes = np.column_stack([direction, place[chunk]])
+    kind = np.array([distinct.index(kind) for kind in kinds])[chunk]
+    change = np.zeros((len(kind), len(distinct)), dtype=np.int64)
+    change[np.arange(len(kind)), kind] = np.where(direction == FORWARD, 1, -1)
+    before = np.cumsum(change, axis=0) - change
+    passes = direction * len(distinct) + kind
     found, when = [], []
-    for way, at in sorted(set(map(tuple, passes.tolist()))):
-        front = _most(held[(passes == (way, at)).all(axis=1)])
+    for each in range(2 * len(distinct)):
+        front = _most(before[passes == each])
         found += front
-        when += [(way, at)] * len(front)
+        when += [divmod(each, len(distinct))] * len(front)
     return np.array(found), np.array(when, dtype=np.int64)
+
+
+def distinct_kinds(kinds: tuple[int, ...]) -> tuple[int, ...]:
+    """The kinds of a stage's chunks, each once."""
+    return tuple(dict.fromkeys(kinds))
 
 
 def _most(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -43,6 +56,8 @@ def _most(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     while len(rows):
         # Nothing exceeds the row of the largest sum everywhere.
         front.append(rows[int(np.argmax(rows.sum(axis=1)))])
+        if rows.shape[1] == 1:
+            break
         rows = rows[(rows > front[-1]).any(axis=1)]
     return front
 
@@ -65,10 +80,11 @@ def most_held(
         output_bytes: what stays of each pass's result besides, shape (rows,).
     """
     held, when = moments(schedule, stage, pp, micro_batches, kinds)
-    saved = np.stack([passes[kind].saved + output_bytes for kind in kinds])
+    distinct = [passes[kind] for kind in distinct_kinds(kinds)]
+    saved = np.stack([each.saved + output_bytes for each in distinct])
     most = np.zeros(len(output_bytes), dtype=np.int64)
-    for counts, (way, chunk) in zip(held, when, strict=True):
-        own = passes[kinds[chunk]]
+    for counts, (way, kind) in zip(held, when.tolist(), strict=True):
+        own = distinct[kind]
         peak = own.forward_peak + output_bytes if way == FORWARD else own.backward_peak
         np.maximum(most, counts @ saved + peak, out=most)
     return most

@@ -55,13 +55,14 @@ class Layout:
         recipe, model = job.recipe, job.model
         kinds: dict[ChunkKind, int] = {}
         kind_of = []
+        begins, ends = zip(*((route[0], route[-1]) for route in job.routes), strict=True)
         for stage, ranges in enumerate(layers_by_stage(job)):
             row = []
             for chunk, (start, stop) in enumerate(ranges):
                 kind = ChunkKind(
                     model.layers_of_each(start, stop),
-                    stage == 0 and chunk == 0,
-                    stage == recipe.pp - 1 and chunk == recipe.vpp - 1,
+                    (stage, chunk) in begins,
+                    (stage, chunk) in ends,
                     stage if recipe.recompute_taper else 0,
                     job.largest_chunk if recipe.recompute_taper else stop - start,
                 )

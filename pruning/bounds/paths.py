@@ -14,12 +14,14 @@ stages below and come back; follow one micro-batch through all chunks.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import Layout
+from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed, routes
 from trainscout.simulators.predictor.workload.schedule import (
     micro_batches_in_turn,
     warmup_passes,
@@ -68,11 +70,41 @@ def find_paths(layout: Layout, schedule: str, micro_batches: int, *, blocking: b
 
     Args:
         layout: stages, chunks and their kinds.
-        schedule: ``1f1b`` or ``gpipe``.
+        schedule: of the pipeline.
         micro_batches: per replica and step.
         blocking: transfers are part of the sender's pass; else they only delay the receiver.
     """
+    if SCHEDULES[schedule].splits_backward:
+        return _split_paths(layout, schedule, micro_batches)
     return _Chains(layout, schedule, micro_batches, blocking).paths()
+
+
+def _split_paths(layout: Layout, schedule: str, micro_batches: int) -> Paths:
+    """Chains of a schedule that splits backward passes: through all passes of a stage, behind the
+    first micro-batch's way to it where stages wait for each other. Nothing is said of when
+    gradients are complete."""
+    kind = SCHEDULES[schedule]
+    kinds, half = len(layout.kinds), 1 + kind.both_ways
+    unit = np.eye(2 * kinds + 2, dtype=np.int64)
+    ways = routes(schedule, layout.pp, layout.vpp)
+    found: list[Counts] = []
+    for end in layout.stages:
+        both = np.array(layout.kind_of[end])
+        own = (unit[both] + unit[kinds + both]).sum(axis=0) * micro_batches // half
+        heads = []
+        for route in ways:
+            head = np.zeros_like(unit[0])
+            for (stage, chunk), (after, _) in itertools.pairwise(route):
+                if stage == end:
+                    break
+                head = head + unit[layout.kind_of[stage][chunk]]
+                head = head + unit[CROSSING if layout.crosses[crossed(stage, after)] else LOCAL]
+            heads.append(head)
+        # A stage begins with whichever micro-batch comes first: what both ways have is sure.
+        head = np.minimum.reduce(heads) * (not kind.unsynchronised)
+        nothing = np.zeros((1, len(unit[0])), dtype=np.int64)
+        found += [(own + head)[None], nothing, nothing, nothing]
+    return Paths(np.concatenate(found), np.arange(len(found)))
 
 
 class _Chains:
@@ -109,15 +141,16 @@ class _Chains:
 
     def paths(self) -> Paths:
         stages = self.layout.spread_stages(_STAGES)
+        starts = {stage: self.starts(stage) for stage in stages}
+        through = {stage: self.through(stage, starts[stage]) for stage in stages}
         found: list[Counts] = []
         for end in self.layout.stages:
-            starts = {stage: self.starts(stage) for stage in stages if stage >= end}
-            through = [self.through(stage, end, starts[stage]) for stage in starts]
             gathered = self.gathered(end)
+            below = np.concatenate([through[stage] for stage in stages if stage >= end])
             found += [
-                _longest(np.concatenate(through)),
+                _longest(below) - self.tail[end],
                 self.to_last_backward(end, starts[end]),
-                self.through(end, end, gathered),
+                self.through(end, gathered) - self.tail[end],
                 self.to_last_backward(end, gathered),
             ]
         counts = [len(chains) for chains in found]
@@ -125,16 +158,21 @@ class _Chains:
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
-        group, vpp = self.group, self.layout.vpp
-        chunks = np.arange(count) % (group * vpp) // group
-        return np.bincount(chunks, minlength=vpp) @ passes
+        return self._of_chunks(count) @ passes
 
     def last(self, passes: Counts, count: int) -> Counts:
         """The last ``count`` backward passes: chunks in reverse."""
+        total = self.layout.vpp * self.m
+        before, all_of_them = self._of_chunks(total - count), self._of_chunks(total)
+        return (all_of_them - before)[::-1] @ passes
+
+    def _of_chunks(self, count: int) -> Counts:
+        """How many of the first ``count`` forward passes are of each chunk: ``group``
+        micro-batches pass one before its next."""
         group, vpp = self.group, self.layout.vpp
-        total = vpp * self.m
-        chunks = vpp - 1 - np.arange(total - count, total) % (group * vpp) // group
-        return np.bincount(chunks, minlength=vpp) @ passes
+        turns, begun = divmod(count, group * vpp)
+        last = (min(max(begun - group * chunk, 0), group) for chunk in range(vpp))
+        return np.array([turns * group + some for some in last], dtype=np.int64)
 
     def ahead(self, stage: int) -> int:
         """Forward passes of a stage before its first backward pass."""
@@ -173,14 +211,14 @@ class _Chains:
         middle = middle - self.first(forward, ahead) - self.last(backward, ahead)
         return np.array([start + middle + end for start in starts for end in ends])
 
-    def through(self, stage: int, end: int, starts: list[Counts]) -> Counts:
-        """Chains through a stage to the last pass of stage ``end``, not behind it."""
-        backward = self.backward[stage]
-        back = self.tail[stage] - self.tail[end]
+    def through(self, stage: int, starts: list[Counts]) -> Counts:
+        """Chains through a stage to the last pass of the first one; to that of another, they end
+        earlier by what lies between (``tail``)."""
+        backward, back = self.backward[stage], self.tail[stage]
         ends = [
             self.last(backward, self.ahead(stage)) + back,
             self.round_trip(stage) + self.last(backward, self.reach) + back,
-            self.fall[stage] + self.all_backward - self.tail[end],
+            self.fall[stage] + self.all_backward,
         ]
         return self.joined(stage, starts, ends)
 

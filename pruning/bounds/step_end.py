@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.assemble import Sharing
-from trainscout.simulators.predictor.replay.priced import launches_of
+from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
@@ -26,13 +26,11 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     reduce_gradients,
 )
 from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
     Block,
     Collective,
-    Free,
-    HostSync,
     Op,
 )
+from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk, Stage
 from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
@@ -84,34 +82,38 @@ class EndPricer:
     """Prices what ends steps; every operation once per content and communicator."""
 
     def __init__(self) -> None:
-        self._seconds: dict[object, float] = {}
+        self._known: dict[object, PricedOp] = {}
 
     def seconds(self, block: Block, pricer: Pricer) -> float:
         """The block's time alone: nothing in it overlaps."""
-        total = last_s = 0.0
+        return self._sums(block, pricer)[0]
+
+    def alone(self, block: Block, pricer: Pricer) -> float:
+        """The same for a block that nothing runs before, with the wait for its launches."""
+        seconds, launches = self._sums(block, pricer)
+        return max(seconds, launches * pricer.host_launch_s)
+
+    def _sums(self, block: Block, pricer: Pricer) -> tuple[float, int]:
+        """Seconds and launches of a block."""
+        total_s, seconds, launches, each = 0.0, 0.0, 0, 0
         last: Op | None = None
         for op in block.ops:
             # Equal buckets are one object.
             if op is not last:
-                last, last_s = op, self._one(op, pricer)
-            total += last_s
-        return total
+                last, priced = op, self._one(op, pricer)
+                seconds, each = priced.seconds, priced.launches
+            total_s += seconds
+            launches += each
+        return total_s, launches
 
-    def _one(self, op: Op, pricer: Pricer) -> float:
+    def _one(self, op: Op, pricer: Pricer) -> PricedOp:
         group = pricer.communicators[op.communicator] if isinstance(op, Collective) else None
         key = (op, group)
-        if key not in self._seconds:
+        priced = self._known.get(key)
+        if priced is None:
             (priced,) = pricer.operations(Block("one", (op,)))
-            self._seconds[key] = priced.seconds
-        return self._seconds[key]
-
-    def alone(self, block: Block, pricer: Pricer) -> float:
-        """The same for a block that nothing runs before, with the wait for its launches."""
-        host_s = (
-            sum(launches_of(op) for op in block.ops if not isinstance(op, Alloc | Free | HostSync))
-            * pricer.host_launch_s
-        )
-        return max(self.seconds(block, pricer), host_s)
+            self._known[key] = priced
+        return priced
 
     def stage(
         self, job: Job, pricer: Pricer, layout: Layout, stage: int, chunks: Sequence[Chunk]
@@ -120,8 +122,7 @@ class EndPricer:
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
         parameters = whole.parameters
         sharing, transfer = Sharing.of(job), Transfer.of(job)
-        ends = stage in (0, layout.pp - 1)
-        shares = job.model.tied_embeddings and layout.pp > 1 and ends
+        shares = shares_embedding(job, stage)
         finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
         optimizer_s = self.alone(optimizer_block(job, parameters, layout.layers(stage)), pricer)
         if sharing.gathers and not sharing.gather_beside:
@@ -132,8 +133,10 @@ class EndPricer:
         if sharing.reduce_beside or sharing.gather_beside:
             buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
             # The first chunk's first layers meet communication first and last.
-            outer = buckets[0][-1] if buckets[0] else None
-            counts = Counter(bucket for chunk_buckets in buckets for bucket in chunk_buckets)
+            outer = buckets[0][-1][0] if buckets[0] else None
+            counts: Counter[LocalParameters] = Counter()
+            for bucket, count in (each for of_chunk in buckets for each in of_chunk):
+                counts[bucket] += count
             if sharing.reduce_beside:
                 reduce = {p: self.seconds(reduce_gradients(p, transfer), pricer) for p in counts}
                 last_s = reduce[outer] if outer is not None else 0.0
@@ -156,17 +159,25 @@ class EndPricer:
 _NOTHING = Block("nothing", ())
 
 
-def _buckets(chunk: Chunk, most: int | None) -> list[LocalParameters]:
+def _buckets(chunk: Chunk, most: int | None) -> list[tuple[LocalParameters, int]]:
     """Parameters of a chunk's buckets in the order of its backward pass, as ``PassPricer`` cuts
-    them; a reference's gathers come on top of what is bounded."""
-    buckets: list[LocalParameters] = []
-    filling, filled = LocalParameters(), 0
+    them, and how many such follow each other; a reference's gathers come on top of what is
+    bounded."""
+    buckets: list[tuple[LocalParameters, int]] = []
+    filling = LocalParameters()
     started = False
     for run in reversed([run for run in chunk.runs if not run.reference]):
-        for _ in range(run.count):
-            filling, started = filling + run.parameters, True
-            filled += run.parameters.total
-            if most is None or filled >= most:
-                buckets.append(filling)
-                filling, filled, started = LocalParameters(), 0, False
-    return [*buckets, filling] if started else buckets
+        left, layer = run.count, run.parameters
+        while left:
+            missing = 0 if most is None else most - filling.total
+            if missing > layer.total * left:
+                filling, started, left = filling + layer.times(left), True, 0
+                continue
+            closing = -(-missing // layer.total) if missing > 0 else 1
+            filling, left = filling + layer.times(closing), left - closing
+            # A bucket that begins with this run's layers is followed by others like it.
+            alike = 0 if started else left // closing
+            buckets.append((filling, 1 + alike))
+            left -= alike * closing
+            filling, started = LocalParameters(), False
+    return [*buckets, (filling, 1)] if started else buckets

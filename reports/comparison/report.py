@@ -107,7 +107,7 @@ def _format_too_much(side: Side) -> str:
     memory = side.prediction.memory
     if memory.band == TIGHT:
         return f"is tight in memory ({format_room(memory)})"
-    return f"does not fit in memory, by {format_gib(-memory.headroom_bytes)}"
+    return f"does not fit in memory, by {format_gib(memory.missing_bytes)}"
 
 
 def _recipes(first: Side, difference: Difference | None) -> RenderableType:

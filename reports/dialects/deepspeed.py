@@ -29,6 +29,7 @@ _TOGETHER = (
     *("last_stage_layers", "embedding_as_layer", "loss_as_layer", "precision", "recompute"),
     *("recompute_layers", "recompute_taper", "recompute_modules", "overlap_grad_reduce"),
     *("pipeline_layout", "overlap_param_gather", "grad_dtype", "moe_dispatcher", "cuda_graphs"),
+    "optimizer_offload",
 )
 
 
@@ -47,7 +48,14 @@ def settings_of(job: Job) -> dict[str, Any]:
         "optimizer.type": "SGD" if job.optimizer == "sgd" else "AdamW",
         "optimizer.params.lr": 1e-4,
     }
-    if job.optimizer == "sgd":
+    if recipe.optimizer_offload:
+        flat |= {
+            "zero_optimization.offload_optimizer.device": "cpu",
+            "zero_optimization.offload_optimizer.pin_memory": True,
+        }
+        if recipe.zero_stage == 3:
+            flat["zero_optimization.offload_optimizer.ratio"] = recipe.optimizer_offload / 100
+    elif job.optimizer == "sgd":
         flat |= {"optimizer.params.momentum": 0.9, "zero_allow_untested_optimizer": True}
     else:
         # PyTorch's own, which needs no compiler where it runs.

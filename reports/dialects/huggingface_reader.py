@@ -21,7 +21,7 @@ from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
 
@@ -115,7 +115,8 @@ class HuggingFaceReader:
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
             # Stage 3 overlaps unless it is told not to.
-            return {"zero_stage": stage, "overlap_grad_reduce": bool(asked) and stage < 3}
+            overlap = {"zero_stage": stage, "overlap_grad_reduce": bool(asked) and stage < 3}
+            return overlap | self._offload(stage)
         strategy = self._fsdp()
         if strategy is None:
             return {"zero_stage": 0, "overlap_grad_reduce": True}
@@ -129,6 +130,21 @@ class HuggingFaceReader:
             self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
             fields["dp_shard"] = _NODE
         return fields
+
+    def _offload(self, stage: int) -> dict[str, Any]:
+        """How much of the optimizer the host has."""
+        place = "--ds.zero_optimization.offload_optimizer"
+        device = self.options.text(f"{place}.device")
+        percents = KNOBS["optimizer_offload"].choices or ()
+        percent = self.options.percent(f"{place}.ratio", percents, 1.0)
+        if device in (None, "none"):
+            return {}
+        if device != "cpu":
+            self.options.assume(f"an optimizer on {device}", "it is in the host's memory")
+        if stage < 2:
+            self.options.assume(f"stage {stage} with an optimizer on the host", "it is on the GPU")
+            return {}
+        return {"optimizer_offload": percent if stage == 3 else 100}
 
     def _fsdp(self) -> str | None:
         """How FSDP shards; None without it."""

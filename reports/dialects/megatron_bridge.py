@@ -42,12 +42,17 @@ def impossible(job: Job) -> tuple[str, ...]:
     packed: tuple[str, ...] = ()
     if job.training.packed_lengths and job.recipe.micro_batch > 1:
         packed = (f"micro_batch={job.recipe.micro_batch} with training.packed_lengths",)
-    return (*layers, *untrainable(job, adapters=True), *packed)
+    chunks: tuple[str, ...] = ()
+    if job.training.distillation is not None and job.recipe.vpp > 1:
+        chunks = (f"vpp={job.recipe.vpp} with training.distillation (ModelOpt refuses it)",)
+    tuned = untrainable(job, adapters=True, distils=True)
+    return (*layers, *tuned, *packed, *chunks)
 
 
 def is_finetuning(job: Job) -> bool:
     """Whether it starts from weights that somebody trained."""
-    return job.training.lora is not None or bool(job.training.packed_lengths)
+    training = job.training
+    return bool(training.lora or training.packed_lengths or training.distillation)
 
 
 def unsupported(job: Job) -> tuple[str, ...]:
@@ -210,7 +215,7 @@ def _experts(job: Job, said: Settings) -> Section:
     by_deepep = job.dispatcher == "deepep"
     return {
         "transformer_layer_spec": _BLOCK_SPEC,
-        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size"),
+        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_latent_size"),
         "moe_layer_freq": Code(expert_layers(job.model)),
         **_taken(said, "moe_token_dispatcher_type"),
         **_switches(said, "moe_grouped_gemm moe_router_fusion"),
@@ -235,7 +240,8 @@ def _optimizer(said: Settings) -> Section:
         "lr": 1e-4,
         "min_lr": 1e-5,
         **_switches(said, "use_distributed_optimizer"),
-        **_taken(said, "use_precision_aware_optimizer"),
+        **_taken(said, "use_precision_aware_optimizer optimizer_cpu_offload"),
+        **_taken(said, "optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d"),
         **{name: Code(_DTYPES[str(kind)]) for name, kind in _taken(said, names).items()},
     }
 

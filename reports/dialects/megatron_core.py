@@ -7,8 +7,11 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 from __future__ import annotations
 
 from trainscout.reports.dialects import megatron_hybrid
+from trainscout.reports.dialects.megatron_zero_bubble import UNNAMED
 from trainscout.reports.dialects.setting import unknown_knobs
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {
@@ -46,6 +49,7 @@ _TOGETHER = (
         "pipeline_layout",
         "grad_dtype",
         "optimizer_states",
+        "optimizer_offload",
         "moe_dispatcher",
         "cuda_graphs",
     ),
@@ -105,8 +109,10 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
     recipe = job.recipe
     missing = unknown_knobs(framework, _TOGETHER, job)
     missing += megatron_hybrid.unsupported(job)
-    if recipe.schedule == "gpipe" and recipe.pp > 1:
-        missing.append("schedule=gpipe (Megatron runs 1F1B)")
+    if job.schedule in UNNAMED or (job.schedule != "1f1b" and framework == MEGATRON_BRIDGE):
+        missing.append(f"schedule={job.schedule} (Megatron runs 1F1B)")
+    if SCHEDULES[job.schedule].splits_backward and recipe.pipeline_layout:
+        missing.append(f"pipeline_layout={recipe.pipeline_layout} with schedule={job.schedule}")
     if recipe.recompute_taper:
         missing.append(
             f"recompute_taper={recipe.recompute_taper} (Megatron recomputes as many layers on "

@@ -91,6 +91,8 @@ def impossible(job: Job) -> tuple[str, ...]:
     model, recipe = job.model, job.recipe
     words = ["norms behind attention and MLP"] * model.post_norms
     words += ["norms over all heads"] * model.qk_norm_whole
+    words += [f"the {tower.name} tower" for tower in model.towers]
+    words += ["latents in place of words"] * (model.diffusion is not None)
     hybrid = is_hybrid(model)
     words += [
         f"layers of kind {name}"
@@ -125,6 +127,7 @@ def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
         return ssm.norm and ssm.conv == _TAPS
     assert attention is not None
     limited = attention.chunk is not None or attention.index is not None or attention.gated
+    limited |= not attention.causal
     return not limited and not (hybrid and attention.window is not None)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from trainscout.reports.dialects import megatron_core, megatron_hybrid
+from trainscout.reports.dialects import megatron_core, megatron_hybrid, megatron_zero_bubble
 from trainscout.reports.dialects.megatron_layers import (
     EXPERT_LAYERS,
     LAYOUT,
@@ -35,6 +35,7 @@ from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 TITLE = "Megatron-LM"
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """How data parallelism shards, by ZeRO stage."""
+OFFLOAD = "--optimizer-offload-fraction"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 _ROTARY = dict.fromkeys(("mrope", "yarn", "relative"), ("rope", "positions are rotary"))
@@ -137,13 +138,19 @@ def _chunks(job: Job) -> int | None:
     """Virtual stages, where an uneven split has no single layer count for each."""
     recipe = job.recipe
     even = not any(getattr(recipe, name) for name in _ENDS)
-    return None if recipe.vpp == 1 or even or not _counted(job) else recipe.vpp
+    plain = recipe.vpp == 1 or megatron_zero_bubble.is_v_shaped(job)
+    return None if plain or even or not _counted(job) else recipe.vpp
 
 
 def _layers_per_chunk(job: Job) -> int | None:
-    if job.recipe.vpp == 1 or _chunks(job) or not _counted(job):
+    plain = job.recipe.vpp == 1 or megatron_zero_bubble.is_v_shaped(job)
+    if plain or _chunks(job) or not _counted(job):
         return None
     return job.layers_per_stage[0] // job.recipe.vpp
+
+
+def _host_updates(job: Job) -> bool:
+    return job.recipe.optimizer_offload > 0
 
 
 def _halved(job: Job) -> bool:
@@ -236,6 +243,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--num-experts", "model.moe.num_experts"),
     Setting("--moe-router-topk", "model.moe.top_k", default=2),
     Setting("--moe-ffn-hidden-size", "model.moe.ffn_hidden_size"),
+    Setting("--moe-latent-size", "model.moe.latent_size"),
     Setting(
         "--moe-token-dispatcher-type",
         "model.moe.dispatcher",
@@ -288,8 +296,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--optimizer", lambda job: job.optimizer.partition("_")[0]),
     Setting(
         "--use-precision-aware-optimizer",
-        lambda job: _halved(job) or job.recipe.optimizer_states is not None,
+        lambda job: _halved(job) or job.recipe.optimizer_states is not None or _host_updates(job),
     ),
+    Setting("--optimizer-cpu-offload", lambda job: True, when=_host_updates),
+    Setting(OFFLOAD, lambda job: job.recipe.optimizer_offload / 100, when=_host_updates),
+    Setting("--overlap-cpu-optimizer-d2h-h2d", lambda job: True, when=_host_updates),
     Setting("--exp-avg-dtype", lambda job: "bf16", when=_halved),
     Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_halved),
     Setting("--accumulate-allreduce-grads-in-fp32", "framework.accumulate_grads_fp32"),
@@ -309,6 +320,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     _knob("overlap_moe_expert_parallel_comm"),
     _knob("sp"),
     _knob("tp_comm_overlap"),
+    *megatron_zero_bubble.ARGUMENTS,
     Setting(LAYOUT, lambda job: layout(job) if _piped(job) and not _counted(job) else None),
     *(_knob(name, _counted) for name in _ENDS),
     Setting("--num-virtual-stages-per-pipeline-rank", _chunks),
@@ -318,7 +330,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
         "framework.overlap_p2p",
         on=False,
         default=True,
-        when=lambda job: job.recipe.vpp > 1,
+        when=lambda job: job.recipe.vpp > 1 and not megatron_zero_bubble.is_v_shaped(job),
     ),
     Setting(
         "--recompute-granularity",

@@ -16,13 +16,14 @@ from trainscout.reports.dialects.environment import has_expandable_segments, rea
 from trainscout.reports.dialects.megatron_core import FP8
 from trainscout.reports.dialects.megatron_hybrid import read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
-from trainscout.reports.dialects.megatron_lm import ARGUMENTS, SHARDING, TITLE
+from trainscout.reports.dialects.megatron_lm import ARGUMENTS, OFFLOAD, SHARDING, TITLE
+from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 
 _KNOWN = Path(__file__).parent / "megatron_arguments.yaml"
@@ -194,7 +195,8 @@ class MegatronReader:
         if fields.get("etp") == tp or model.moe is None:
             fields["etp"] = None
         fields |= self._context_exchange() | self._chunks(model, pp, fields)
-        fields |= self._recompute() | self._sharding(fields)
+        fields |= read_schedule(self.options, pp)
+        fields |= self._recompute() | self._sharding(fields) | self._offload()
         fields |= read_environment(self.environment, options)
         return Recipe(**fields)
 
@@ -253,6 +255,17 @@ class MegatronReader:
                 "the input of every layer is kept, and each layer is recomputed alone",
             )
         return {"recompute": kind, "recompute_layers": layers if method == "block" else None}
+
+    def _offload(self) -> dict[str, Any]:
+        """How much of the optimizer the host has."""
+        options = self.options
+        percent = options.percent(OFFLOAD, KNOBS["optimizer_offload"].choices or (), 0.0)
+        overlap = "--overlap-cpu-optimizer-d2h-h2d"
+        if not options.has("--optimizer-cpu-offload"):
+            return {}
+        if percent and not options.has(overlap):
+            options.assume(f"no {overlap}", "copies run beside the host's optimizer")
+        return {"optimizer_offload": percent}
 
     def _sharding(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         options = self.options

@@ -147,6 +147,21 @@ class Options:
         except ValueError:
             raise InputError(name, text, "is not a number") from None
 
+    def percent(self, name: str, choices: Iterable[int], default: float) -> int:
+        """A share as the nearest of so many percent.
+
+        Raises:
+            InputError: for what is no share.
+        """
+        given = self.number(name)
+        share = default if given is None else given
+        if not 0 <= share <= 1:
+            raise InputError(name, share, "is no share", "0 to 1")
+        nearest = min(choices, key=lambda each: abs(each - 100 * share))
+        if nearest != 100 * share:
+            self.assume(f"{name} {share:g}", f"it is {nearest / 100:g}")
+        return nearest
+
     def reading(self, known: Path, silent: Iterable[str] = ()) -> Reading:
         """What became of every option; call it last.
 

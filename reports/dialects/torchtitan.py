@@ -27,7 +27,13 @@ TITLE = "TorchTitan"
 _SCHEDULE = KNOBS["schedule"].flags[TORCHTITAN]
 SCHEDULES = dict(_SCHEDULE.values or {})
 """Its names of the schedules of a pipeline whose stages are one chunk."""
-LOOPED_SCHEDULES = {"1f1b": "Interleaved1F1B", "gpipe": "LoopedBFS"}
+LOOPED_SCHEDULES = {
+    "1f1b": "Interleaved1F1B",
+    "gpipe": "LoopedBFS",
+    "zb-h1": "InterleavedZeroBubble",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
 """And of several chunks."""
 
 
@@ -69,7 +75,14 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append(f"ep={recipe.ep} over replicas that zero_stage=0 keeps whole")
     if recipe.cp > 1 and recipe.cp_comm_type == "a2a":
         reasons.append("cp_comm_type=a2a (it gathers keys and values)")
+    if recipe.pp > 1 and job.schedule not in _schedules(job):
+        chunks = "several chunks" if recipe.vpp > 1 else "one chunk"
+        reasons.append(f"schedule={job.schedule} of {chunks} a stage")
     return tuple(reasons)
+
+
+def _schedules(job: Job) -> dict[str, str]:
+    return LOOPED_SCHEDULES if job.recipe.vpp > 1 else SCHEDULES
 
 
 def unsupported(job: Job) -> tuple[str, ...]:
@@ -175,7 +188,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     _knob("ep", lambda job: job.model.moe is not None),
     Setting(
         _SCHEDULE.name,
-        lambda job: (LOOPED_SCHEDULES if job.recipe.vpp > 1 else SCHEDULES)[job.recipe.schedule],
+        lambda job: _schedules(job)[job.schedule],
         when=_piped,
     ),
     Setting("--parallelism.pipeline-parallel-microbatch-size", "recipe.micro_batch", when=_piped),

@@ -13,8 +13,9 @@ HUGGING_FACE = {
 """Transformers' names of the layers that Megatron fuses, in models with a gate."""
 
 
-def untrainable(job: Job, *, adapters: bool) -> tuple[str, ...]:
-    """What of a training the files of a framework do not do, with ``adapters`` or without."""
+def untrainable(job: Job, *, adapters: bool, distils: bool = False) -> tuple[str, ...]:
+    """What of a training the files of a framework do not do, with ``adapters`` or a teacher or
+    without."""
     reasons = []
     if job.training.lora is not None and not adapters:
         reasons.append("training.lora (no adapters are written for it)")
@@ -22,6 +23,8 @@ def untrainable(job: Job, *, adapters: bool) -> tuple[str, ...]:
         reasons.append("training.frozen (no frozen parts are written for it)")
     if job.training.dpo is not None:
         reasons.append("training.dpo (no training on pairs is written for it)")
+    if job.training.distillation is not None and not distils:
+        reasons.append("training.distillation (no teacher is written for it)")
     return tuple(reasons)
 
 

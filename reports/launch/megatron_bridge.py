@@ -21,6 +21,7 @@ _FILL_IN = (
 _ABOUT = {
     "PRETRAINED": "the checkpoint to start from (PRETRAINED=), in Megatron's format",
     "DATASET": "the directory of the data to pack (DATASET=)",
+    "TEACHER": "the teacher, on the Hub or as its directory (TEACHER=)",
 }
 _CLASSES = {
     "train": "TrainingConfig",
@@ -71,9 +72,11 @@ def _module(job: Job) -> str:
     }
     sections |= {"logger": Code("LoggerConfig(log_interval=1)"), "rng": Code("RNGConfig()")}
     tunes = megatron_bridge.is_finetuning(job)
+    distils = job.training.distillation is not None
     body = _BODY.format(
         config=call("ConfigContainer", sections, 4),
-        run="finetune" if tunes else "pretrain",
+        run=_RUN.format("finetune" if tunes else "pretrain") if not distils else _DISTIL,
+        taught=_TAUGHT if distils else "",
         given="".join(_GIVEN[name] for name in _given(job)),
     )
     about = "A Megatron-Bridge configuration and what runs it; megatron_bridge.sh starts it."
@@ -86,6 +89,8 @@ _IMPORTS = {
     "sys": (),
     "functools": ("partial",),
     "torch": (),
+    "megatron.bridge": ("AutoBridge",),
+    "megatron.bridge.models.distillation_provider": ("convert_to_distillation_provider",),
     "megatron.bridge.models.gpt_provider": ("GPTModelProvider",),
     "megatron.bridge.models.mla_provider": ("MLAModelProvider",),
     "megatron.bridge.data.datasets.packed_sequence": ("PackedSequenceSpecs",),
@@ -106,9 +111,11 @@ _IMPORTS = {
         "TokenizerConfig",
         "TrainingConfig",
     ),
+    "megatron.bridge.training.distill": ("distill",),
     "megatron.bridge.training.finetune": ("finetune",),
     "megatron.bridge.training.gpt_step": ("forward_step",),
     "megatron.bridge.training.mixed_precision": ("MixedPrecisionConfig",),
+    "megatron.bridge.training.post_training.distillation": ("ModelOptDistillConfig",),
     "megatron.bridge.training.pretrain": ("pretrain",),
     "megatron.bridge.training.utils.omegaconf_utils": ("process_config_with_overrides",),
     "megatron.core.models.gpt.gpt_layer_specs": ("get_gpt_decoder_block_spec",),
@@ -118,29 +125,52 @@ _IMPORTS = {
 _GIVEN = {
     "PRETRAINED": 'PRETRAINED = os.environ["PRETRAINED"]\n',
     "DATASET": 'DATASET = os.environ["DATASET"]\n',
+    "TEACHER": 'TEACHER = os.environ["TEACHER"]\n',
 }
 
 
 def _given(job: Job) -> list[str]:
     """What whoever starts it must say where to find."""
     packed = ["DATASET"] if job.training.packed_lengths else []
-    return (["PRETRAINED"] if megatron_bridge.is_finetuning(job) else []) + packed
+    taught = ["TEACHER"] if job.training.distillation is not None else []
+    return (["PRETRAINED"] if megatron_bridge.is_finetuning(job) else []) + packed + taught
 
 
+_RUN, _DISTIL = "{}(config, forward_step)", "distill(taught(config))"
+_TAUGHT = """
+def taught(config: ConfigContainer) -> ConfigContainer:
+    student = config.model
+    bridge = AutoBridge.from_hf_pretrained(TEACHER)
+    teacher = bridge.to_megatron_provider(load_weights=True)
+    for name in (
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "expert_tensor_parallel_size",
+        "sequence_parallel",
+        "seq_length",
+        "pipeline_dtype",
+    ):
+        setattr(teacher, name, getattr(student, name))
+    config.model = convert_to_distillation_provider(student, teacher, ModelOptDistillConfig())
+    return config
+
+"""
 _BODY = """CHECKPOINTS = os.environ.get("CHECKPOINTS")
 {given}
 
 def recipe() -> ConfigContainer:
     return {config}
 
-
+{taught}
 def main() -> None:
     if importlib.util.find_spec("megatron.core.datasets.helpers_cpp"):
         # Built already, as packages of Megatron-Core are, which have no makefile to build it.
         initialize.compile_helpers = lambda: None
     config = recipe()
     process_config_with_overrides(config, cli_overrides=sys.argv[1:])
-    {run}(config, forward_step)
+    {run}
 
 
 if __name__ == "__main__":

@@ -115,8 +115,8 @@ def _why(end: str, trials: Sequence[Trial]) -> str:
         likeliest = max(simulated, key=lambda trial: predicted(trial).memory.fit_probability)
         return f"may fit: the likeliest recipe {format_chance(predicted(likeliest).memory)}"
     if end == NO_MEMORY and simulated:
-        closest = max(simulated, key=lambda trial: predicted(trial).memory.headroom_bytes)
-        missing = format_gib(-predicted(closest).memory.headroom_bytes)
+        closest = min(simulated, key=lambda trial: predicted(trial).memory.missing_bytes)
+        missing = format_gib(predicted(closest).memory.missing_bytes)
         return f"does not fit: the closest recipe lacks {missing}"
     reasons = Counter(trial.reason for trial in trials if trial.reason)
     return reasons.most_common(1)[0][0] if reasons else f"{trials[0].status}"

@@ -100,7 +100,7 @@ def _question(searched: Searched) -> dict[str, Any]:
 def _closest_misses(result: SearchResult) -> list[Trial]:
     """Of the recipes that were simulated and do not fit, those that lack least, closest first."""
     missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    missed.sort(key=lambda trial: -predicted(trial).memory.headroom_bytes)
+    missed.sort(key=lambda trial: predicted(trial).memory.missing_bytes)
     return missed[:_MISSES]
 
 

@@ -10,6 +10,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Convolution,
     Gemm,
     GroupedGemm,
+    HostUpdate,
     Kernel,
     SendRecv,
 )
@@ -37,6 +38,11 @@ def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
                 "protocol": price.protocol,
                 "channels": price.channels,
             }
+    elif isinstance(op, HostUpdate):
+        shown = {
+            "host_bytes": op.host_bytes,
+            "copied_bytes": op.gradient_bytes + op.parameter_bytes,
+        }
     else:
         shown = _of_kernel(op, seconds)
     if seconds > _SLOWED * priced.seconds > 0:

@@ -21,7 +21,11 @@ from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.priced import KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.timeline import HOST, NONE, PIPELINE, Timeline
-from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
+from trainscout.simulators.predictor.workload.ir import (
+    Collective,
+    HostUpdate,
+    SendRecv,
+)
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
 from trainscout.simulators.predictor.workload.work import kernel_flops
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
@@ -256,6 +260,8 @@ class _Nodes:
 
 def _kernel(priced: PricedOp) -> Any:
     op = priced.op
+    if isinstance(op, HostUpdate):
+        return computation(op.name, max(op.host_bytes // 2, 1), op.host_bytes)
     assert isinstance(op, KERNELS)
     moved = moved_bytes(op)
     # Rooflines divide by the operations: memory-bound work counts one for two bytes.

@@ -7,12 +7,24 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SEEING, SPARSE, TINY, make_job
+from tests.simulators.jobs import (
+    CROSSING,
+    HYBRID,
+    JOINED,
+    LLAMA,
+    MLA_MOE,
+    MOE,
+    SEEING,
+    SPARSE,
+    TINY,
+    make_job,
+)
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
@@ -27,7 +39,10 @@ MODELS = (
     HYBRID,
     SPARSE,
     SEEING,
+    CROSSING,
+    JOINED,
 )
+TEACHER = replace(LLAMA, name="teacher", num_layers=36, hidden_size=512)
 _TRAININGS = (
     {},
     {},
@@ -38,14 +53,26 @@ _TRAININGS = (
     {"dpo": Dpo()},
     {"dpo": Dpo(), "lora": Lora(8)},
     {"dpo": Dpo(precomputed=True)},
+    {"dpo": Dpo(), "packed_lengths": (5, 9, 40)},
+    {"distillation": Distillation(TEACHER)},
 )
-_FRAMEWORKS = (
+_FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
     {"attention": "unfused", "fusion": "eager", "fused_wgrad": False},
     {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
     {"copies_gathered": True, "pipeline_buffers": "preallocated", "expandable_segments": True},
-    {"balanced_split": True, "flattens_gradients": True, "accumulate_grads_fp32": False},
-    {"host_launch_s": 5e-5, "pipeline_buffers": "outputs", "keeps_16bit_grads": True},
+    {
+        "balanced_split": True,
+        "flattens_gradients": True,
+        "accumulate_grads_fp32": False,
+        "host_optimizer": "serial",
+    },
+    {
+        "host_launch_s": 5e-5,
+        "pipeline_buffers": "outputs",
+        "keeps_16bit_grads": True,
+        "host_optimizer": "pipelined",
+    },
 )
 
 
@@ -56,16 +83,22 @@ def jobs(draw: st.DrawFn) -> Job:
     model = pick(*MODELS)
     nodes = pick(1, 1, 2, 4)
     tp, pp = pick(1, 1, 2, 4, 8), pick(1, 1, 2, 3, 4, 6)
+    pp = 1 if model.diffusion is not None else pp
     nodes = nodes * 3 if pp % 3 == 0 else nodes
     cp = pick(1, 1, 1, 2)
     moe = model.moe is not None
+    schedule = pick("1f1b", "1f1b", "gpipe", pick(*SCHEDULES))
     vpp = pick(1, 1, 2, 3) if pp > 1 else 1
+    vpp = 2 if pp > 1 and SCHEDULES[schedule].ends_meet else vpp
     recompute = pick("none", "selective", "full")
     sp = tp > 1 and (moe or pick(True, False))
     zero_stage = pick(0, 1, 1) if pp > 1 else pick(0, 1, 2, 3)
     reduce = pick(True, False)
     ends = pick("even", "even", "first", "both", "counted", "laid out") if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
+    software = pick(*_FRAMEWORKS)
+    on_host = {"pipelined": (1,), "serial": (2, 3)}.get(str(software.get("host_optimizer")), ())
+    away = pick(0, 100, 50 if zero_stage in (1, 3) else 100) if zero_stage in on_host else 0
     recipe = {
         "tp": tp,
         "pp": pp,
@@ -86,7 +119,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "overlap_param_gather": pick(True, False) and zero_stage > 0 and reduce,
         "tp_comm_overlap": sp and pick(True, False),
         "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
-        "schedule": pick("1f1b", "1f1b", "gpipe"),
+        "schedule": schedule,
         "precision": pick(None, "bf16", "fp16"),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),
@@ -97,7 +130,8 @@ def jobs(draw: st.DrawFn) -> Job:
         "loss_as_layer": ends == "counted",
         "pipeline_layout": _layout(draw, model, pp * vpp) if ends == "laid out" else None,
         "grad_dtype": pick(None, None, "bf16", "fp32"),
-        "optimizer_states": pick(None, "remainders", "bf16") if zero_stage else None,
+        "optimizer_states": pick(None, "remainders", "bf16") if zero_stage and not away else None,
+        "optimizer_offload": away,
         "moe_dispatcher": pick(None, "deepep", "allgather"),
         "cuda_graphs": pick(None, None, True, False),
         "dp_shard": pick(None, None, 2, 4) if zero_stage else None,
@@ -107,7 +141,11 @@ def jobs(draw: st.DrawFn) -> Job:
         model = replace(model, num_layers=model.num_layers - 2, layers=layers)
     batch = pick(24, 48, 96)
     frozen = pick((), ("towers",), ("language_model",)) if model.towers else ()
-    training = {**pick(*_FRAMEWORKS), **pick(*_TRAININGS), "frozen": frozen}
+    training: dict[str, object] = {**software, **pick(*_TRAININGS), "frozen": frozen}
+    if model.num_mtp_layers:
+        training.pop("distillation", None)
+    if model.diffusion is not None:
+        training = software
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)

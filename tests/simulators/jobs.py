@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tests.samples import CLUSTER, GPU
+from trainscout.simulators.predictor.question.diffusion import Diffusion
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import (
@@ -127,6 +128,36 @@ MIXTRAL_8X7B = replace(
     source="Jiang et al. 2024, Table 1",
 )
 MODELS = (TINY, LLAMA, MOE, MLA_MOE)
+
+
+_LATENTS = replace(
+    LLAMA,
+    num_query_groups=None,
+    gated_mlp=False,
+    linear_bias=True,
+    qkv_bias=True,
+    tied_embeddings=False,
+    vocab_size=1,
+)
+CROSSING = replace(
+    _LATENTS,
+    name="tiny_crossing",
+    qk_norm=False,
+    qk_norm_whole=True,
+    layers="12*crossing/dense",
+    kinds={"crossing": Mixer(AttentionMixer(causal=False, text="cross"))},
+    diffusion=Diffusion(16, 16, (96, 256, 256), modulation="shared"),
+)
+JOINED = replace(
+    _LATENTS,
+    name="tiny_joined",
+    layers="4*double/dense, 8*single/dense",
+    kinds={
+        "double": Mixer(AttentionMixer(causal=False, text="own")),
+        "single": Mixer(AttentionMixer(causal=False, text="joint")),
+    },
+    diffusion=Diffusion(16, 16, (96, 256), (256, 64)),
+)
 
 
 def make_job(

@@ -110,7 +110,9 @@ def question(
         "model": _value(Model, named.models, model),
         "cluster": machines[0],
         "gpu": machines[1],
-        "training": _value(Training, named.trainings, training, default["training"]),
+        "training": _value(
+            Training, named.trainings, named.with_teacher(training), default["training"]
+        ),
         "framework": _value(Framework, named.frameworks, framework, default["framework"]),
     }
     for group, fields in _by_part(overrides).items():

@@ -52,7 +52,7 @@ def run_command(
         from trainscout.completion import shell_completion
 
         return shell_completion(arguments)
-    prepare_hydra()
+    prepare_hydra(command.__name__.replace("_", " "))
     arguments = as_settings(config_name, arguments)
     codes: list[int] = []
 
@@ -86,9 +86,9 @@ def run_command(
     return next((code for code in codes if code != OK), OK)
 
 
-def prepare_hydra() -> None:
-    """Tell Hydra what commands there are, and how to fail."""
-    register_commands()
+def prepare_hydra(command: str | None = None) -> None:
+    """Tell Hydra what settings a command has (None: every one), and how to fail."""
+    register_commands(command)
     _share_schemas()
     _compose_once()
     _look_at_own_files_first()

@@ -149,6 +149,40 @@ COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
 }
 """Each command's schema, and the dataclasses of its groups: what the reference page lists."""
 
+_OPEN = {
+    "optimize": ("space",),
+    "explain": ("a", "b", "space"),
+    "plan": ("sweep", "space"),
+}
+"""Groups that may be given names of any kind: choices of a knob that its file computes, a recipe
+whose rest is said by launch arguments or by the other one, targets and prices of a study. What
+they may say is checked when a space is compiled, a recipe or study (``planning.study``) read."""
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "optimize": {
+        "seed": IntegerNode(0, is_optional=False),
+        "resume": BooleanNode(False, is_optional=False),
+        "join": BooleanNode(False, is_optional=False),
+    },
+    "explain": {"given": StringNode(None), "against": StringNode(None)},
+    "plan": {
+        "seed": IntegerNode(0, is_optional=False),
+        "n_jobs": IntegerNode(-1, is_optional=False),
+        "change_threshold": FloatNode(0.01, is_optional=False),
+        "fail_on_change": BooleanNode(False, is_optional=False),
+        "webhook": StringNode(None),
+        "wait_s": FloatNode(0.0, is_optional=False),
+        "schedule": StringNode(None),
+    },
+    "network show": {"file": StringNode("fabric.svg", is_optional=False)},
+}
+_OUTPUT = {
+    "format": StringNode("table", is_optional=False),
+    "verbosity": StringNode("normal", is_optional=False),
+    "debug": BooleanNode(False, is_optional=False),
+}
+"""What every command is told about its output; ``commands.output_choice`` has the choices."""
+
 PLAIN_SETTINGS = {
     "against": "What to compare with: `best`, searched for now, or an earlier search's directory.",
     "change_threshold": "Days or dollars that moved by more than this share count as a change.",
@@ -169,67 +203,16 @@ PLAIN_SETTINGS = {
 """What the settings outside any group do."""
 
 
-def register_commands() -> None:
-    """Make the schema of every command known to Hydra."""
-    search: dict[str, Any] = {
-        **{group: structured(cls) for group, cls in _SEARCH.items()},
-        # Open, so that choices can be given to a knob that its file computes; what a space may
-        # say is checked when it is compiled.
-        "space": OmegaConf.create({}, flags={"struct": False}),
-        "seed": IntegerNode(0, is_optional=False),
-        "resume": BooleanNode(False, is_optional=False),
-        "join": BooleanNode(False, is_optional=False),
-        **_output(),
-    }
-    simulation: dict[str, Any] = {
-        **{group: structured(cls) for group, cls in _SIMULATION.items()},
-        **_output(),
-    }
-    fabric: dict[str, Any] = {
-        **{group: structured(cls) for group, cls in _NETWORK.items()},
-        "file": StringNode("fabric.svg", is_optional=False),
-        **_output(),
-    }
-    explanation: dict[str, Any] = {
-        **{group: structured(cls) for group, cls in _EXPLANATION.items()},
-        # Open: what a recipe leaves unsaid comes from the launch arguments, or from the other one.
-        "a": OmegaConf.create({}, flags={"struct": False}),
-        "b": OmegaConf.create({}, flags={"struct": False}),
-        "given": StringNode(None),
-        "against": StringNode(None),
-        "space": OmegaConf.create({}, flags={"struct": False}),
-        **_output(),
-    }
-    capacity: dict[str, Any] = {
-        # Open, so that targets and prices can be given names on the command line; typed when it
-        # is read (trainscout.planning.study.Study).
-        "sweep": OmegaConf.create({}, flags={"struct": False}),
-        **{group: structured(cls) for group, cls in _CAPACITY.items()},
-        "space": OmegaConf.create({}, flags={"struct": False}),
-        "seed": IntegerNode(0, is_optional=False),
-        "n_jobs": IntegerNode(-1, is_optional=False),
-        "change_threshold": FloatNode(0.01, is_optional=False),
-        "fail_on_change": BooleanNode(False, is_optional=False),
-        "webhook": StringNode(None),
-        "wait_s": FloatNode(0.0, is_optional=False),
-        "schedule": StringNode(None),
-        **_output(),
-    }
+def register_commands(command: str | None = None) -> None:
+    """Make the schema of one command, or of every one, known to Hydra."""
     store = ConfigStore.instance()
-    store.store(name="search_schema", node=OmegaConf.create(search))
-    store.store(name="simulation_schema", node=OmegaConf.create(simulation))
-    store.store(name="network_schema", node=OmegaConf.create(fabric))
-    store.store(name="explanation_schema", node=OmegaConf.create(explanation))
-    store.store(name="capacity_schema", node=OmegaConf.create(capacity))
-
-
-def _output() -> dict[str, Any]:
-    """What every command is told about its output; ``commands.output_choice`` has the choices."""
-    return {
-        "format": StringNode("table", is_optional=False),
-        "verbosity": StringNode("normal", is_optional=False),
-        "debug": BooleanNode(False, is_optional=False),
-    }
+    for name in COMMANDS if command is None else (command,):
+        schema, groups = COMMANDS[name]
+        fields: dict[str, Any] = {group: structured(cls) for group, cls in groups.items()}
+        for group in _OPEN.get(name, ()):
+            fields[group] = OmegaConf.create({}, flags={"struct": False})
+        fields |= _SETTINGS.get(name, {}) | _OUTPUT
+        store.store(name=schema, node=OmegaConf.create(fields))
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:

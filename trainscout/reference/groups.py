@@ -32,7 +32,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
 
@@ -80,6 +80,10 @@ def all_groups() -> list[Group]:
     return groups
 
 
+def _taught() -> Distillation:
+    return Distillation(load_catalogue().models["qwen3_8b"])
+
+
 def _check_mixer(name: str, value: Any) -> None:
     name, _, inner = name.partition(".")
     parts: dict[str, Any] = {name: AttentionMixer(**{inner: value}) if inner else value}
@@ -100,6 +104,7 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
         return [
             Group("training.lora", commands, Lora(16), Lora.check),
             Group("training.dpo", commands, Dpo(), lambda _: None),
+            Group("training.distillation", commands, _taught(), Distillation.check),
         ]
     if prefix == "model":
         model = load_catalogue().models["deepseek_v3"]
@@ -125,6 +130,7 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
             Group("network.packet.dcqcn", commands, packet.dcqcn, _unchecked),
             Group("network.packet.timely", commands, packet.timely, _unchecked),
             Group("network.packet.swift", commands, packet.swift, _unchecked),
+            Group("network.packet.hpcc", commands, packet.hpcc, _unchecked),
             Group("network.hybrid", commands, HybridSettings(), HybridSettings.check),
         ]
     return []

@@ -14,6 +14,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.schema import NAMED
 from trainscout.reference.docstrings import field_docs
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.model import Model
 
 # What a field's name says about its unit, longest ending first.
 _UNITS = {
@@ -106,6 +107,8 @@ def _allowed(value: Any, name: str, hints: dict[str, Any], check: Check) -> str 
 
 def _values(name: str, hint: Any, allowed: str | None) -> str:
     bare = _bare(hint)
+    if bare is Model:
+        return "what [`model`](choices.md) can be"
     if bare in NAMED:
         return ", ".join(f"`{each}`" for each in load_catalogue().contents(name))
     kind = _kind(bare)

@@ -2,13 +2,16 @@
 const pipeline = (() => {
   const { el } = dom;
   const FILL = { forward: "blue", backward: "plain-orange", recompute: "red", send: "sky", gather: "green",
-                 reduce: "pink", finish: "slate", optimizer: "rose" };
+                 reduce: "pink", finish: "slate", optimizer: "rose", input_gradient: "plain-orange",
+                 weight_gradient: "orange" };
   const NAME = { forward: "forward", backward: "backward", recompute: "recomputation in it",
                  send: "transfer to the next stage", gather: "parameter gather",
                  reduce: "gradient reduction", finish: "gradient norm and tied embeddings",
-                 optimizer: "optimizer" };
+                 optimizer: "optimizer", input_gradient: "backward, of inputs",
+                 weight_gradient: "backward, of weights" };
   // Where a bar stands in its row, from and to: forward and backward are distinguished by it too.
-  const STAND = { forward: [0, 0.74], backward: [0.26, 1], recompute: [0.26, 1] };
+  const STAND = { forward: [0, 0.74], backward: [0.26, 1], recompute: [0.26, 1],
+                  input_gradient: [0.26, 1], weight_gradient: [0.26, 1] };
   const LABEL = 34;
   const ZOOMS = [1, 2, 4, 8, 16];
 

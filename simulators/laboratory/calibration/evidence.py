@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trainscout.simulators.laboratory.calibration.prior import fit_prior
 from trainscout.simulators.laboratory.calibration.support import relative
 from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
-from trainscout.simulators.predictor.uncertainty.posterior import Columns, Prior, Vector
+from trainscout.simulators.predictor.uncertainty.posterior import KINDS, Columns, Prior, Vector
 
 KNOWN = (1, 3, 5, 10)
 DRAWS = 50
@@ -20,6 +20,7 @@ LEAST_RUNS = 8
 _LEAST_OTHERS = 3
 _MOST_OTHERS = 80
 _FOLDS = 3
+_OWN = ("gpu", "software", "shape")
 # Runs whose measured times differ by less are not ranked.
 _TIE = 0.01
 
@@ -39,12 +40,20 @@ class Published:
 
     def groups(self) -> Mapping[str, NDArray[np.int64]]:
         """Rows of every publication with enough runs."""
-        names, counts = np.unique(self.sources, return_counts=True)
-        return {
-            str(name): np.flatnonzero(self.sources == name)
-            for name, count in zip(names, counts, strict=True)
-            if count >= LEAST_RUNS
-        }
+        return _rows_by_name(self.sources)
+
+    def own(self, rows: NDArray[np.int64]) -> Mapping[str, NDArray[np.int64]]:
+        """Of the rows of one publication those of one GPU, software and model, where they are
+        enough: what a user's own runs are like."""
+        kinds = self.runs.kinds[rows][:, [KINDS.index(kind) for kind in _OWN]]
+        found = _rows_by_name(np.array([", ".join(each) for each in kinds]))
+        return {name: rows[among] for name, among in found.items()}
+
+
+def _rows_by_name(names: NDArray[np.str_]) -> Mapping[str, NDArray[np.int64]]:
+    found, counts = np.unique(names, return_counts=True)
+    often = found[counts >= LEAST_RUNS]
+    return {str(name): np.flatnonzero(names == name) for name in often}
 
 
 @dataclass(frozen=True)
@@ -59,12 +68,14 @@ class Errors:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One publication with ``known`` of its ``n`` runs, over all draws: errors of the others
-    uncalibrated and as calibrated, and the median width of their bars (high over low end, less
-    one). ``applied``: the share of draws whose runs speak for it; of those are ``width`` and
-    ``coverage``, the share of runs inside their bars (nan: there were none)."""
+    """``known`` of the ``n`` runs of one publication, or of its runs of one ``setup`` (GPU,
+    software and model), over all draws: errors of the others uncalibrated and as calibrated, and
+    the median width of their bars (high over low end, less one). ``applied``: the share of draws
+    whose runs speak for it; of those are ``width`` and ``coverage``, the share of runs inside
+    their bars (nan: there were none)."""
 
     source: str
+    setup: str
     n: int
     known: int
     before: Errors
@@ -86,24 +97,27 @@ def evidence(published: Published, seed: int = 0) -> tuple[Prior, tuple[Evidence
         others = [groups[name] for name in names if name not in out]
         prior = fit_prior(published.runs, published.errors, others)
         for name in out:
+            rows = groups[name]
             found += [
                 each
+                for setup, among in {"": rows, **published.own(rows)}.items()
                 for known in KNOWN
-                if (each := tried(published, name, groups[name], known, prior, seed)) is not None
+                if (each := tried(published, name, among, known, prior, seed, setup)) is not None
             ]
-    found.sort(key=lambda each: (each.known, each.source))
+    found.sort(key=lambda each: (each.known, each.source, each.setup))
     return fit_prior(published.runs, published.errors, list(groups.values())), tuple(found)
 
 
 def tried(
     published: Published,
-    name: str,
+    source: str,
     rows: NDArray[np.int64],
     known: int,
     prior: Prior,
     seed: int = 0,
+    setup: str = "",
 ) -> Evidence | None:
-    """``DRAWS`` times ``known`` random runs are known; None where too few are left."""
+    """``DRAWS`` times ``known`` random runs of ``rows`` are known; None where too few are left."""
     if len(rows) < known + _LEAST_OTHERS:
         return None
     rng = np.random.default_rng((seed, known))
@@ -120,7 +134,8 @@ def tried(
     expected = np.where(used[:, None], expected, 0.0)
     inside = (ends[0] <= errors[others]) & (errors[others] <= ends[1])
     return Evidence(
-        source=name,
+        source=source,
+        setup=setup,
         n=len(rows),
         known=known,
         before=_summary(published, others, np.zeros_like(expected)),

@@ -42,6 +42,14 @@ _PRIOR_HEADER = """\
 # Standard deviations of what makes up the error of a predicted step, as logarithms, learned from
 # published runs by `trainscout calibrate evidence` (docs/calibration.md).
 """
+_OF_SETUPS = """\
+What a user has: runs of one model, by one software, on one kind of GPU (setups of a publication
+with so many runs). Means over setups; bars are those of draws in which the calibration is
+applied, at a level of 80 %."""
+_OF_PUBLICATIONS = """\
+The known runs are any of a publication: of other models and GPUs too than those predicted. Means
+over publications."""
+_SHOWN = 3
 _HEAD = """\
 # Calibration on published runs
 
@@ -101,15 +109,26 @@ def prior_text(prior: Prior) -> str:
 
 def page(found: Sequence[Evidence], chosen: Sequence[Regret]) -> str:
     """The page of the documentation."""
-    parts = [_HEAD.format(least=LEAST_RUNS, draws=DRAWS), _overall(found)]
-    parts += [_by_source(found, known) for known in KNOWN if known > 1]
+    of_publications = [each for each in found if not each.setup]
+    of_setups = [each for each in found if each.setup]
+    parts = [
+        _HEAD.format(least=LEAST_RUNS, draws=DRAWS),
+        _overall("One GPU, software and model", _OF_SETUPS, of_setups),
+        _overall("Whole publications", _OF_PUBLICATIONS, of_publications),
+        _each(f"Setups, {_SHOWN} runs known", of_setups, _SHOWN),
+    ]
+    parts += [
+        _each(f"Publications, {known} runs known", of_publications, known)
+        for known in KNOWN
+        if known > 1
+    ]
     parts.append(_suggestions(chosen))
     return "\n".join(parts)
 
 
-def _overall(found: Sequence[Evidence]) -> str:
+def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
     header = (
-        *("known runs", "publications", "median error", "calibrated", "change"),
+        *("known runs", "groups", "median error", "calibrated", "change"),
         *("p90", "calibrated", "worse p90", "applied", "inside bars", "width", "calibrated"),
         *("ranked right", "calibrated"),
     )
@@ -151,20 +170,18 @@ def _overall(found: Sequence[Evidence]) -> str:
                 ),
             )
         )
-    return (
-        "\n## All publications\n\nMeans over publications. Bars are those of draws in which the "
-        "calibration is applied, at a level of 80 %.\n\n" + table(header, rows) + "\n"
-    )
+    return f"\n## {title}\n\n{said}\n\n{table(header, rows)}\n"
 
 
-def _by_source(found: Sequence[Evidence], known: int) -> str:
+def _each(title: str, found: Sequence[Evidence], known: int) -> str:
     header = (
-        *("publication", "runs", "median error", "calibrated", "p90", "calibrated"),
+        *("runs of", "runs", "median error", "calibrated", "p90", "calibrated"),
         *("applied", "inside bars", "width", "calibrated", "ranked right", "calibrated"),
     )
     rows = [
         (
-            *(each.source, each.n, percent(each.before.median), percent(each.after.median)),
+            *(": ".join(filter(None, (each.source, each.setup))), each.n),
+            *(percent(each.before.median), percent(each.after.median)),
             *(percent(each.before.p90), percent(each.after.p90), percent(each.applied)),
             *(_percent(each.coverage), percent(each.width_before), _percent(each.width)),
             *(percent(each.before.ranked), percent(each.after.ranked)),
@@ -172,7 +189,7 @@ def _by_source(found: Sequence[Evidence], known: int) -> str:
         for each in found
         if each.known == known
     ]
-    return f"\n## {known} runs known\n\n{table(header, rows)}\n"
+    return f"\n## {title}\n\n{table(header, rows)}\n"
 
 
 def _suggestions(chosen: Sequence[Regret]) -> str:

@@ -22,8 +22,6 @@ class Family:
     linear_bias: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
-    clamped_mlp: bool = False
-    scaled_rope: bool = False
     dropout: bool = False
     tied_embeddings: bool = False
     head_dim: int | None = None
@@ -56,8 +54,6 @@ _FAMILIES = (
         Family(
             linear_bias=True,
             qkv_bias=True,
-            clamped_mlp=True,
-            scaled_rope=True,
             head_dim=64,
             departs="sliding-window attention of every other layer replayed as full attention",
         ),
@@ -76,6 +72,12 @@ _FAMILIES = (
     (r"gpt|bloom|megatron|turing|mt-nlg|opt-", GPT_LIKE),
 )
 
+# Models whose rows print no shape, but whose source publishes one, by their declaration.
+_DECLARED = (
+    (r"nemotron[-_ ]3[-_ ]nano", "nemotron3_nano_30b_a3b"),
+    (r"nemotron[-_ ]3[-_ ]super", "nemotron3_super_120b_a12b"),
+    (r"nemotron-?h-?56b", "nemotron_h_56b"),
+)
 _OTHER_ARCHITECTURES = (
     (r"bert|t5|vit|clip", "not a decoder-only transformer"),
     (
@@ -95,6 +97,12 @@ def family_of(model: str, gated_mlp: bool) -> tuple[Family, tuple[str, ...]]:
     guess = LLAMA_LIKE if gated_mlp else GPT_LIKE
     kind = "Llama" if gated_mlp else "GPT"
     return guess, (f"architecture details not published: as in {kind} models",)
+
+
+def declared_shape(model: str) -> str | None:
+    """The declaration that has a hybrid's shape, None where there is none."""
+    plain = model.lower()
+    return next((name for pattern, name in _DECLARED if re.search(pattern, plain)), None)
 
 
 def other_architecture(model: str) -> str | None:

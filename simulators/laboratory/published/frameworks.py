@@ -13,6 +13,7 @@ from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 # Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
 # had it earlier.
@@ -273,6 +274,9 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes["accumulate_grads_fp32"] = gradients == "fp32"
     if said.says("loss", "fused"):
         changes["cross_entropy"] = "in_place"
+    if (schedule := said.facts.get("schedule")) in SCHEDULES:
+        # Forks have schedules that the framework lacks.
+        changes["schedules"] = tuple(dict.fromkeys((*framework.schedules, schedule)))
     if said.says("overlap", "none"):
         changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
     if overlap := said.get("p2p_overlap"):
@@ -289,7 +293,9 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
     if said.says("segments"):
         changes["expandable_segments"] = True
     if said.says("router_fusion"):
-        changes["fused_router"] = True
+        changes["fused_router"] = not said.says("router_fusion", "no")
+    if said.says("latent_rope", "apart"):
+        changes["fused_latent_rope"] = False
     if said.says("optimizer"):
         assumed.append(f"{said.facts['optimizer']} priced as Adam")
     return changes

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.era import era_of
 from trainscout.simulators.laboratory.published.families import (
     Family,
+    declared_shape,
     family_of,
     other_architecture,
 )
@@ -30,9 +32,11 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         CannotReplayError: for an architecture that is not a decoder-only transformer, or a
             shape that was not published.
     """
+    assumed: list[str] = []
+    if (name := declared_shape(row.model)) is not None:
+        return _declared(row, said, load_catalogue().models[name], assumed), tuple(assumed)
     if reason := other_architecture(row.model) or _other_training(said):
         raise CannotReplayError(reason)
-    assumed: list[str] = []
     layers = _required("num_layers", row.num_layers)
     hidden = _required("hidden", row.hidden)
     heads = _required("num_heads", row.num_heads)
@@ -83,8 +87,6 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         linear_bias=family.linear_bias,
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
-        clamped_mlp=family.clamped_mlp,
-        scaled_rope=family.scaled_rope,
         dropout=family.dropout,
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(said, assumed),
@@ -92,6 +94,24 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         mla=mla,
     )
     return model, tuple(assumed)
+
+
+def _declared(row: Row, said: Said, model: Model, assumed: list[str]) -> Model:
+    """A declared model as a row trains it."""
+    assumed.append(f"shape not published here: that of {model.name}")
+    sequence = _required("seq_len", row.seq_len)
+    if model.moe is not None:
+        preset = moe_preset(row, said, era_of(row, said))
+        assumed += preset.assumed
+        moe = dataclasses.replace(
+            model.moe,
+            dispatcher="deepep" if preset.deepep else "alltoall",
+            load_imbalance=_load_imbalance(said, assumed),
+        )
+        model = dataclasses.replace(model, moe=moe)
+    if "super" in model.name:
+        assumed.append("multi-token prediction not published: none")
+    return dataclasses.replace(model, name=row.model, sequence_length=sequence)
 
 
 def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:

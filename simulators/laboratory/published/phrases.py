@@ -111,7 +111,10 @@ _SOFTWARE = (
         ("blocking", r"cuda~launch~blocking(?:[\s:=]+1)?"),
     ),
     *phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
+    *phrases("router_fusion", ("no", r"(?:moe~)?router~fusion off")),
     *phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
+    *phrases("latent_rope", ("apart", r"(?:latent )?rope~fusion off")),
+    *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),
     *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
 )
@@ -119,12 +122,14 @@ _SOFTWARE = (
 _LAYOUT = (
     *phrases(
         "schedule",
-        (
-            "zero bubble",
-            r"zero[\s\-]?bubble(?: pipeline)?(?: schedule)?|\bzb[\s\-]?(?:h1|h2|v|p|b|1p|2p)\b",
-        ),
-        ("zero bubble", r"pipeline schedule zb\w[\w\-]*|\bzbv[\w\-]*|v-half|v-min"),
-        ("DualPipe", r"dual[\s\-]?pipe\w*"),
+        ("v-half", r"(?:pipeline schedule )?\bv-half\b"),
+        ("v-min", r"(?:pipeline schedule )?\bv-min\b"),
+        ("zb-h2", r"(?:pipeline schedule )?\bzb[\s\-]?(?:h2|2p)\b"),
+        ("zb-v", r"(?:pipeline schedule )?\bzb[\s\-]?v\b(?:-\w+)?|zbvzerobubble"),
+        ("zb-h1", r"(?:pipeline schedule )?\bzb[\s\-]?(?:h1|1p|p|b)\b"),
+        ("zb-h1", r"(?:pipeline schedule )?zero[\s\-]?bubble(?: pipeline)?(?: schedule)?"),
+        ("dualpipe-v", r"dual[\s\-]?pipe[\s\-]?v\b"),
+        ("dualpipe", r"dual[\s\-]?pipe\b"),
         ("breadth-first", r"breadth[\s\-]first|\bbfs\b"),
         ("another", r"chimera|hanayo|terapipe|pipedream|seq1f1b|asynchronous pipeline"),
         ("gpipe", r"g-?pipe(?: schedule)?|all[\s\-]forward[\s\-]all[\s\-]backward|\bafab\b"),

@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import (
     Recipe,
 )
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 _PRECISIONS = (
     ("nvfp4", "nvfp4"),
@@ -185,17 +186,24 @@ def recipe_of(
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
+        # Megatron-Core pairs layers of attention and experts alone.
         overlap_moe_expert_parallel_comm=model.moe is not None
+        and model.is_plain
         and given(row.ep, 1) > 1
         and moe_preset(row, said, era).overlapped,
-        schedule="gpipe" if said.says("schedule", *_FORWARD_FIRST) and degrees.pp > 1 else "1f1b",
+        schedule=_schedule(said) if degrees.pp > 1 else "1f1b",
         offloaded_layers=offloaded if can_offload else 0,
     )
     return _split(said, recipe, model, framework, assumed), tuple(assumed)
 
 
-_OTHER_SCHEDULES = ("zero bubble", "DualPipe", "another")
-_FORWARD_FIRST = ("gpipe", "breadth-first")
+def _schedule(said: Said) -> str:
+    """The schedule of a pipeline: forward passes first, one that rows name as recipes do, or 1F1B
+    with as many chunks as are said."""
+    stated = said.facts.get("schedule", "1f1b")
+    if stated in ("gpipe", "breadth-first"):
+        return "gpipe"
+    return stated if stated in SCHEDULES else "1f1b"
 
 
 def _refuse_unknown_techniques(said: Said) -> None:
@@ -204,10 +212,10 @@ def _refuse_unknown_techniques(said: Said) -> None:
     Raises:
         CannotReplayError: naming it.
     """
-    if said.says("schedule", *_OTHER_SCHEDULES):
-        raise CannotReplayError(f"{said.facts['schedule']} pipeline schedules are not modelled")
+    if said.says("schedule", "another"):
+        raise CannotReplayError("other pipeline schedules are not modelled")
     if said.says("offload", "optimizer"):
-        raise CannotReplayError("an optimizer on the CPU is not modelled")
+        raise CannotReplayError("how much of the optimizer is on the CPU is not said")
     if said.says("tensor_grid"):
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
 

@@ -32,5 +32,6 @@ def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple
         else:
             assumed.append("sequences not published: whole ones")
     # The length of the whole run is of no consequence for one step.
-    training = Training(batch, 1e9, precision=precision, lora=lora, packed_lengths=packed)
+    optimizer = "adam_bf16" if said.says("moments", "bf16") else "adam"
+    training = Training(batch, 1e9, None, precision, optimizer, lora=lora, packed_lengths=packed)
     return training, tuple(assumed)

@@ -5,8 +5,8 @@ multiplications only, attention counted over the full square although causal ker
 half of it (``StepFlops.causal`` leaves that half out, as Megatron-LM does since the end of 2024),
 active experts only, output layer at the unpadded vocabulary. A backward pass is
 twice the forward, and as much as it where weights are frozen: adapters beside them do not count
-(Megatron-Bridge's convention for LoRA). What a frozen reference passes forward counts once, its
-log-probabilities being part of the loss. Of packed sequences each attends to itself. A
+(Megatron-Bridge's convention for LoRA). What a frozen reference or a teacher passes forward counts
+once, its probabilities being part of the loss. Of packed sequences each attends to itself. A
 multi-token-prediction module counts as a layer, an output layer and its projection of two hidden
 states to one.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.diffusion import CROSS
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
@@ -50,7 +51,7 @@ def step_flops(job: Job) -> StepFlops:
     # All layers of a kind cost the same.
     kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
     last = model.layer(model.num_layers)
-    layers, head = _layers_flops(job), 2.0 * model.hidden_size * model.vocab_size
+    layers, head = _layers_flops(job), _head_flops(model)
     module = layer_flops(model, sequence, last) + 4.0 * model.hidden_size**2
     forward = layers + head + model.num_mtp_layers * (module + head)
     repeated = 0.0
@@ -73,9 +74,19 @@ def step_flops(job: Job) -> StepFlops:
     step = 3 * forward - saved + _tower_flops(job)
     skipped *= 3
     if job.reference is not None:
-        step += _layers_flops(job.reference) + head + _tower_flops(job.reference)
-        skipped += sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
+        frozen = job.reference.model
+        step += _layers_flops(job.reference) + _head_flops(frozen) + _tower_flops(job.reference)
+        counts = frozen.layers_of_each(0, frozen.num_layers)
+        for count, layer in zip(counts, frozen.layer_kinds, strict=True):
+            skipped += count * _skipped_flops(frozen, sequence, layer)
     return StepFlops(step * tokens, (step - skipped) * tokens, (step + repeated) * tokens)
+
+
+def _head_flops(model: Model) -> float:
+    if model.diffusion is not None:
+        # Patches on their way in, too.
+        return 4.0 * model.hidden_size * model.diffusion.patch_size
+    return 2.0 * model.hidden_size * model.vocab_size
 
 
 def _layers_flops(job: Job) -> float:
@@ -181,9 +192,9 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         }
     if layer.mlp == MOE and model.moe is not None:
         moe = model.moe
-        flops["moe"] = (
-            2.0 * hidden * moe.top_k * moe.ffn_hidden_size * gate + 2.0 * hidden * moe.num_experts
-        )
+        width = moe.latent_size or hidden
+        flops["moe"] = 2.0 * width * moe.top_k * moe.ffn_hidden_size * gate
+        flops["moe"] += 2.0 * hidden * moe.num_experts + 4.0 * hidden * (moe.latent_size or 0)
         flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
     elif layer.mlp == DENSE:
         flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate
@@ -191,11 +202,22 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
             flops["index"] = _index_flops(model, sequence, attention.index)
+        if attention.text == CROSS and model.diffusion is not None:
+            flops["cross"] = _cross_flops(model, sequence, model.diffusion.text_tokens)
     if mixer is not None and mixer.mamba2 is not None:
         flops["mamba"] = _mamba2_flops(hidden, mixer.mamba2)
     if mixer is not None and mixer.delta is not None:
         flops["delta"] = _delta_flops(hidden, mixer.delta)
     return flops
+
+
+def _cross_flops(model: Model, sequence: int, words: int) -> float:
+    """Queries and output of a latent, its share of the text's keys and values, and the core."""
+    heads = model.num_heads * model.qk_head_dim
+    products = (
+        4.0 * model.hidden_size * (heads + model.kv_heads * model.qk_head_dim * words / sequence)
+    )
+    return products + 4.0 * words * heads
 
 
 def _index_flops(model: Model, sequence: int, index: Index) -> float:

@@ -36,7 +36,8 @@ class Memory:
     ``capacity_bytes`` is what a recipe may use: GPU memory less the declared reserve.
     ``headroom_bytes`` is negative by how much the worst stage misses. ``fit_probability`` is that
     of the worst stage staying within the capacity, as predictions of memory err, and ``band`` what
-    it comes to (``memory.bands``): ``fits``, ``tight`` or ``no``.
+    it comes to (``memory.bands``): ``fits``, ``tight`` or ``no``. ``host_bytes`` are what a GPU of
+    the worst stage keeps in its host's memory, of the ``host_capacity_bytes`` that are its share.
     """
 
     peak_allocated_bytes: int
@@ -47,11 +48,19 @@ class Memory:
     per_stage: tuple[StageMemory, ...]
     fit_probability: float
     band: str
+    host_bytes: int = 0
+    host_capacity_bytes: int = 0
 
     @property
     def needed_bytes(self) -> int:
         """What the worst stage takes of its GPU: reserved, NCCL's buffers, the CUDA context."""
         return self.capacity_bytes - self.headroom_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the worst stage lacks, of its GPU's memory or its share of the host's; what is left
+        counts as negative."""
+        return max(-self.headroom_bytes, self.host_bytes - self.host_capacity_bytes)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.training import arithmetic_of
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 # "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
@@ -28,7 +27,6 @@ PRECISION_CLASS = {
     "fp16": "half",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
-    "mxfp8": "fp8",
     "fp4": "fp4",
     "tf32": "tf32",
     "fp32": "fp32",
@@ -138,7 +136,7 @@ class FittedGpu:
 
     def peak_per_sm(self, precision: str) -> float:
         """Dense peak of one SM in FLOP/s; 16-bit types stand in for each other."""
-        peak = self.peak_flops.get(arithmetic_of(precision))
+        peak = self.peak_flops.get(precision.removesuffix("_block"))
         if peak is None and PRECISION_CLASS[precision] == "half":
             peak = max(self.peak_flops.get(name, 0.0) for name in ("bf16", "fp16"))
         return (peak or 0.0) / self.sms
@@ -233,11 +231,17 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
 
 
 @functools.cache
-def fitted_gpus() -> tuple[FittedGpu, ...]:
-    """Every fitted GPU shipped with the package, by file name."""
+def fitted_files() -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Name and content of every file of fitted coefficients shipped with the package, by name."""
     folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return tuple(fitted_gpu_from_dict(read_yaml(file), file.name) for file in files)
+    return tuple((file.name, read_yaml(file)) for file in files)
+
+
+@functools.cache
+def fitted_gpus() -> tuple[FittedGpu, ...]:
+    """Every fitted GPU shipped with the package, by file name."""
+    return tuple(fitted_gpu_from_dict(content, name) for name, content in fitted_files())
 
 
 def cast_dram_efficiency(fit: FittedGpu) -> float:

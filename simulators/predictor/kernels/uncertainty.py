@@ -11,17 +11,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from importlib import resources
-from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.choice import (
     choose_attention,
     choose_gemm,
     grouped_evidence,
 )
-from trainscout.simulators.predictor.kernels.coefficients import FittedGpu, fitted_gpus
+from trainscout.simulators.predictor.kernels.coefficients import (
+    FittedGpu,
+    fitted_files,
+    fitted_gpus,
+)
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -43,11 +44,7 @@ DEFAULT_RESIDUAL = 0.10
 def _residuals() -> Mapping[tuple[str, str, str, str], float]:
     """Median held-out error by file, section, precision class and pass ("" for products)."""
     found: dict[tuple[str, str, str, str], float] = {}
-    folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
-    for file in sorted(folder.iterdir(), key=lambda f: f.name):
-        if not file.name.endswith(".yaml"):
-            continue
-        content: dict[str, Any] = read_yaml(file)
+    for _, content in fitted_files():
         name = content["gpu"]["name"]
         for section in ("gemm", "attention", "attention_flash2", "grouped"):
             for precision, part in content.get(section, {}).items():

@@ -16,16 +16,28 @@ from trainscout.simulators.predictor.answer.prediction import Memory, StageMemor
 from trainscout.simulators.predictor.memory.bands import band_of, spread_of
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
 )
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+    waiting_bytes,
+)
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.schedule import stage_order
 from trainscout.simulators.predictor.workload.step_end import (
     MOMENT_BYTES,
+    host_parameters,
+    host_states_bytes,
     master_bytes,
     owned_parameters,
 )
@@ -64,10 +76,15 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         _stage_memory(job, stage, index, boundary, outside)
         for index, stage in enumerate(workload.stages)
     )
-    capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
+    free = 1 - job.cluster.memory_reserve
+    capacity = int(job.gpu.memory_bytes * free)
+    host = max(host_bytes(job, stage) for stage in workload.stages)
+    host_capacity = int(HostShare.of(job.gpu, job.cluster).memory_bytes * free)
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
     worst = int(np.argmax(used))
     probability = spread_of(job.framework).probability(used[worst], capacity)
+    if host > host_capacity:
+        probability = 0.0
     return Memory(
         peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
         peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),
@@ -77,7 +94,16 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         per_stage=stages,
         fit_probability=probability,
         band=band_of(probability),
+        host_bytes=host,
+        host_capacity_bytes=host_capacity,
     )
+
+
+def host_bytes(job: Job, stage: Stage) -> int:
+    """What a rank of a stage keeps in its host's memory: optimizer states, and the activations of
+    one micro-batch, without a pipeline the only one in flight."""
+    copied = sum(chunk.copied_bytes for chunk in stage.chunks)
+    return copied + host_states_bytes(stage.parameters, job)
 
 
 def outside_bytes(job: Job, channels: int) -> dict[str, int]:
@@ -139,7 +165,8 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
         return 0
     size = gradient_bytes_per_parameter(job)
     bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size
-    copy = 4 * owned_parameters(stage.parameters, job) if size < 4 else 0
+    owned = owned_parameters(stage.parameters, job)
+    copy = 4 * (owned - host_parameters(owned, job)) if size < 4 else 0
     return bucket + copy
 
 
@@ -147,10 +174,13 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer state on one rank of a stage.
 
     ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
-    (Rajbhandari et al. 2020, section 5).
+    (Rajbhandari et al. 2020, section 5). What the host updates has no states here and, as far as
+    gradients are sharded, no gradients either.
     """
     parameters, zero = stage.parameters, job.recipe.zero_stage
     owned = owned_parameters(parameters, job)
+    away = host_parameters(owned, job)
+    here = owned - away
     weight = parameter_bytes(job)
     gradient = gradient_bytes_per_parameter(job)
     replicas = job.dp * job.recipe.cp
@@ -165,18 +195,18 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0
         return {
-            "parameters": owned * 4 + (frozen + 2 * layer + ends) * weight,
-            "gradients": owned * 4 + reduced * (weight + cast),
-            "optimizer": owned * MOMENT_BYTES[job.optimizer],
+            "parameters": here * 4 + (away + frozen + 2 * layer + ends) * weight,
+            "gradients": here * 4 + reduced * (weight + cast),
+            "optimizer": here * MOMENT_BYTES[job.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.
     reduced = parameters.total
     if zero == 2:
-        reduced = min(reduced, owned + _largest_unit(stage))
+        reduced = min(reduced, here + _largest_unit(stage))
     return {
         "parameters": parameters.held.total * weight,
         "gradients": reduced * gradient,
-        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
+        "optimizer": here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
 
 
@@ -233,13 +263,16 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
     order = stage_order(job.schedule, index, recipe.pp, recipe.vpp, micro_batches)
     direction, chunk, _ = order
     saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
-    peaks = np.array(
-        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)],
-        dtype=np.int64,
-    )
-    peaks[FORWARD] += output
-    forward = direction == FORWARD
-    change = np.where(forward, saved[chunk], -saved[chunk])
+    chunks = stage.chunks
+    peaks = np.zeros((KINDS, len(chunks)), dtype=np.int64)
+    peaks[FORWARD] = [_pass_peak(each, FORWARD) + output for each in chunks]
+    peaks[BACKWARD] = [_pass_peak(each, BACKWARD) for each in chunks]
+    changes = np.stack([saved, -saved, 0 * saved, 0 * saved])
+    if SCHEDULES[job.schedule].splits_backward:
+        waiting = np.array([waiting_bytes(each, recipe.tp) for each in chunks], dtype=np.int64)
+        peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
+        changes[INPUT_GRADIENT], changes[WEIGHT_GRADIENT] = waiting - saved, -waiting
+    forward, change = direction == FORWARD, changes[direction, chunk]
     kept = np.cumsum(change)
     # Before a pass, what earlier ones left; a forward peak already holds its own activations.
     before, peak = kept - change, peaks[direction, chunk]
@@ -250,7 +283,7 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
 def _enough_micro_batches(job: Job) -> int:
     """Micro-batches after which a stage's peak no longer grows."""
     recipe = job.recipe
-    if job.schedule == "gpipe":
+    if job.schedule != "1f1b":
         return job.num_micro_batches
     # Interleaved warm-up needs at most two rounds of stages per chunk.
     return min(job.num_micro_batches, 3 * recipe.pp)

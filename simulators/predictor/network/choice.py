@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -52,6 +53,8 @@ class NetworkChoice:
     """CPU seconds for the whole step: what is known by then is the answer (None: no limit)."""
     neighbours: tuple[Neighbour, ...] = ()
     """Other jobs on the same switches, which communicate meanwhile."""
+    failures: tuple[Failure, ...] = ()
+    """Links that fail or slow down during a step played whole; packets find other ways."""
     packet: dict[str, Any] = field(default_factory=dict)
     """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +90,17 @@ class NetworkChoice:
             raise InputError(
                 "network.whole_step", True, problem, "false beside network.neighbours"
             )
-        for name in self.communicators:
+        if self.failures and (self.engine != "packet" or not self.whole_step):
+            given, problem = (
+                f"{len(self.failures)} links",
+                "fail in a step played whole by packets",
+            )
+            raise InputError(
+                "network.failures", given, problem, "network=packet network.whole_step=true"
+            )
+        for at, failure in enumerate(self.failures):
+            failure.check(f"network.failures[{at}]")
+        for name in (*self.communicators, *self.packet.get("class_of", ())):
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
                 problem = "is no communicator that can be played"
@@ -114,6 +127,11 @@ class CongestedNetwork:
         return EngineSettings(
             choice.engine, choice.packet, choice.hybrid, choice.queue_pairs, choice.neighbours
         )
+
+    @property
+    def whole_step_settings(self) -> EngineSettings:
+        """Those of a step played whole, in which links may fail."""
+        return replace(self.settings, failures=self.choice.failures)
 
     @property
     def words(self) -> str:
@@ -151,4 +169,4 @@ class CongestedNetwork:
             problem = "plays over again what cluster.measured_collectives holds"
             raise InputError("network.engine", self.choice.engine, problem, WHITEBOX)
         whole = neighbourhood(cluster, self.choice.neighbours).cluster
-        make_engine(build_network(whole, gpu, self.fabric), self.settings)
+        make_engine(build_network(whole, gpu, self.fabric), self.whole_step_settings)

@@ -108,6 +108,10 @@ class UsualServer:
     """GPUs of a node."""
     nvlink_domain: int | None = None
     """How many GPUs links join where that is not a node, fewer by bridges or more in a rack."""
+    host_memory_bytes: float = 2.0e12
+    """A node's host memory."""
+    host_memory_bytes_per_s: float = 614.4e9
+    """Peak of a node's host memory, all sockets together."""
 
     @property
     def is_rack(self) -> bool:
@@ -139,9 +143,6 @@ class Architecture:
     elements (8 and more: none)."""
     split_accumulation_factor: float
     """Slowdown of 8-bit gradient products whose partial sums are added up in fp32."""
-    per_tensor_factor: float
-    """Time of 8-bit products scaled by tensor over that of the products their rates were fitted
-    to, which where ``microscaling`` is near to that of blocks of 32."""
     fp8_transposes: bool
     """8-bit products need transposed copies of their operands in the backward pass."""
     microscaling: bool

@@ -77,11 +77,19 @@ class Cluster:
     """What `trainscout calibrate` wrote of these machines; `simulator.calibration` goes before
     it."""
     memory_reserve: float = 0.05
-    """The fraction of GPU memory that a recipe must leave free to be called fitting."""
+    """The fraction of GPU memory, and of a node's host memory, that a recipe must leave free to be
+    called fitting."""
+    host_memory_bytes: float | None = None
+    """A node's host memory; None: that of the GPU's usual server, for as many GPUs."""
+    host_memory_bytes_per_s: float | None = None
+    """Peak of a node's host memory, all sockets together; None: as above."""
 
     def check(self) -> None:
         for name in ("num_nodes", "gpus_per_node", "oversubscription"):
             require_positive(f"cluster.{name}", getattr(self, name))
+        for name in ("host_memory_bytes", "host_memory_bytes_per_s"):
+            if getattr(self, name) is not None:
+                require_positive(f"cluster.{name}", getattr(self, name))
         require_positive("cluster.nics_per_node", self.nics_per_node, allow_zero=True)
         require_positive("cluster.nic_gbps", self.nic_gbps, allow_zero=True)
         require_positive("cluster.memory_reserve", self.memory_reserve, allow_zero=True)

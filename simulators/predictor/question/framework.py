@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.question.recipe import Recipe
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
+HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
 
@@ -48,6 +50,8 @@ class Framework:
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
     ``multi_token_prediction``, ``fp8``."""
+    schedules: tuple[str, ...] = tuple(SCHEDULES)
+    """The pipeline schedules that it has."""
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
     cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
@@ -136,6 +140,9 @@ class Framework:
     fused_router: bool = False
     """An expert layer's softmax, top-k, routing map and loss statistics are three kernels
     (``moe-router-fusion``) instead of one for each step."""
+    fused_latent_rope: bool = True
+    """Latent attention's rotary positions are one kernel each (``apply_rope_fusion``, experimental
+    with it in Megatron-Core) instead of one for each operation."""
     fused_experts: bool = False
     """All experts of a rank run in one grouped kernel whose epilogue applies the activation and
     quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
@@ -167,6 +174,17 @@ class Framework:
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
+    host_optimizer: str = "none"
+    """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
+    tensor, while gradients of others come and parameters of others go (``pipelined``:
+    Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
+    included, and back after that, gradients having left beside the backward pass (``serial``:
+    ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
+
+    def __hash__(self) -> int:
+        # Of its many fields, those that tell apart what goes by one name: what a recipe sets.
+        set_by_recipe = (self.cuda_graphs, self.accumulate_grads_fp32, self.reduce_grads_fp32)
+        return hash((self.name, *set_by_recipe, self.master_remainders))
 
     @property
     def reduces_fp32(self) -> bool:
@@ -193,8 +211,11 @@ class Framework:
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
+        require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
+        for schedule in self.schedules:
+            require_choice("framework.schedules", schedule, tuple(SCHEDULES))
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
         for name in (*times, "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
@@ -208,6 +229,7 @@ class ChosenFramework(Framework):
     """The framework that a recipe asks for, and the one that was ``declared``."""
 
     declared: Framework = UNDECLARED
+    __hash__ = Framework.__hash__
 
 
 def declared_framework(framework: Framework) -> Framework:

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layout import split_by_compute, split_layers
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.schedules import SCHEDULES, Place, routes
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import FROZEN, Dpo, attended_length
 
@@ -63,9 +64,23 @@ class Job:
     @property
     def micro_batch_round(self) -> int:
         """Micro-batches that pass the chunks of a stage together, of which a schedule runs whole
-        multiples: ``pp`` in interleaved 1F1B, 1 in others (breadth-first among them)."""
-        interleaved = self.recipe.vpp > 1 and self.schedule == "1f1b"
+        multiples: ``pp`` in interleaved 1F1B, two where they go both ways, 1 in others
+        (breadth-first among them)."""
+        if SCHEDULES[self.schedule].both_ways:
+            return 2
+        interleaved = self.recipe.vpp > 1 and self.schedule in ("1f1b", "zb-h1")
         return self.recipe.pp if interleaved else 1
+
+    @property
+    def ends_meet(self) -> bool:
+        """Whether the model begins and ends on the same stage."""
+        return self.recipe.pp == 1 or SCHEDULES[self.schedule].ends_meet
+
+    @property
+    def routes(self) -> tuple[tuple[Place, ...], ...]:
+        """The stages and chunks that micro-batches visit, in the model's order; two such routes
+        hold a copy of the model each."""
+        return routes(self.schedule, self.recipe.pp, self.recipe.vpp)
 
     @functools.cached_property
     def network(self) -> Cluster:
@@ -142,12 +157,17 @@ class Job:
 
     @functools.cached_property
     def reference(self) -> Job | None:
-        """The frozen model whose log-probabilities of the same micro-batches a step needs besides:
-        no dropout, no predictions of further tokens; None where there is none."""
-        if self.training.dpo is None or self.training.dpo.precomputed:
+        """The frozen model whose probabilities of the same micro-batches a step needs besides,
+        DPO's reference or a teacher: no dropout, no predictions of further tokens; None where
+        there is none."""
+        training, model = self.training, self.model
+        if training.distillation is not None:
+            model = training.distillation.teacher
+        elif training.dpo is None or training.dpo.precomputed:
             return None
-        model = replace(self.model, dropout=False, num_mtp_layers=0)
-        training = replace(self.training, lora=None, frozen=FROZEN, dpo=Dpo(precomputed=True))
+        model = replace(model, dropout=False, num_mtp_layers=0)
+        dpo = None if training.dpo is None else Dpo(precomputed=True)
+        training = replace(training, lora=None, frozen=FROZEN, dpo=dpo, distillation=None)
         return replace(self, model=model, training=training)
 
     @functools.cached_property
@@ -158,13 +178,14 @@ class Job:
             InputError: naming the recipe field, when the layers cannot be split as declared.
         """
         recipe, model = self.recipe, self.model
+        copies = len(self.routes)
         if self.framework.split_by_compute and recipe.vpp == 1 and model.moe is None:
             layer = 4 * model.hidden_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
             return split_by_compute(model.num_layers, recipe.pp, model.vocab_size / layer)
-        return split_layers(
+        split = split_layers(
             model.num_layers,
             recipe.pp,
-            recipe.vpp,
+            recipe.vpp // copies,
             first_stage=recipe.first_stage_layers,
             last_stage=recipe.last_stage_layers,
             embedding_as_layer=recipe.embedding_as_layer,
@@ -173,6 +194,13 @@ class Job:
             layout=recipe.pipeline_layout,
             deal_out=self.framework.balanced_split,
         )
+        if not SCHEDULES[self.schedule].ends_meet:
+            return split
+        in_order = [layers for chunks in zip(*split, strict=True) for layers in chunks]
+        found: dict[Place, int] = {}
+        for route in self.routes:
+            found |= dict(zip(route, in_order, strict=True))
+        return tuple((found[stage, 0], found[stage, 1]) for stage in range(recipe.pp))
 
     @property
     def layers_per_stage(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from trainscout.simulators.predictor.question.diffusion import TEXTS
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -76,6 +77,10 @@ class AttentionMixer:
     """Chooses the keys of each query, None where all are attended to."""
     causal: bool = True
     """Queries attend to tokens before them alone."""
+    text: str | None = None
+    """Where a diffusion transformer's text is: looked at ``cross`` behind self-attention (Wan), in
+    the same attention with weights of its ``own`` (Flux's double blocks), or ``joint`` with the
+    other tokens, the MLP in parallel (its single blocks)."""
 
     @property
     def is_whole(self) -> bool:
@@ -173,6 +178,13 @@ class Mixer:
         if attention and sum(getattr(attention, name) is not None for name in narrow) > 1:
             problem = "is given beside another limit of the same attention"
             raise InputError(f"{field}.attention", "...", problem, "one of window, chunk, index")
+        if attention and attention.text is not None:
+            require_choice(f"{field}.attention.text", attention.text, TEXTS)
+            if attention.causal or attention.gated or attention.sinks:
+                problem = "is of attention to all tokens, without gates or sinks"
+                raise InputError(
+                    f"{field}.attention.text", attention.text, problem, "causal: false"
+                )
         if attention and not attention.causal and (attention.window or attention.index):
             problem = "is of causal attention alone"
             raise InputError(f"{field}.attention.causal", False, problem, "true")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS, check_popularity
+from trainscout.simulators.predictor.question.diffusion import CROSS, Diffusion
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,
@@ -17,6 +18,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
+    DENSE,
     MOE,
     MOST_LAYERS,
     NONE,
@@ -57,6 +59,9 @@ class Moe:
     """One expert's inner width."""
     shared_ffn_hidden_size: int = 0
     """The summed inner width of the shared experts (0 for none)."""
+    latent_size: int | None = None
+    """Width that tokens are projected to before they travel to routed experts, and from which they
+    are projected back after (LatentMoE, Nemotron 3 Super); None: they travel as they are."""
     num_dense_layers: int = 0
     """So many layers, the first ones, keep the dense MLP."""
     layer_period: int = 1
@@ -116,6 +121,8 @@ class Moe:
             raise InputError(field, given, "is out of range", f"1..{MOST_EXPERTS}")
         for name in ("shared_ffn_hidden_size", "num_dense_layers"):
             require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
+        if self.latent_size is not None:
+            require_positive("model.moe.latent_size", self.latent_size)
         require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
@@ -197,14 +204,10 @@ class Model:
     """Width of a head (None: hidden size over heads)."""
     gated_mlp: bool = False
     """Two input projections (SwiGLU)."""
-    clamped_mlp: bool = False
-    """Both halves of a gated MLP are clamped before they are multiplied (GPT-OSS)."""
     normalization: str = "layernorm"
     """Of layers."""
     position: str = "learned"
     """How positions enter."""
-    scaled_rope: bool = False
-    """Rotary positions come with a temperature (YaRN), which no fused kernel applies."""
     linear_bias: bool = True
     """Linear layers have biases."""
     qkv_bias: bool = True
@@ -240,6 +243,9 @@ class Model:
     mixer."""
     towers: tuple[Tower, ...] = ()
     """Encoders in front of it."""
+    diffusion: Diffusion | None = None
+    """Latents and a text in place of words, None for a language model. ``sequence_length`` then
+    counts all tokens that one attention sees, and there is no vocabulary (``vocab_size`` 1)."""
 
     def check(self) -> None:
         """Refuse impossible shapes.
@@ -300,6 +306,31 @@ class Model:
             self.mla.check()
         for number, tower in enumerate(self.towers):
             tower.check(f"model.towers.{number}")
+        if self.diffusion is not None:
+            self._check_diffusion(self.diffusion)
+
+    def _check_diffusion(self, diffusion: Diffusion) -> None:
+        diffusion.check()
+        diffusion.check_for(self.hidden_size)
+        if self.moe or self.mla or self.towers or self.num_mtp_layers or self.vocab_size != 1:
+            problem = "is beside experts, latent attention, towers or a vocabulary"
+            raise InputError("model.diffusion", "...", problem, "a model without them")
+        texts = set()
+        for layer in self.layer_kinds:
+            mixer = self.mixer(layer)
+            attention = None if mixer is None else mixer.attention
+            if attention is None or attention.text is None or layer.mlp != DENSE:
+                problem = "has layers that are not of a diffusion transformer"
+                allowed = "kinds with attention.text, and dense MLPs"
+                raise InputError("model.layers", self.layers, problem, allowed)
+            texts.add(attention.text)
+        shared = diffusion.modulation == "shared"
+        if shared != (texts == {CROSS}) or (CROSS in texts and len(texts) > 1):
+            problem = "goes with layers that look across at the text, and they with it"
+            raise InputError("model.diffusion.modulation", diffusion.modulation, problem)
+        if CROSS not in texts and diffusion.text_tokens >= self.sequence_length:
+            problem = f"leaves no latents of {self.sequence_length} tokens"
+            raise InputError("model.diffusion.text_tokens", diffusion.text_tokens, problem)
 
     def _check_layers(self) -> None:
         moe = self.moe
@@ -351,6 +382,9 @@ class Model:
         if attention is None:
             return
         field = f"model.kinds.{layer.mixer}.attention"
+        if attention.text is not None and self.diffusion is None:
+            problem = "is beside no latents"
+            raise InputError(f"{field}.text", attention.text, problem, "model.diffusion")
         if attention.index is not None and self.mla is None:
             raise InputError(
                 f"{field}.index", "...", "chooses keys of latent attention", "model.mla"
@@ -438,6 +472,8 @@ class Model:
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 words.append(f"layers without {half}")
         words += [f"the {tower.name} tower" for tower in self.towers]
+        words += ["latents in place of words"] * (self.diffusion is not None)
+        words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         words += ["norms behind attention and MLP"] * self.post_norms
         return (*words, *["norms over all heads"] * self.qk_norm_whole)
 

@@ -53,6 +53,10 @@ class Question:
             "compute_capability": round(10 * self.gpu.compute_capability)
             if self.gpu.architecture.vendor == "nvidia"
             else 0,
+            # Whether the framework has schedules that split backward passes, and can.
+            "splits_backward": int(
+                "zb-h1" in self.framework.schedules and self.framework.fusion != "compiled"
+            ),
             "num_layers": self.model.num_layers,
             "num_mtp_layers": self.model.num_mtp_layers,
             "num_heads": self.model.num_heads,

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
 from trainscout.simulators.predictor.question.tuning import (
     LANGUAGE_MODEL,
+    Distillation,
     Dpo,
     Lora,
     check_frozen,
@@ -24,7 +25,7 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4
 # delayed scaling) or from the tensor itself (``fp8_current``), one for 128 (of weights 128 x 128)
 # values (``fp8_block``) or for 32 (``mxfp8``); or in 4 bits, one for 16 values under one for the
 # tensor (``nvfp4``).
-TENSOR_CORE_TYPE = {"fp8_current": "fp8", "nvfp4": "fp4"}
+TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 _MOST_SEQUENCES = 10**8
 # Of the numbers that linear layers multiply.
 PRECISION_BITS = {
@@ -58,8 +59,7 @@ def operand_of(precision: str) -> str:
 
 def arithmetic_of(precision: str) -> str:
     """What a GPU must have to multiply them, by the names of its peaks."""
-    operand = operand_of(precision)
-    return "fp8" if PRECISION_BITS.get(operand) == 8 else operand
+    return operand_of(precision).removesuffix("_block")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Training:
     """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
     dpo: Dpo | None = None
     """Train on pairs of a chosen and a rejected sequence, against a frozen reference."""
+    distillation: Distillation | None = None
+    """Learn a teacher's probabilities instead of the next token."""
     nvfp4_hadamard: bool = True
     """In 4 bits, operands of weight gradients go through a Hadamard transform."""
     nvfp4_stochastic_rounding: bool = True
@@ -118,6 +120,8 @@ class Training:
         require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
         if self.lora is not None:
             self.lora.check()
+        if self.distillation is not None:
+            self.distillation.check()
         check_frozen(self.frozen)
         check_packed(self.packed_lengths)
 
@@ -128,4 +132,10 @@ class Training:
             InputError: naming the field.
         """
         length = self.sequence_length or model.sequence_length
-        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths, self.dpo)
+        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
+        if model.diffusion is not None and (self.dpo or self.distillation):
+            problem = "is of probabilities of words, which a diffusion transformer has none of"
+            name = "dpo" if self.dpo else "distillation"
+            raise InputError(f"training.{name}", "...", problem, "null")
+        if self.distillation is not None:
+            self.distillation.check_for(model, self.dpo)

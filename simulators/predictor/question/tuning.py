@@ -55,6 +55,45 @@ class Dpo:
     """The frozen copy's log-probabilities come with the data: it is neither held nor run."""
 
 
+@dataclass(frozen=True)
+class Distillation:
+    """Distillation of logits (Hinton et al. 2015): the loss is the divergence of the trained
+    model's probabilities from those of a teacher, over the vocabulary."""
+
+    teacher: Model
+    """The frozen model that each micro-batch passes forward, sharded as the trained one is."""
+
+    def check(self) -> None:
+        """Refuse an impossible teacher.
+
+        Raises:
+            InputError: naming the field.
+        """
+        try:
+            self.teacher.check()
+        except InputError as error:
+            field, name = "training.distillation.teacher", self.teacher.name
+            raise InputError(field, name, f"{error.field} {error.problem}") from error
+
+    def check_for(self, model: Model, dpo: Dpo | None) -> None:
+        """Refuse a teacher of another model's.
+
+        Raises:
+            InputError: naming the field.
+        """
+        field, name = "training.distillation.teacher", self.teacher.name
+        if self.teacher.vocab_size != model.vocab_size:
+            problem = f"has a vocabulary of {self.teacher.vocab_size:,}, {model.name} one of "
+            problem += f"{model.vocab_size:,}"
+            raise InputError(field, name, problem, "a model of the same vocabulary")
+        if dpo is not None:
+            problem = "is not modelled with training.dpo"
+            raise InputError(field, name, problem, "one of the two")
+        if model.num_mtp_layers:
+            problem = f"is not modelled of {model.name}, which predicts further tokens"
+            raise InputError(field, name, problem, "model.num_mtp_layers=0")
+
+
 def check_frozen(frozen: Sequence[str]) -> None:
     """Refuse parts that no model has.
 
@@ -98,7 +137,6 @@ def check_tuning(
     lora: Lora | None,
     frozen: Sequence[str],
     packed: Sequence[int],
-    dpo: Dpo | None,
 ) -> None:
     """Refuse what cannot be tuned of a model, and what is not modelled.
 
@@ -106,12 +144,14 @@ def check_tuning(
         InputError: naming the field.
     """
     longest = max(packed, default=0)
+    if model.diffusion is not None and (lora or frozen or packed):
+        named = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
+        name = next(name for name, value in named.items() if value)
+        problem = "is not modelled of a diffusion transformer, whose whole training is"
+        raise InputError(f"training.{name}", "...", problem, "null")
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")
-    if packed and dpo is not None:
-        problem = "is not modelled with training.dpo, whose sequences come one by one in pairs"
-        raise InputError("training.packed_lengths", longest, problem, "[]")
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attentions = [mixer.attention for mixer in mixers if mixer is not None]
     if packed and any(each is not None and each.index is not None for each in attentions):

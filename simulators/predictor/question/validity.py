@@ -12,14 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from trainscout.simulators.predictor.question import pipeline_rules
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
+from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     RECOMPUTE_MODULES,
 )
 from trainscout.simulators.predictor.question.layers import Mixer
+from trainscout.simulators.predictor.question.pipeline_rules import Broken
 from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     knobs_entering,
@@ -34,9 +37,6 @@ class Violation:
     rule: str
     field: str
     reason: str
-
-
-Broken = tuple[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -138,23 +138,6 @@ def _cut_by_heads(mixer: Mixer) -> dict[str, int]:
     return found
 
 
-def _pipeline_splits_layers(job: Job) -> Broken:
-    try:
-        job.layers_per_chunk  # noqa: B018 - the split is the check
-    except InputError as error:
-        return error.field, error.problem
-    return None
-
-
-def _virtual_stages(job: Job) -> Broken:
-    recipe = job.recipe
-    if recipe.vpp == 1:
-        return None
-    if recipe.pp == 1:
-        return "vpp", "virtual pipeline stages need pp > 1"
-    return None
-
-
 def _sequence_parallel(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.sp and recipe.tp == 1:
@@ -192,7 +175,8 @@ def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
     if mixer.delta is not None or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
-    if attention is not None and not attention.is_whole and recipe.cp_comm_type != "a2a":
+    limited = attention is not None and (attention.window or attention.chunk)
+    if limited and recipe.cp_comm_type != "a2a":
         # Transformer Engine refuses sliding windows around the ring.
         return "cp_comm_type", f"windows and chunks of kind {name} need a2a"
     if ssm is not None and ssm.heads % (recipe.tp * recipe.cp):
@@ -245,22 +229,30 @@ def _experts(job: Job) -> Broken:
     return None
 
 
+def _diffusion(job: Job) -> Broken:
+    recipe, diffusion = job.recipe, job.model.diffusion
+    if diffusion is None:
+        return None
+    if recipe.pp > 1:
+        return (
+            "pp",
+            "texts and conditions, which all layers look at, are not sent through pipelines",
+        )
+    if diffusion.text_tokens % recipe.cp:
+        return "cp", f"cp={recipe.cp} does not divide the {diffusion.text_tokens} tokens of texts"
+    if "operations" in (recipe.recompute_modules or "").split("+"):
+        return "recompute_modules", "operations is not modelled of a diffusion transformer"
+    if job.attention == "unfused":
+        return "framework", f"latents are many: attention is fused{_too_old_for_it(job)}"
+    return None
+
+
 def _batch_divides(job: Job) -> Broken:
     batch, per_round = job.training.global_batch_size, job.dp * job.recipe.micro_batch
     if batch % per_round:
         return "micro_batch", (
             f"dp x micro_batch = {job.dp} x {job.recipe.micro_batch} does not divide the global "
             f"batch of {batch}"
-        )
-    return None
-
-
-def _interleaving_batch(job: Job) -> Broken:
-    recipe = job.recipe
-    if recipe.vpp > 1 and job.schedule == "1f1b" and job.num_micro_batches % recipe.pp:
-        return "vpp", (
-            f"the interleaved schedule needs micro-batches ({job.num_micro_batches}) in multiples "
-            f"of pp={recipe.pp}"
         )
     return None
 
@@ -310,28 +302,20 @@ def _adapters(job: Job) -> Broken:
     return None
 
 
-def _reference(job: Job) -> Broken:
-    # Known before ``job.reference`` is made.
-    dpo = job.training.dpo
-    if dpo is None or dpo.precomputed or job.recipe.pp == 1:
+def _teacher(job: Job) -> Broken:
+    if job.training.distillation is None or job.reference is None:
         return None
-    passes = "passes of the frozen reference of training.dpo through a pipeline are not modelled"
-    return "pp", f"{passes}: pp=1, or training.dpo.precomputed=true"
-
-
-def _offloading(job: Job) -> Broken:
-    recipe, field = job.recipe, "offloaded_layers"
-    if not recipe.offloaded_layers:
-        return None
-    # As Megatron-Core's configuration refuses them.
-    if recipe.pp > 1:
-        return field, "activations are copied to the host without a pipeline only"
-    if recipe.recompute != "none":
-        return field, "activations that are recomputed are not copied to the host: recompute=none"
-    if recipe.offloaded_layers >= job.model.num_layers:
-        return field, f"leaves none of the {job.model.num_layers} layers on the GPU"
-    if job.framework.cuda_graphs:
-        return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
+    taught, recipe = job.reference, job.recipe
+    for rule in (_tensor_parallel_divides_model, _sequence_parallel, _context_parallel, _experts):
+        broken = rule(taught)
+        if broken is not None:
+            return broken[0], f"teacher {taught.model.name}: {broken[1]}"
+    if recipe.pp > 1 and len(taught.model.layer_kinds) > 1:
+        return "pp", f"teacher {taught.model.name} has several kinds of layers: they are not cut"
+    if taught.model.num_layers % (recipe.pp * recipe.vpp):
+        chunks = f"pp x vpp = {recipe.pp} x {recipe.vpp}"
+        layers = f"the {taught.model.num_layers} layers of teacher {taught.model.name}"
+        return "pp", f"{chunks} does not divide {layers}"
     return None
 
 
@@ -384,6 +368,10 @@ def _sharding_group(job: Job) -> Broken:
 
 _WORLD = ("tp", "pp", "cp")
 _LAYOUT = knobs_entering(LAYOUT)
+_EXPERTS = (
+    *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
+    *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
+)
 
 RULES: dict[str, Rule] = {
     **{
@@ -396,28 +384,33 @@ RULES: dict[str, Rule] = {
     "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
-    "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
-    "virtual_stages": Rule(("pp", "vpp"), _virtual_stages),
+    "schedule": Rule(
+        ("framework", "schedule", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
+        pipeline_rules.schedule,
+    ),
+    "pipeline_splits_layers": Rule(_LAYOUT, pipeline_rules.splits_layers),
+    "virtual_stages": Rule(("pp", "vpp"), pipeline_rules.virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
-    "experts": Rule(
-        (
-            *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
-            *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
-        ),
-        _experts,
-    ),
+    "experts": Rule(_EXPERTS, _experts),
+    "diffusion": Rule(("framework", "pp", "cp", "recompute_modules"), _diffusion),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
-    "interleaving_batch": Rule((*_WORLD, "vpp", "schedule", "micro_batch"), _interleaving_batch),
+    "interleaving_batch": Rule(
+        (*_WORLD, "vpp", "schedule", "micro_batch"), pipeline_rules.enough_micro_batches
+    ),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
     "adapters": Rule(("tp", "recompute_modules"), _adapters),
-    "reference": Rule(("pp",), _reference),
+    "teacher": Rule((*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), _teacher),
     "offloading": Rule(
-        ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), _offloading
+        ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading
     ),
     "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
+    "host_optimizer": Rule(
+        ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
+        host_optimizer,
+    ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group
     ),

@@ -3,7 +3,7 @@
 Only unique ranks appear, one per pipeline stage: their data-, tensor- and context-parallel
 peers run the same program at the same time. Pipeline transfers are part of the sender's task
 when they block it (plain 1F1B and GPipe, as Megatron-LM issues them) and a lag on the
-dependency when they run beside compute (interleaved).
+dependency when they run beside compute (interleaved, and where backward passes are split).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import NO_STREAM, Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
@@ -26,8 +27,15 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     reduce_gradients,
 )
 from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    KINDS,
+    WEIGHT_GRADIENT,
+)
 from trainscout.simulators.predictor.workload.program import Workload
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 PP_PART = PART_INDEX["pp_communication"]
 # Gathers and reductions of one communicator run one after another in NCCL: one stream.
@@ -44,8 +52,8 @@ class Program:
 
     ``compute_tasks[s]`` are the tasks of stage ``s``'s compute stream in order; the first
     ``pass_tasks[s]`` of them are passes. ``pass_start[s]`` maps pass ``i`` of the stage's
-    order to its first task's place among them. ``pass_part_s[s]``, shape (2, chunks, parts),
-    is the time of one pass by part, ``end_part_s[s]`` that of the tasks after the passes.
+    order to its first task's place among them. ``pass_part_s[s]``, shape (parts,), is
+    the time of a micro-batch's passes by part, ``end_part_s[s]`` that of the tasks after them.
     ``communication`` marks data-parallel tasks, ``lag`` is the largest lag into each task, and
     ``blocks`` holds the content of the tasks that are not passes.
     """
@@ -60,6 +68,7 @@ class Program:
     lag: Floats
     edges: tuple[Ints, Ints, Floats]
     blocks: dict[int, Block]
+    micro_batches: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,13 @@ class Assembler:
         self.passes = PassPricer(pricer, bucket_parameters(job))
         self.boundaries = boundary_transfers(job, workload, pricer.congestion, pricer.factors)
         self.boundary_s = np.array([each.seconds for each in self.boundaries])
-        self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
+        split = SCHEDULES[job.schedule].splits_backward
+        self.blocking_sends = not split and (job.recipe.vpp == 1 or not job.framework.overlap_p2p)
         self.transfer = Transfer.of(job)
+        # Hidden states of a frozen model beside travel in the same message.
+        frozen = job.reference
+        beside = 0.0 if frozen is None else frozen.model.hidden_size / job.model.hidden_size
+        self.forward_messages = 1 + beside
 
     def assemble(self, micro_batches: int) -> Program:
         """The step with ``micro_batches`` micro-batches per replica."""
@@ -129,7 +143,7 @@ class Assembler:
             return 0.0
         if direction == FORWARD:
             ends = stage == last and chunk == recipe.vpp - 1
-            return 0.0 if ends else float(self.boundary_s[stage])
+            return 0.0 if ends else float(self.boundary_s[stage]) * self.forward_messages
         ends = stage == 0 and chunk == 0
         # Before the first stage lies the wrap-around, the last entry.
         return 0.0 if ends else float(self.boundary_s[stage - 1])
@@ -143,6 +157,7 @@ class _Build:
         self.micro_batches = micro_batches
         self.stages = of.job.recipe.pp
         self.chunks = of.job.recipe.vpp
+        self.schedule = SCHEDULES[of.job.schedule]
         self.work: list[Floats] = []
         self.kinds: list[Ints] = []
         self.count = 0
@@ -153,7 +168,7 @@ class _Build:
         self.issued: list[list[tuple[float, int]]] = [[] for _ in range(self.stages)]
         self.kinds_of = Kinds()
         self.blocks: dict[int, Block] = {}
-        shape = (self.stages, 2, self.chunks, micro_batches)
+        shape = (self.stages, KINDS, self.chunks, micro_batches)
         self.first = np.empty(shape, dtype=np.int64)
         self.last = np.empty(shape, dtype=np.int64)
 
@@ -215,6 +230,7 @@ class _Build:
             lag=lag,
             edges=edges,
             blocks=self.blocks,
+            micro_batches=self.micro_batches,
         )
 
     def stage_passes(self, stage: int) -> tuple[Ints, Floats, int | None]:
@@ -223,43 +239,44 @@ class _Build:
         chunks = of.workload.stages[stage].chunks
         order = stage_order(of.job.schedule, stage, self.stages, self.chunks, m)
         direction, chunk, micro = order
-        prices = [
-            [of.pass_price(stage, each, d) for each in range(self.chunks)]
-            for d in (FORWARD, BACKWARD)
-        ]
+        ways = range(KINDS if self.schedule.splits_backward else BACKWARD + 1)
+        prices = [[of.pass_price(stage, each, d) for each in range(self.chunks)] for d in ways]
         seconds = np.array([[price.seconds for price in row] for row in prices])
         kinds = np.array([[self.compute_kind(price) for price in row] for row in prices])
-        parts = np.array([[price.part_s for price in row] for row in prices])
+        each_part_s = np.array([[price.part_s for price in row] for row in prices])
+        runs = np.bincount(direction * self.chunks + chunk, minlength=seconds.size) / m
+        parts = (each_part_s * runs.reshape(*seconds.shape, 1)).sum(axis=(0, 1))
 
         gathered = np.zeros(order.shape[1], dtype=np.bool_)
         reduce_cut = np.zeros(order.shape[1], dtype=np.bool_)
         if sharing.gather_beside:
-            first_only = (direction == FORWARD) & (micro == 0)
+            first_only = _ends_of(direction == FORWARD, chunk, last=False)
             gathered = np.ones_like(gathered) if sharing.gather_every else first_only
         if sharing.reduce_beside:
-            last_only = (direction == BACKWARD) & (micro == m - 1)
-            reduce_cut = (direction == BACKWARD) if sharing.reduce_every else last_only
+            # What completes gradients: whole backward passes, and those of weights.
+            backward = (direction == BACKWARD) | (direction == WEIGHT_GRADIENT)
+            reduce_cut = backward if sharing.reduce_every else _ends_of(backward, chunk, last=True)
         cut = gathered | reduce_cut
         pieces = np.ones(order.shape[1], dtype=np.int64)
         if cut.any():
-            counts = np.array(
-                [[len(of.passes.segments(c, d)) for c in chunks] for d in (FORWARD, BACKWARD)]
-            )
+            counts = np.array([[len(of.passes.segments(c, d)) for c in chunks] for d in ways])
             pieces[cut] = counts[direction[cut], chunk[cut]]
         starts = np.cumsum(pieces) - pieces
         work = np.repeat(seconds[direction, chunk], pieces)
         kind = np.repeat(kinds[direction, chunk], pieces)
         numbers = self.add(work, kind)
         self.stream(stage, COMPUTE_STREAM).append(numbers)
-        self.first[stage, direction, chunk, micro] = numbers[starts]
-        self.last[stage, direction, chunk, micro] = numbers[starts + pieces - 1]
+        # The stage before waits for the gradient of an input, whole backward pass or half.
+        way = np.where(direction == INPUT_GRADIENT, BACKWARD, direction)
+        self.first[stage, way, chunk, micro] = numbers[starts]
+        self.last[stage, way, chunk, micro] = numbers[starts + pieces - 1]
         last_reduce: int | None = None
         for index in np.flatnonzero(cut):
             own = numbers[starts[index] : starts[index] + pieces[index]]
-            way = int(direction[index])
-            segments = of.passes.segments(chunks[chunk[index]], way)
+            which = int(direction[index])
+            segments = of.passes.segments(chunks[chunk[index]], which)
             self.fill_segments(own, segments, work, kind, numbers[0])
-            work[own[-1] - numbers[0]] += of.sent_s(stage, int(chunk[index]), way)
+            work[own[-1] - numbers[0]] += of.sent_s(stage, int(chunk[index]), which)
             if gathered[index]:
                 self.gather_beside(stage, own, segments)
             if reduce_cut[index]:
@@ -320,24 +337,34 @@ class _Build:
         return task
 
     def pipeline_edges(self) -> None:
-        """Forward and backward dependencies between stages, chunk by chunk."""
-        of, last = self.of, self.stages - 1
-        lags = np.zeros(self.stages) if of.blocking_sends else of.boundary_s
-        for stage in range(self.stages):
-            if stage > 0:
+        """Forward and backward dependencies between the places that micro-batches visit."""
+        of, m = self.of, self.micro_batches
+        routes = of.job.routes
+        for number, route in enumerate(routes):
+            micros = slice(number * m // len(routes), (number + 1) * m // len(routes))
+            one, one_chunk = np.array(route[:-1], dtype=np.int64).reshape(-1, 2).T
+            other, other_chunk = np.array(route[1:], dtype=np.int64).reshape(-1, 2).T
+            lags = np.zeros((len(one), 1))
+            if not of.blocking_sends:
+                for hop, (here, there) in enumerate(
+                    zip(one.tolist(), other.tolist(), strict=True)
+                ):
+                    lags[hop] = of.boundary_s[crossed(here, there)] if here != there else 0.0
+            for way in (FORWARD, BACKWARD):
+                before, after = (one, one_chunk), (other, other_chunk)
+                if way == BACKWARD:
+                    before, after = after, before
                 self.edge(
-                    self.last[stage - 1, FORWARD], self.first[stage, FORWARD], lags[stage - 1]
+                    self.last[before[0], way, before[1], micros],
+                    self.first[after[0], way, after[1], micros],
+                    lags * (of.forward_messages if way == FORWARD else 1),
                 )
-            if stage < last:
-                self.edge(self.last[stage + 1, BACKWARD], self.first[stage, BACKWARD], lags[stage])
-        if last and self.chunks > 1:
-            self.edge(self.last[last, FORWARD, :-1], self.first[0, FORWARD, 1:], lags[last])
-            self.edge(self.last[0, BACKWARD, 1:], self.first[last, BACKWARD, :-1], lags[last])
 
     def step_end(self, stage: int, last_reduce: int | None, barrier: int) -> Floats:
         """Reduction, finish, optimizer and gather that follow the passes; their part seconds.
 
-        Clipping needs the norm over all stages, hence the barrier before the optimizer.
+        Clipping needs the norm over all stages, hence the barrier before the optimizer; where
+        stages do not wait for each other, updates are taken back if it turns out too large.
         """
         of, sharing = self.of, self.of.sharing
         program = of.workload.stages[stage]
@@ -362,15 +389,16 @@ class _Build:
         finish = append(program.finish)
         if last_reduce is not None:
             self.then(last_reduce, finish)
-        self.then(finish, barrier)
         optimizer = append(program.optimizer, PART_INDEX[OPTIMIZER])
-        self.then(barrier, optimizer)
+        if not self.schedule.unsynchronised:
+            self.then(finish, barrier)
+            self.then(barrier, optimizer)
         if sharing.gathers and not sharing.gather_beside:
             append(gather_parameters(program.parameters, of.transfer))
         return parts
 
     def all_edges(self) -> tuple[Ints, Ints, Floats]:
-        single = np.array(self.single_edges, dtype=np.int64)
+        single = np.array(self.single_edges, dtype=np.int64).reshape(-1, 2)
         self.edges.append((single[:, 0], single[:, 1], np.zeros(len(single))))
         before, after, lags = zip(*self.edges, strict=True)
         return np.concatenate(before), np.concatenate(after), np.concatenate(lags)
@@ -401,6 +429,16 @@ class _Build:
         mains = np.arange(self.stages) * STREAMS_PER_RANK + COMPUTE_STREAM
         side[mains] = mains - COMPUTE_STREAM + DATA_PARALLEL_STREAM
         return side
+
+
+def _ends_of(passes: np.ndarray, chunk: Ints, *, last: bool) -> np.ndarray:
+    """The first, or the last, of some passes of each chunk."""
+    found = np.zeros_like(passes)
+    places = np.flatnonzero(passes)
+    if last:
+        places = places[::-1]
+    found[places[np.unique(chunk[places], return_index=True)[1]]] = True
+    return found
 
 
 def _with_parameters(own: Ints, segments: tuple[Segment, ...]) -> list[tuple[int, Segment]]:

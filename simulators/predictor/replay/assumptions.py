@@ -5,9 +5,13 @@ from __future__ import annotations
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model, Moe
-from trainscout.simulators.predictor.replay.passes import COPY_EFFICIENCY
+from trainscout.simulators.predictor.replay.host_memory import (
+    COPY_EFFICIENCY,
+    UPDATE_EFFICIENCY,
+)
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -37,6 +41,8 @@ def assumptions_of(
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job.framework, host_share))
+    if recipe.optimizer_offload:
+        stated.append(_host_optimizer(job))
     if job.attention != job.framework.attention:
         stated.append(
             f"attention is unfused: {job.gpu.name} has no {job.framework.attention} kernels"
@@ -48,6 +54,11 @@ def assumptions_of(
         stated.append(
             f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
             "timings of their training are published"
+        )
+    if job.model.diffusion is not None:
+        stated.append(
+            "latents and encoded texts come with the data; no published step holds modulation and "
+            "cross attention"
         )
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
@@ -81,11 +92,20 @@ def _measured_collectives(cluster: Cluster) -> str:
     return stated
 
 
+def _host_optimizer(job: Job) -> str:
+    host = HostShare.of(job.gpu, job.cluster)
+    gigabytes = UPDATE_EFFICIENCY * host.memory_bytes_per_s / 1e9
+    return (
+        f"the host's CPU updates {job.recipe.optimizer_offload}% of the parameters at "
+        f"{gigabytes:.3g} GB/s of its memory a GPU, ranks being bound to cores of their own"
+    )
+
+
 def _copies(job: Job, host_share: float) -> str:
     gigabytes = COPY_EFFICIENCY * job.gpu.host_bytes_per_s / 1e9
     return (
-        f"copies of activations to the host run at {gigabytes:.3g} GB/s beside the passes, and "
-        f"its memory holds them: {host_share:.0%} of the step waits for these or its launches"
+        f"copies of activations to the host run at {gigabytes:.3g} GB/s beside the passes: "
+        f"{host_share:.0%} of the step waits for these or its launches"
     )
 
 

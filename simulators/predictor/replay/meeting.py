@@ -91,9 +91,10 @@ def meeting(
     count = unhurried.simulated_micro_batches
     budget_s = math.inf if of.choice.budget_s is None else of.choice.budget_s
     network = congestion.model.network
-    played = play_together(made.activities, network, of.settings, budget_s)
+    settings = of.whole_step_settings
+    played = play_together(made.activities, network, settings, budget_s)
     left_s = max(1.0, budget_s - played.cpu_s)
-    apart = play_together(made.activities, network, of.settings, left_s, apart=True)
+    apart = play_together(made.activities, network, settings, left_s, apart=True)
     start_s, end_s = alone(made.activities)
     priced = replay_step(job, _assembler(job, workload, Congestion(job, of), calibration).assemble)
     late_s = _late_s(job, made, played, end_s, unhurried)

@@ -11,10 +11,11 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.engine import Floats, Ints
 from trainscout.simulators.predictor.replay.pass_timeline import PASS_KINDS, PassTimeline
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.passes import PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Workload
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporary")
-_PASSES = [PASS_KINDS.index("forward"), PASS_KINDS.index("backward")]
+_PASSES = [PASS_KINDS.index(name) for name in PASS_NAMES]
 
 
 @dataclass(frozen=True)

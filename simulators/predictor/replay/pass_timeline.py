@@ -18,18 +18,22 @@ from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times, r
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.workload.data_parallel import GATHER
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, HostSync
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    INPUT_GRADIENT,
+    PASS_NAMES,
+)
 from trainscout.simulators.predictor.workload.program import Chunk
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.replay.prices import Pricer
 
-PASS_KINDS = ("forward", "backward", "send", "gather", "reduce", "finish", "optimizer")
+PASS_KINDS = (*PASS_NAMES, "send", "gather", "reduce", "finish", "optimizer")
 LANES = ("compute", "data_parallel")
 COMPUTE_LANE, DATA_PARALLEL_LANE = range(2)
 # What belongs to no micro-batch or chunk.
 NONE = -1
-_DIRECTIONS = {FORWARD: "forward", BACKWARD: "backward"}
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,8 @@ def _compute_rows(step: StepProgram, times: Times, stage: int) -> Iterator[_Row]
         if sent_s:
             # The last thing its task does; what slows the task down slows it too.
             done -= (end - float(times.start[task])) * sent_s / float(program.tasks.work[task])
-        again_s = recomputed[number] if way == BACKWARD else 0.0
-        kind = _DIRECTIONS[way]
+        again_s = recomputed[number] if way in (BACKWARD, INPUT_GRADIENT) else 0.0
+        kind = PASS_NAMES[way]
         yield _row(stage, COMPUTE_LANE, kind, start, done, number, int(micro), again_s)
         if sent_s:
             yield _row(stage, COMPUTE_LANE, "send", done, end, number, int(micro))

@@ -1,4 +1,4 @@
-"""Seconds of whole passes: one chunk, one micro-batch, one direction; and their segments."""
+"""Seconds of whole passes: one chunk, one micro-batch, one kind; and their segments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.host_memory import copy_s
 from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.passes import (
+    FORWARD,
+    WEIGHT_GRADIENT,
+    backward_block,
+    pass_blocks,
+)
 from trainscout.simulators.predictor.workload.program import Chunk
-from trainscout.simulators.predictor.workload.schedule import FORWARD
 
 
 @dataclass(frozen=True)
@@ -72,16 +77,6 @@ def sum_blocks(
     )
 
 
-# Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
-# some 24 (PCIe), and nothing is published for links between chips.
-COPY_EFFICIENCY = 0.85
-
-
-def copy_s(copied_bytes: int, gpu: Gpu) -> float:
-    """Seconds that copying to the host's memory takes, or back."""
-    return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
-
-
 def _waits_s(blocks: Sequence[tuple[PricedBlock, int]]) -> float:
     """Waits for the host inside blocks."""
     return sum(float(block.part_s[PART_INDEX[HOST]]) * count for block, count in blocks)
@@ -127,15 +122,14 @@ class PassPricer:
 
         Transformer Engine spreads them evenly over the pass and waits for what is left.
         """
-        if not chunk.copied_bytes:
+        if not chunk.copied_bytes or direction == WEIGHT_GRADIENT:
             return 0.0
         alone_s = sum_blocks(self._blocks(chunk, direction)).seconds
         return max(0.0, copy_s(chunk.copied_bytes, self.pricer.gpu) - alone_s)
 
     def _blocks(self, chunk: Chunk, direction: int) -> list[tuple[PricedBlock, int]]:
-        if direction == FORWARD:
-            return [(self.pricer.block(run.forward), run.count) for run in chunk.runs]
-        return [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
+        blocks = pass_blocks(chunk, direction)
+        return [(self.pricer.block(block), count) for block, count in blocks]
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
         both = [run for run in chunk.runs if direction == FORWARD or not run.reference]
@@ -154,7 +148,9 @@ class PassPricer:
             groups = [group[::-1] for group in groups[::-1]]
         blocks = [
             tuple(
-                pieces[index].forward if direction == FORWARD else pieces[index].backward
+                pieces[index].forward
+                if direction == FORWARD
+                else backward_block(pieces[index].backward, direction)
                 for index in group
             )
             for group in groups

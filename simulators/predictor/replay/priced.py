@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Convolution,
     Gemm,
     GroupedGemm,
+    HostUpdate,
     Kernel,
     SendRecv,
     Streaming,
@@ -64,7 +65,7 @@ PART_INDEX = {name: index for index, name in enumerate(PARTS)}
 EVIDENCE = tuple(Evidence)
 KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
 COMMUNICATIONS = (Collective, SendRecv)
-DeviceOp = Kernel | Collective | SendRecv
+DeviceOp = Kernel | Collective | SendRecv | HostUpdate
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class PricedOp:
         """The place in ``PARTS`` of its time alone."""
         if isinstance(self.op, Collective | SendRecv):
             return PART_INDEX[COMMUNICATION[self.op.communicator]]
+        if isinstance(self.op, HostUpdate):
+            return PART_INDEX[OPTIMIZER]
         return PART_INDEX[COMPUTE]
 
     @functools.cached_property

@@ -20,7 +20,9 @@ from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
+from trainscout.simulators.predictor.replay.host_memory import update_s
 from trainscout.simulators.predictor.replay.priced import (
     COMMUNICATIONS,
     COMPUTE,
@@ -49,6 +51,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Gemm,
     GroupedGemm,
     HostSync,
+    HostUpdate,
     Kernel,
     Op,
     SendRecv,
@@ -100,6 +103,7 @@ class Pricer:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
+        self.host = HostShare.of(gpu, cluster)
         self._measured = measured
         self.congestion = congestion
         self.factors = factors
@@ -180,6 +184,8 @@ class Pricer:
                 priced.append(known[op])
             elif isinstance(op, COMMUNICATIONS):
                 priced.append(self._communication(op))
+            elif isinstance(op, HostUpdate):
+                priced.append(PricedOp(op, update_s(op, self.host), Evidence.ESTIMATED))
         return priced
 
     def price_ahead(self, blocks: Iterable[Block]) -> None:
@@ -361,7 +367,7 @@ def slowdowns_beside(groups: Sequence[BesideGroup], gpu: Gpu) -> list[tuple[floa
 def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
     """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
     seconds, limited = [0.0] * len(KERNEL_CLASSES), [0.0] * len(KERNEL_CLASSES)
-    for priced in kernels:
+    for priced in (each for each in kernels if not isinstance(each.op, HostUpdate)):
         seconds[priced.kernel_class] += priced.seconds
         limited[priced.kernel_class] += priced.seconds * priced.memory_bound
     return np.array((seconds, limited))
@@ -381,7 +387,7 @@ def _kind_of(op: DeviceOp) -> str:
         return f"attention {op.pass_}"
     if isinstance(op, Convolution):
         return f"{op.dtype} convolution"
-    return op.kind
+    return "optimizer on the host" if isinstance(op, HostUpdate) else op.kind
 
 
 def _add_group(

@@ -177,7 +177,7 @@ def _predict(
 
 def _stage_parts(step: Step, stage: int) -> np.ndarray:
     """Seconds by part of one stage's compute stream; they sum to the step time."""
-    passes = step.program.pass_part_s[stage].sum(axis=(0, 1))
+    passes = step.program.pass_part_s[stage]
     parts: np.ndarray = (
         passes * step.micro_batches + step.program.end_part_s[stage] + step.idle_part_s[stage]
     )

@@ -10,11 +10,12 @@ no steady period is found, more micro-batches are simulated, in the end all of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES, Schedule
 from trainscout.simulators.predictor.replay.assemble import Program
 from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Times, run
 from trainscout.simulators.predictor.replay.priced import (
@@ -62,8 +63,8 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
     unit = stages if chunks > 1 else 1
     # At least the first and the last pass, which meet data-parallel communication.
     warmup = max(1, warmup_passes(job.schedule, 0, stages, chunks, total))
-    if full or job.schedule == "gpipe":
-        return _simulate(assemble, total)
+    if full or job.schedule != "1f1b":
+        return _simulate(assemble, total, SCHEDULES[job.schedule])
     period = 2 * chunks * unit
     # Warm-up, cool-down and as much again for the start to settle; then the window to check
     # and the one before it to compare with.
@@ -80,7 +81,7 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
         if left_over == 0:
             return _read(program, times, total, count, steady)
         count += left_over
-    return _simulate(assemble, total)
+    return _simulate(assemble, total, SCHEDULES[job.schedule])
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,27 @@ def _memory(warmup: int, period: int) -> int:
     return max(2 * warmup, period)
 
 
-def _simulate(assemble: Callable[[int], Program], total: int) -> Step:
+def _simulate(assemble: Callable[[int], Program], total: int, schedule: Schedule) -> Step:
     program = assemble(total)
-    return _read(program, run(program.tasks), total, total, None)
+    times = run(program.tasks)
+    step = _read(program, times, total, total, None)
+    if not schedule.unsynchronised:
+        return step
+    # Every stage begins the next step when it has ended this one, all equally much later.
+    apart_s = max(_span_s(program, times, stage) for stage in range(len(program.compute_tasks)))
+    for tasks, idle in zip(program.compute_tasks, step.idle_part_s, strict=True):
+        # What comes before a stage's first pass is the step before it.
+        sent_s = min(float(times.start[tasks[0]]), float(program.lag[tasks[0]]))
+        idle[PART_INDEX["pp_communication"]] -= sent_s
+        idle[PART_INDEX[BUBBLE]] += sent_s + apart_s - step.step_time_s
+    return replace(step, step_time_s=apart_s)
+
+
+def _span_s(program: Program, times: Times, stage: int) -> float:
+    """From when a stage begins to when it ends."""
+    tasks = program.tasks
+    own = tasks.stream_rank[tasks.task_streams] == stage
+    return float(times.end[own].max() - times.start[own].min())
 
 
 def _find_steady(program: Program, times: Times, unit: int, warmup: int) -> Steady | None:

@@ -29,6 +29,7 @@ from trainscout.simulators.predictor.network.collectives.transfers import split,
 from trainscout.simulators.predictor.network.together import Activities, Message
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology import find_routes
+from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
@@ -37,7 +38,8 @@ from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import groups_beside, slowdowns_beside
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 # Bytes for which a message's time on an unshared network is taken; it is in proportion to them.
 _UNIT_BYTES = 1e9
@@ -114,7 +116,6 @@ class _Build:
         self.gangs: dict[tuple[Pattern, str, int], list[_Gang]] = {}
         self.sends: dict[tuple[int, int, int], _Gang] = {}
         self.pieces_of: dict[tuple[Hashable, ...], list[_Piece]] = {}
-        self.directions: dict[int, int] = {}
         # Activities that stand for the beginning and the end of each task of each lane.
         shape = (len(self.took), self.lanes)
         self.first = np.full(shape, -1, dtype=np.int64)
@@ -155,23 +156,20 @@ class _Build:
             starts = self.program.pass_start[stage]
             passes = self.program.pass_tasks[stage]
             stops = np.append(starts[1:], passes)
-            count = len(starts) // (2 * recipe.vpp)
+            count = self.program.micro_batches
             order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, count)
             for (direction, chunk, _), start, stop in zip(
                 order.T.tolist(), starts.tolist(), stops.tolist(), strict=True
             ):
-                self.directions[int(tasks[stop - 1])] = direction
                 whole = of.workload.stages[stage].chunks[chunk]
                 sent_s = of.sent_s(stage, chunk, direction)
                 to = (stage + 1 if direction == FORWARD else stage - 1) % self.stages
-                crossed = (stage if direction == FORWARD else stage - 1) % self.stages
-                send = (to, crossed) if sent_s else None
+                send = (to, crossed(stage, to)) if sent_s else None
                 if stop - start == 1:
-                    runs = whole.runs if direction == FORWARD else whole.runs[::-1]
                     blocks = [
-                        run.forward if direction == FORWARD else run.backward
-                        for run in runs
-                        for _ in range(run.count)
+                        block
+                        for block, times in pass_blocks(whole, direction)
+                        for _ in range(times)
                     ]
                     yield int(tasks[start]), (blocks, sent_s, send)
                     continue
@@ -385,12 +383,12 @@ class _Build:
         return self.congestion.least_s(op, True, group, self.job.network, price)
 
     def _send(
-        self, stage: int, to: int, crossed: int, lane: int, seconds: float
+        self, stage: int, to: int, boundary_of: int, lane: int, seconds: float
     ) -> tuple[int, int]:
         """A transfer between stages: the sending, then what gathers it on arrival."""
-        boundary = self.of.boundaries[crossed]
+        boundary = self.of.boundaries[boundary_of]
         gang = self._sending(stage, to, lane)
-        if gang.made is None or not boundary_crosses_domain(self.job)[crossed]:
+        if gang.made is None or not boundary_crosses_domain(self.job)[boundary_of]:
             node = self.add(seconds)
             return node, node
         piece = _Piece(boundary.price.seconds, boundary.sent, boundary.price)
@@ -439,10 +437,8 @@ class _Build:
                 self._then(one, other)
                 continue
             here, there = int(stage_of[one]), int(stage_of[other])
-            # Forward crosses the boundary after a stage; backward the one before it.
-            crossed = here if self.directions[one] == FORWARD else there
             for lane in range(self.lanes):
-                first, last = self._send(here, there, crossed, lane, lag)
+                first, last = self._send(here, there, crossed(here, there), lane, lag)
                 self.edges += [
                     (int(self.last[one, lane]), first),
                     (last, int(self.first[other, lane])),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.engine import Ints, Times, run
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
@@ -40,12 +41,11 @@ from trainscout.simulators.predictor.workload.ir import (
     HostSync,
     SendRecv,
 )
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES, pass_blocks
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 if TYPE_CHECKING:
     pass
-
-_DIRECTIONS = ("forward", "backward")
 
 
 def unroll(step: StepProgram) -> Timeline:
@@ -201,7 +201,8 @@ class _Unroll:
                 self.edges += [(row, copied, 0.0) for row in ends]
                 ends = [copied]
             if task.sent_s:
-                sent = self.boundary(stage, task.direction)
+                step = 1 if task.direction == FORWARD else -1
+                sent = self.boundary(stage, (stage + step) % self.stages)
                 send = self.add(sent, task.sent_s, NEUTRAL_KIND, stage, PIPELINE, task.micro_batch)
                 self.edges += [(row, send, 0.0) for row in ends]
                 ends = [send]
@@ -253,16 +254,15 @@ class _Unroll:
             ]
         return self.priced[block.digest]
 
-    def boundary(self, stage: int, direction: int) -> int:
+    def boundary(self, stage: int, to: int) -> int:
         """The operation that sends from a stage to its neighbour."""
-        # Backward, the boundary before a stage is crossed; before the first lies the last entry.
-        number = stage if direction == FORWARD else (stage - 1) % self.stages
+        number = crossed(stage, to)
         if number not in self.boundaries:
-            crossed = self.step.assembler.boundaries[number]
-            price = crossed.price
+            passed = self.step.assembler.boundaries[number]
+            price = passed.price
             self.boundaries[number] = len(self.operations)
             self.operations.append(
-                PricedOp(crossed.sent, crossed.seconds, price.evidence, communication=price)
+                PricedOp(passed.sent, passed.seconds, price.evidence, communication=price)
             )
         return self.boundaries[number]
 
@@ -280,13 +280,10 @@ class _Unroll:
             whole = self.step.workload.stages[stage].chunks[chunk]
             sent_s = self.step.assembler.sent_s(stage, chunk, direction)
             copied_s = self.step.assembler.passes.copies_left_s(whole, direction)
-            number = self.new_pass(_DIRECTIONS[direction], stage, chunk, micro)
+            number = self.new_pass(PASS_NAMES[direction], stage, chunk, micro)
             if stop - start == 1:
-                runs = whole.runs if direction == FORWARD else whole.runs[::-1]
                 blocks = [
-                    run.forward if direction == FORWARD else run.backward
-                    for run in runs
-                    for _ in range(run.count)
+                    block for block, count in pass_blocks(whole, direction) for _ in range(count)
                 ]
                 ends_s = (copied_s, sent_s)
                 yield _Task(int(tasks[start]), blocks, number, micro, direction, chunk, *ends_s)
@@ -342,9 +339,7 @@ class _Unroll:
             if self.rows[exits[0]][2] == PIPELINE:
                 self.sends.append((exits[0], there))
             else:
-                number = self.block_passes[self.rows[exits[0]][4]]
-                direction = _DIRECTIONS.index(self.passes[number][0])
-                operation = self.boundary(here, direction)
+                operation = self.boundary(here, there)
                 self.beside.append(_Beside(operation, here, there, exits, entries, lag))
 
     def run(self) -> Timeline:

@@ -164,7 +164,12 @@ class ResidualTable:
 
 def doublings_of(recipe: Recipe) -> tuple[float, ...]:
     """Logarithms to base two of a recipe's degrees."""
-    return tuple(float(np.log2(getattr(recipe, name))) for name in DEGREES)
+    return tuple(_log2(getattr(recipe, name)) for name in DEGREES)
+
+
+@functools.cache
+def _log2(degree: int) -> float:
+    return float(np.log2(degree))
 
 
 def numbered(labels: Sequence[str]) -> NDArray[np.int64]:

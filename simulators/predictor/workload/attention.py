@@ -29,11 +29,11 @@ _TILE = 128
 
 def attention_parts(shard: Shard, attention: AttentionMixer = WHOLE) -> list[Part]:
     """The parts of one attention sub-layer, from the projections to the output projection."""
-    project = _mla_projection(shard) if shard.model.mla else _projection(shard, attention)
+    project = _mla_projection(shard) if shard.model.mla else projection(shard, attention)
     if attention.index is not None:
-        return [*project, *index_parts(shard, attention.index), _output(shard)]
+        return [*project, *index_parts(shard, attention.index), output(shard)]
     gate = [_gate(shard)] if attention.gated else []
-    return [*project, _core(shard, attention), *gate, _output(shard)]
+    return [*project, core(shard, attention), *gate, output(shard)]
 
 
 def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
@@ -51,7 +51,7 @@ def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
     return shard.heads * width, shard.kv_heads * width, shard.kv_heads * width
 
 
-def _projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
+def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     model = shard.model
     queries = shard.heads * (2 if attention.gated else 1)
     width = (queries + 2 * shard.kv_heads) * model.qk_head_dim
@@ -143,15 +143,20 @@ def _mla_projection(shard: Shard) -> list[Part]:
     )
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
     projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
+    # One by one (as recorded from Megatron-Core 0.16): the angles, their cosine and sine in 16
+    # bits, the half turn, two products and their sum, of Q and of K; then what both are joined of.
+    launches = (2, 2) if shard.fused_latent_rope else (28, 22)
+    if not shard.fused_latent_rope:
+        rope_bytes = 6 * rope_bytes + 2 * (q + k)
     rope: list[Op] = [
-        Streaming("rope_fwd", "elementwise", rope_bytes, launches=2),
+        Streaming("rope_fwd", "elementwise", rope_bytes, launches=launches[0]),
         # The projection's rows hold K's first part and V by turns; both are written apart, K with
         # its rotary part, which all heads share.
         Streaming("kv_assemble", "memcpy", projected + k + v),
     ]
     unrope: list[Op] = [
         Streaming("kv_split", "memcpy", projected + k + v),
-        Streaming("rope_bwd", "elementwise", rope_bytes, launches=2),
+        Streaming("rope_bwd", "elementwise", rope_bytes, launches=launches[1]),
     ]
     parts.append(
         Part(
@@ -179,7 +184,7 @@ def _gate(shard: Shard) -> Part:
     )
 
 
-def _core(shard: Shard, attention: AttentionMixer) -> Part:
+def core(shard: Shard, attention: AttentionMixer) -> Part:
     return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard, attention)
 
 
@@ -200,7 +205,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
             q // shard.element_bytes,
             shard.element_bytes,
             shard.dtype,
-            lambda step, pass_: _piece(each, kv_heads, step, pass_),
+            lambda step, pass_: _piece(each, attention, kv_heads, step, pass_),
         )
     elif shard.cp == 1 and not attention.is_whole:
         forward, backward = (
@@ -208,7 +213,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
             for pass_ in ("fwd", "bwd")
         )
     else:
-        forward, backward = _around_ring(each, kv_heads, k + v)
+        forward, backward = _around_ring(each, attention, kv_heads, k + v)
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if shard.copies_attention_output:
@@ -242,11 +247,13 @@ def _attention(
     )
 
 
-def _around_ring(shard: Shard, kv_heads: int, exchanged: int) -> tuple[list[Op], list[Op]]:
+def _around_ring(
+    shard: Shard, attention: AttentionMixer, kv_heads: int, exchanged: int
+) -> tuple[list[Op], list[Op]]:
     """Every rank's keys and values visit every other rank.
 
     With the causal triangle balanced over ranks: one causal piece on the local keys, then
-    cp - 1 half-filled pieces while the next keys travel.
+    cp - 1 half-filled pieces while the next keys travel. Without, all pieces are full.
     """
     forward: list[Op] = []
     backward: list[Op] = []
@@ -254,15 +261,20 @@ def _around_ring(shard: Shard, kv_heads: int, exchanged: int) -> tuple[list[Op],
         if step < shard.cp - 1:
             forward.append(SendRecv("kv_exchange", exchanged, "cp", overlaps=1))
             backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", overlaps=1))
-        forward.append(_piece(shard, kv_heads, step, "fwd"))
-        backward.append(_piece(shard, kv_heads, step, "bwd"))
+        forward.append(_piece(shard, attention, kv_heads, step, "fwd"))
+        backward.append(_piece(shard, attention, kv_heads, step, "bwd"))
     return forward, backward
 
 
-def _piece(shard: Shard, kv_heads: int, step: int, pass_: str) -> Attention:
-    """Attention to the keys of one rank: a causal triangle of one's own, half of others'."""
-    lengths = shard.sequence, shard.sequence if step == 0 else shard.sequence // 2
-    return _attention(shard, shard.heads, kv_heads, lengths, step == 0, pass_)
+def _piece(
+    shard: Shard, attention: AttentionMixer, kv_heads: int, step: int, pass_: str
+) -> Attention:
+    """Attention to the keys of one rank: a causal triangle of one's own, half of others'; all of
+    them where it is not causal."""
+    halved = step > 0 and attention.causal
+    lengths = shard.sequence, shard.sequence // 2 if halved else shard.sequence
+    own = step == 0 and attention.causal
+    return _attention(shard, shard.heads, kv_heads, lengths, own, pass_)
 
 
 def _limited(
@@ -361,7 +373,7 @@ def _unfused_core(shard: Shard) -> Part:
     )
 
 
-def _output(shard: Shard) -> Part:
+def output(shard: Shard) -> Part:
     model = shard.model
     width = shard.heads * model.v_head_dim
     forward, backward = linear(

@@ -5,7 +5,18 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.elementwise import logged_losses, loss_ops
+from trainscout.simulators.predictor.workload.diffusion import (
+    first_diffusion_parts,
+    last_diffusion_parts,
+)
+from trainscout.simulators.predictor.workload.elementwise import (
+    DIVERGENCE_BACKWARD,
+    DIVERGENCE_FORWARD,
+    DIVERGENCE_KEPT,
+    divergence_ops,
+    logged_losses,
+    loss_ops,
+)
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
@@ -20,6 +31,8 @@ def first_blocks(shard: Shard) -> tuple[Block, Block]:
 
 
 def first_parts(shard: Shard) -> list[Part]:
+    if shard.model.diffusion is not None:
+        return first_diffusion_parts(shard)
     return [*tower_parts(shard), _embedding(shard)]
 
 
@@ -79,6 +92,8 @@ def head_parts(shard: Shard) -> list[Part]:
     tensor-parallel group: three all-reduces of one fp32 value per token (Megatron-LM).
     """
     model, size = shard.model, shard.element_bytes
+    if model.diffusion is not None:
+        return last_diffusion_parts(shard)
     vocab = model.padded_vocab_size(shard.tp) // shard.tp
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8.
@@ -87,47 +102,55 @@ def head_parts(shard: Shard) -> list[Part]:
         head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )
     per_token = shard.tokens * 4
-    loss_forward, loss_backward = loss_ops(shard, logits)
+    full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
+    keep = size if shard.trains else 0
+    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
+    if shard.loss == "none":
+        peak = logits * size + (full * size if shard.sp else 0)
+        return [final, Part(tuple(forward), (), forward_peak_bytes=peak)]
+    teaches = shard.loss == "divergence"
+    loss_forward, loss_backward = divergence_ops(logits) if teaches else loss_ops(shard, logits)
     if shard.tp > 1:
+        once = ("max", "sum") if teaches else ("max", "target", "sum")
+        sums = (*once, "teacher_max", "teacher_sum", "divergence") if teaches else once
         loss_forward += [
-            Collective(f"loss_{what}", "all_reduce", per_token, "tp", "fp32")
-            for what in ("max", "target", "sum")
+            Collective(f"loss_{what}", "all_reduce", per_token, "tp", "fp32") for what in sums
         ]
-    kept, beside = _loss_bytes(shard.cross_entropy, size)
+    kept, before, behind = _loss_bytes(shard, size)
     # The gradient of the logits meets the gathered input, the input's gradient before and after
     # it is scattered, and the weight's gradient where the GEMM does not add it to another.
-    full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
     projection = (2 * full + local if shard.sp else full) * size
     if shard.trains and not shard.fused_wgrad:
         projection += vocab * model.hidden_size * size
-    held = 0 if shard.cross_entropy == "in_place" else logits * size
+    held = 0 if shard.cross_entropy == "in_place" and not teaches else logits * size
     loss = Part(
         (*forward, *loss_forward),
         (*loss_backward, *backward, *logged_losses(shard, logits)),
         (Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),),
-        forward_peak_bytes=logits * beside + (full * size if shard.sp else 0),
-        backward_peak_bytes=max(logits * beside, held + projection - max(0, kept - size) * logits),
+        forward_peak_bytes=logits * before + (full * size if shard.sp else 0),
+        backward_peak_bytes=max(logits * behind, held + projection - max(0, kept - size) * logits),
     )
-    keep = size if shard.trains else 0
-    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
     return [final, loss]
 
 
-def _loss_bytes(cross_entropy: str, size: int) -> tuple[int, int]:
-    """Bytes per logit that the loss keeps, and that both passes hold at once beside them.
+def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
+    """Bytes per logit that the loss keeps, and that either pass holds at once beside them.
 
     ``in_place``: the 16-bit logits, which become their gradient. ``compiled``: the logits, and
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
     gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
     gradients of both its output and its input.
     """
-    return {
+    if shard.loss == "divergence":
+        return DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD
+    kept, beside = {
         "in_place": (size, 0),
         "compiled": (size, size),
         "fp32": (4, size),
         "copies": (4, size + 4),
         "eager": (4, 8),
-    }[cross_entropy]
+    }[shard.cross_entropy]
+    return kept, beside, beside
 
 
 def _in_bf16(shard: Shard) -> Shard:

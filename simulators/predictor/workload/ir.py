@@ -140,6 +140,18 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
+class HostUpdate:
+    """The host's CPU updates parameters: ``gradient_bytes`` come to its memory, of which it reads
+    and writes ``host_bytes``, ``parameter_bytes`` go back. ``pipelined``: all three at once."""
+
+    name: str
+    gradient_bytes: int
+    host_bytes: int
+    parameter_bytes: int
+    pipelined: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One NCCL call. ``bytes`` is NCCL's size: the larger of one rank's total send and receive.
 
@@ -201,7 +213,7 @@ def is_estimated(op: object) -> bool:
 # What transformers consist of, and what else traced models may.
 TransformerKernel = Gemm | GroupedGemm | Attention | Streaming
 Kernel = TransformerKernel | Convolution
-Op = Kernel | Collective | SendRecv | HostSync | Alloc | Free
+Op = Kernel | Collective | SendRecv | HostUpdate | HostSync | Alloc | Free
 
 
 class Digest:

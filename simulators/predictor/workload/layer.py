@@ -14,6 +14,10 @@ from trainscout.simulators.predictor.workload.adapters import (
     column_input_bytes,
     latent_bytes,
 )
+from trainscout.simulators.predictor.workload.diffusion import (
+    diffusion_layer_parameters,
+    diffusion_layer_parts,
+)
 from trainscout.simulators.predictor.workload.ir import Alloc, Block
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part
@@ -70,6 +74,8 @@ def layer_name(layer: Layer) -> str:
 
 def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     """One layer's parameters on one rank, its adapters' beside them."""
+    if shard.model.diffusion is not None:
+        return diffusion_layer_parameters(shard, layer)
     parameters = layer_parameters(shard, layer).as_trained(shard)
     if shard.lora is None:
         return parameters
@@ -83,6 +89,8 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
     model, parts = shard.model, list[Part]()
+    if model.diffusion is not None:
+        return diffusion_layer_parts(shard, layer)
     mixer = model.mixer(layer)
     if mixer is not None:
         parts += mixer_parts(shard, mixer)

@@ -13,6 +13,10 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.diffusion import (
+    first_diffusion_parameters,
+    last_diffusion_parameters,
+)
 from trainscout.simulators.predictor.workload.ends import (
     embedding_blocks,
     first_blocks,
@@ -58,15 +62,14 @@ class ChunkShape:
 
 def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
     """The stages of a valid job, from wherever their chunks come."""
-    recipe = job.recipe
     made: dict[ChunkShape, Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
+    firsts, lasts = zip(*((route[0], route[-1]) for route in job.routes), strict=True)
     for stage, layers in enumerate(layers_by_stage(job)):
         keys = []
         for index, (start, stop) in enumerate(layers):
-            first = stage == 0 and index == 0
-            last = stage == recipe.pp - 1 and index == recipe.vpp - 1
+            first, last = (stage, index) in firsts, (stage, index) in lasts
             counts, recomputed = (
                 job.model.layers_of_each(start, stop),
                 job.recomputed_layers(stage),
@@ -76,7 +79,7 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
                 made[shape] = chunk_of(shape)
             keys.append(shape)
         # Tied embeddings live on both ends and their gradients are summed.
-        shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
+        shares = shares_embedding(job, stage)
         content = (*keys, shares)
         if content not in finished:
             chunks = tuple(made[key] for key in keys)
@@ -100,14 +103,19 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
     ``c`` of stage ``s - 1`` (Narayanan et al. 2021, figure 4).
     """
     recipe = job.recipe
-    ranges: list[list[tuple[int, int]]] = [[] for _ in range(recipe.pp)]
-    start = 0
-    for chunk in range(recipe.vpp):
-        for stage in range(recipe.pp):
+    ranges = [[(0, 0)] * recipe.vpp for _ in range(recipe.pp)]
+    for route in job.routes:
+        start = 0
+        for stage, chunk in route:
             count = job.layers_per_chunk[stage][chunk]
-            ranges[stage].append((start, start + count))
+            ranges[stage][chunk] = (start, start + count)
             start += count
     return ranges
+
+
+def shares_embedding(job: Job, stage: int) -> bool:
+    """Whether a stage sums the gradient of tied embeddings with the model's other end."""
+    return job.model.tied_embeddings and not job.ends_meet and stage in (0, job.recipe.pp - 1)
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class ChunkMode:
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
     used. The activations of the first ``offloaded`` layers leave the GPU. A ``reference`` passes
-    each micro-batch forward behind the last chunk.
+    each micro-batch forward, too.
     """
 
     recompute: str
@@ -134,7 +142,7 @@ class ChunkMode:
         return cls(
             recipe.recompute,
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
-            recipe.pp == 1 and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
+            job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             recipe.offloaded_layers,
             Reference.of(job),
@@ -146,7 +154,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     """One model chunk: its layers, those of a kind together, between the ends it holds."""
     runs: list[Run] = []
     if shape.first:
-        held = embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
+        held = _first_parameters(shard)
         runs.append(Run(*first_blocks(shard), 1, held))
     left, copied = mode.offloaded, 0
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
@@ -162,16 +170,29 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
             runs.append(Run(*blocks, number - away, parameters))
     if shape.last:
         runs += _mtp_modules(shard, mode)
-        shares = shard.model.tied_embeddings and mode.single_stage
-        head = head_parameters(shard, owns_weight=not shares).as_trained(shard)
-        runs.append(Run(*head_blocks(shard), 1, head))
+        runs.append(Run(*head_blocks(shard), 1, _last_parameters(shard, mode)))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_beside(run) for run in runs]
-    if shape.last and mode.reference is not None:
-        runs += reference_runs(mode.reference)
+    if mode.reference is not None:
+        ends = {"first": shape.first, "last": shape.last}
+        frozen = reference_runs(mode.reference, shape.layers, **ends)
+        runs = [*frozen, *runs] if mode.reference.leads else [*runs, *frozen]
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     return Chunk(tuple(runs), copied)
+
+
+def _first_parameters(shard: Shard) -> LocalParameters:
+    if shard.model.diffusion is not None:
+        return first_diffusion_parameters(shard)
+    return embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
+
+
+def _last_parameters(shard: Shard, mode: ChunkMode) -> LocalParameters:
+    if shard.model.diffusion is not None:
+        return last_diffusion_parameters(shard)
+    shares = shard.model.tied_embeddings and mode.single_stage
+    return head_parameters(shard, owns_weight=not shares).as_trained(shard)
 
 
 def layer_runs(model: Model, mode: str, shape: ChunkShape) -> Iterator[tuple[Layer, str, int]]:

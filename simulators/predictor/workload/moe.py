@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.workload.adapters import (
     input_bytes,
     is_adapted,
 )
-from trainscout.simulators.predictor.workload.elementwise import activation_ops, clamped_inputs
+from trainscout.simulators.predictor.workload.elementwise import activation_ops
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Collective,
@@ -34,6 +34,7 @@ from trainscout.simulators.predictor.workload.ir import (
 from trainscout.simulators.predictor.workload.linear import (
     accumulation,
     bias_grad,
+    linear,
     separate_accumulation,
 )
 from trainscout.simulators.predictor.workload.mlp import mlp_part
@@ -131,9 +132,39 @@ def moe_parts(shard: Shard) -> list[Part]:
     moe = shard.model.moe
     assert moe is not None
     parts = [_router(shard), _counts(shard), _experts(shard)]
+    if moe.latent_size is not None:
+        into, out = (
+            (shard.model.hidden_size, moe.latent_size),
+            (moe.latent_size, shard.model.hidden_size),
+        )
+        parts.insert(2, _projection(shard, "latent_in", *into))
+        parts.append(_projection(shard, "latent_out", *out))
     if moe.shared_ffn_hidden_size:
         parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
     return parts
+
+
+def _travelling(shard: Shard) -> int:
+    """Width of a token on its way to experts."""
+    moe = shard.model.moe
+    assert moe is not None
+    return moe.latent_size or shard.model.hidden_size
+
+
+def _projection(shard: Shard, name: str, inputs: int, outputs: int) -> Part:
+    """Between a token's width and the one that it travels in, whole on every rank."""
+    tokens, size = shard.local_tokens, shard.element_bytes
+    forward, backward = linear(shard, name, tokens, inputs, outputs)
+    # The router, too, reads what goes in; what comes out of experts nobody else keeps.
+    kept = int(tokens * inputs * input_bytes(shard, name, shard.linear_input_bytes))
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        (Alloc(f"{name}_input", kept),),
+        forward_peak_bytes=tokens * outputs * size,
+        backward_peak_bytes=tokens * (inputs + outputs) * size,
+        module="moe",
+    )
 
 
 def _router(shard: Shard) -> Part:
@@ -197,7 +228,7 @@ def _experts(shard: Shard) -> Part:
     rows_in = _busiest(shard, rows_out * shard.etp)
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
-    hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
+    hidden, width = _travelling(shard), moe.ffn_hidden_size // shard.etp
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
     kept = shard.linear_input_bytes
@@ -244,7 +275,6 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_input", inputs),
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
             Alloc("expert_activation", activations),
-            *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             # Where an expert's activation applies its weight, nothing else needs its output.
             *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),
@@ -343,7 +373,7 @@ def _reached(destinations: int, shard: Shard) -> float:
 
 def _received_once(shard: Shard) -> int:
     """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
-    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
     return _busiest(shard, round(size * _reached(shard.ep, shard)))
 
 
@@ -353,7 +383,7 @@ def _sent_once(shard: Shard) -> int:
     Inside a domain a copy is passed on over NVLink while others arrive (DeepEP), so the network
     between domains decides.
     """
-    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
     destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
     return _busiest(shard, round(size * _reached(destinations, shard)))
 
@@ -361,7 +391,7 @@ def _sent_once(shard: Shard) -> int:
 def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
     """Every rank of the etp x ep group gathers all tokens and keeps those of its experts."""
     ops: list[Op] = []
-    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
     if shard.ep * shard.etp > 1:
         gathered = size * shard.ep * shard.etp
         ops.append(Collective(f"dispatch{suffix}", "all_gather", gathered, "etp_ep", shard.dtype))
@@ -371,7 +401,7 @@ def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
 
 def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
     ops: list[Op] = [Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)]
-    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
     if shard.ep * shard.etp > 1:
         gathered = size * shard.ep * shard.etp
         ops.append(
@@ -389,7 +419,7 @@ def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], l
     """
     if not shard.model.linear_bias:
         return [], []
-    outputs, size = rows * shard.model.hidden_size, shard.element_bytes
+    outputs, size = rows * _travelling(shard), shard.element_bytes
     written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
     return (
         [Streaming("expert_bias", "elementwise", outputs * written, launches=4)],

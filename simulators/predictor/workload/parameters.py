@@ -89,7 +89,9 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         moe = model.moe
         assert moe is not None
         dense += h * moe.num_experts
-        per_expert = _mlp(shard, moe.ffn_hidden_size // shard.etp)
+        if moe.latent_size is not None:
+            dense += 2 * h * moe.latent_size
+        per_expert = _mlp(shard, moe.ffn_hidden_size // shard.etp, moe.latent_size)
         expert = per_expert * (moe.num_experts // shard.ep)
         if moe.shared_ffn_hidden_size:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
@@ -139,9 +141,9 @@ def _delta(shard: Shard, delta: DeltaNet) -> int:
     return count // shard.tp + shared
 
 
-def _mlp(shard: Shard, local: int) -> int:
+def _mlp(shard: Shard, local: int, outer: int | None = None) -> int:
     """An MLP of ``local`` inner width on this rank; the second bias is whole on every rank."""
-    model, h = shard.model, shard.model.hidden_size
+    model, h = shard.model, outer or shard.model.hidden_size
     columns = local * (2 if model.gated_mlp else 1)
     bias = columns + h if model.linear_bias else 0
     return h * columns + local * h + bias

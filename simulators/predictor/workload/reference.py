@@ -1,9 +1,11 @@
-"""A frozen model that passes each micro-batch forward, behind the one that is trained.
+"""A frozen model that passes each micro-batch forward, beside the one that is trained.
 
 DPO's reference is the model as it was, and runs after it (TRL's ``DPOTrainer``). Under LoRA it is
 the frozen weights without their adapters: the same ones, gathered again where they are sharded.
 The head ends in the log-probabilities of the targets; what DPO does with one number for each
-sequence is left out.
+sequence is left out. A teacher runs first, and its head ends in logits. Through a pipeline either
+goes in the same passes, stage by stage: a chunk holds layers of both, and the hidden states of
+both travel in one message (ModelOpt's distillation).
 """
 
 from __future__ import annotations
@@ -30,21 +32,35 @@ from trainscout.simulators.predictor.workload.tower import tower_parameters
 
 @dataclass(frozen=True)
 class Reference:
-    """The frozen model as one rank has it; ``borrows`` the weights of the one that is trained."""
+    """The frozen model as one rank has it.
+
+    ``borrows`` the weights of the one that is trained. ``leads``: it runs before that. ``layers``
+    of each of its kinds are in every chunk; None: as many as the chunk has of the trained one's.
+    """
 
     shard: Shard
-    borrows: bool
+    borrows: bool = False
+    leads: bool = False
+    layers: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, job: Job) -> Reference | None:
         if job.reference is None:
             return None
-        return cls(Shard.of(job.reference), job.training.lora is not None)
+        shard = Shard.of(job.reference)
+        if job.training.distillation is None:
+            return cls(shard, borrows=job.training.lora is not None)
+        model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
+        each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
+        return cls(replace(shard, loss="none"), leads=True, layers=tuple(each))
 
 
 @functools.lru_cache(maxsize=1024)
-def reference_runs(reference: Reference) -> tuple[Run, ...]:
-    """Its whole forward pass, layers of a kind together; backward blocks are empty."""
+def reference_runs(
+    reference: Reference, own_layers: tuple[int, ...], *, first: bool, last: bool
+) -> tuple[Run, ...]:
+    """Its forward pass of a chunk with ``own_layers`` of the trained model's, layers of a kind
+    together; backward blocks are empty."""
     shard = reference.shard
     model = shard.model
 
@@ -57,20 +73,21 @@ def reference_runs(reference: Reference) -> tuple[Run, ...]:
         held = parameters.frozen
         return Run(forward, empty, count, held, reference=True, borrows=reference.borrows)
 
-    first = embedding_parameters(shard) + tower_parameters(shard)
-    layers = zip(model.layer_kinds, model.layers_of_each(0, model.num_layers), strict=True)
-    head = head_parameters(shard, owns_weight=not model.tied_embeddings)
-    return (
-        run("reference_embedding", first_parts(shard), 1, first),
-        *(
-            run(
-                f"reference_{layer_name(layer)}",
-                layer_parts(layer_shard(shard, layer), layer),
-                count,
-                layer_parameters(shard, layer),
-            )
-            for layer, count in layers
-            if count
-        ),
-        run("reference_head", head_parts(shard), 1, head),
-    )
+    layers = zip(model.layer_kinds, reference.layers or own_layers, strict=True)
+    runs = [
+        run(
+            f"reference_{layer_name(layer)}",
+            layer_parts(layer_shard(shard, layer), layer),
+            count,
+            layer_parameters(shard, layer),
+        )
+        for layer, count in layers
+        if count
+    ]
+    if first:
+        held = embedding_parameters(shard) + tower_parameters(shard)
+        runs.insert(0, run("reference_embedding", first_parts(shard), 1, held))
+    if last:
+        head = head_parameters(shard, owns_weight=not (model.tied_embeddings and first))
+        runs.append(run("reference_head", head_parts(shard), 1, head))
+    return tuple(runs)

@@ -1,6 +1,6 @@
 """Pipeline schedules: in which order a stage runs its forward and backward passes.
 
-Each order is an integer array of shape (3, n): pass (0 forward, 1 backward), model chunk,
+Each order is an integer array of shape (3, n): kind of pass (``workload.passes``), model chunk,
 micro-batch; one column per pass, in execution order.
 """
 
@@ -11,7 +11,16 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-FORWARD, BACKWARD = 0, 1
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.split_schedules import (
+    Pass,
+    behind_1f1b,
+    both_ways,
+    controlled_v,
+    zero_bubble_v,
+)
+
 Order = NDArray[np.int64]
 
 
@@ -20,11 +29,17 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
     """The order of one stage.
 
     Args:
-        schedule: ``gpipe`` (breadth-first when ``chunks`` > 1) or ``1f1b`` (then interleaved).
+        schedule: ``gpipe`` (breadth-first when ``chunks`` > 1), ``1f1b`` (then interleaved), or
+            one that splits the backward pass.
         stage: 0-based pipeline stage of ``stages``.
         chunks: model chunks per stage (virtual pipeline stages).
         micro_batches: micro-batches per step; a multiple of ``stages`` when interleaved.
     """
+    if SCHEDULES[schedule].splits_backward:
+        passes = _split_order(schedule, stage, stages, chunks, micro_batches)
+        split = np.array(passes, dtype=np.int64).T
+        split.setflags(write=False)
+        return split
     total = chunks * micro_batches
     group = micro_batches_in_turn(schedule, stages, micro_batches)
     forward = _passes(FORWARD, group, chunks, micro_batches)
@@ -38,6 +53,43 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
     order[:, warmup + 2 * steady :] = backward[:, steady:]
     order.setflags(write=False)
     return order
+
+
+def _split_order(
+    schedule: str, stage: int, stages: int, chunks: int, micro_batches: int
+) -> list[Pass]:
+    if schedule == "zb-v":
+        return zero_bubble_v(stage, stages, micro_batches)
+    if schedule == "dualpipe-v":
+        return both_ways(stage, stages, micro_batches)
+    if schedule == "dualpipe":
+        return _mirrored(stage, stages, micro_batches)
+    if SCHEDULES[schedule].v_shaped:
+        return _controlled_v(schedule, stages, micro_batches)[stage]
+    forward, backward = (
+        [(way, int(chunk), int(micro)) for way, chunk, micro in passes.T]
+        for way in (FORWARD, BACKWARD)
+        for passes in (_passes(way, stages, chunks, micro_batches),)
+    )
+    total, behind = chunks * micro_batches, stages - stage - 1
+    if schedule == "zb-h2":
+        return list(behind_1f1b(forward, backward, min(total, 2 * behind), 2 * stage))
+    warmup = min(total, behind + (chunks - 1) * stages)
+    return list(behind_1f1b(forward, backward, warmup, stage))
+
+
+_controlled_v = functools.lru_cache(maxsize=64)(controlled_v)
+
+
+def _mirrored(stage: int, stages: int, micro_batches: int) -> list[Pass]:
+    """DualPipe: the second half of the stages is the first seen from the other end, and the second
+    half of the micro-batches runs the other way."""
+    mirrored, half = stage >= stages // 2, micro_batches // 2
+    seen = stages - 1 - stage if mirrored else stage
+    return [
+        (kind, chunk ^ mirrored, micro + half * (chunk ^ mirrored))
+        for kind, chunk, micro in both_ways(seen, stages // 2, half)
+    ]
 
 
 def warmup_passes(schedule: str, stage: int, stages: int, chunks: int, micro_batches: int) -> int:

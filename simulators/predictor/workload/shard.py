@@ -26,6 +26,7 @@ class Shard:
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
     is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
+    ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, or ``none``.
     """
 
     model: Model
@@ -50,6 +51,7 @@ class Shard:
     hadamard: bool
     attention: str
     fused_router: bool
+    fused_latent_rope: bool
     fused_experts: bool
     fusion: str
     fused_norm: bool
@@ -63,6 +65,7 @@ class Shard:
     recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
+    loss: str
     cross_entropy: str
     logged_losses: int
     overlap_tp_gradients: bool
@@ -95,6 +98,7 @@ class Shard:
             hadamard=job.training.nvfp4_hadamard,
             attention=job.attention,
             fused_router=job.framework.fused_router,
+            fused_latent_rope=job.framework.fused_latent_rope,
             fused_experts=job.framework.fused_experts,
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,
@@ -112,6 +116,7 @@ class Shard:
             recompute_stops_early=job.framework.recompute_stops_early,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
+            loss="next" if job.training.distillation is None else "divergence",
             cross_entropy=job.framework.cross_entropy,
             logged_losses=job.framework.logged_losses,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,
@@ -143,7 +148,7 @@ class Shard:
     @property
     def is_quantised(self) -> bool:
         """Whether linear layers multiply in 8 or 4 bits."""
-        return self.linear_dtype in ("fp8", "fp8_block", "mxfp8", "fp4")
+        return self.linear_dtype in ("fp8", "fp8_block", "fp4")
 
     @property
     def dtype(self) -> str:

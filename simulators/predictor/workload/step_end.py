@@ -6,11 +6,18 @@ import math
 
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
 )
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Block,
+    Collective,
+    HostUpdate,
+    Op,
+    Streaming,
+)
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
 # Two norms and four projections of a Llama layer. Copying one rank's share of one of them is a
@@ -22,6 +29,16 @@ LAUNCHES_OF_A_SHARD = 2
 MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
 
 
+# What the host's memory moves a parameter: gradient, master and both moments are read and all but
+# the gradient written, in fp32; then it is cast to 16 bits. ZeRO-Offload also takes the gradients'
+# norm there, and clips them.
+_HOST_UPDATE_BYTES = 28 + 6
+_HOST_CLIP_BYTES = 12
+# fp32 master, moments and gradient; ZeRO-Offload adds the 16-bit parameters that travel back.
+_HOST_STATES_BYTES = 16
+_HOST_COPY_BYTES = 2
+
+
 def owned_parameters(parameters: LocalParameters, job: Job) -> int:
     """Parameters whose optimizer state this rank keeps."""
     if job.recipe.zero_stage == 0:
@@ -30,6 +47,19 @@ def owned_parameters(parameters: LocalParameters, job: Job) -> int:
     dense = -(-parameters.dense // (job.dp // copies * job.recipe.cp))
     expert = -(-parameters.expert // (job.expert_dp // copies)) if parameters.expert else 0
     return dense + expert
+
+
+def host_parameters(owned: int, job: Job) -> int:
+    """Of a rank's own parameters those that the host updates."""
+    return owned * job.recipe.optimizer_offload // 100
+
+
+def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
+    """What of a rank's optimizer lies in the host's memory."""
+    size = _HOST_STATES_BYTES
+    if job.framework.host_optimizer == "serial":
+        size += _HOST_COPY_BYTES
+    return host_parameters(owned_parameters(parameters, job), job) * size
 
 
 def master_bytes(job: Job) -> int:
@@ -67,6 +97,9 @@ def finish_block(
             )
         )
     owned = owned_parameters(parameters, job)
+    if SCHEDULES[job.schedule].both_ways and trains:
+        # Mirrored stages hold the same two parts of the model, and sum what each has of them.
+        ops.append(Collective("copies", "all_reduce", owned * size, "embedding", "fp32"))
     ops.append(Streaming("grad_norm", "reduce", owned * size, launches=4))
     if recipe.tp * recipe.pp > 1:
         ops.append(Collective("grad_norm_sum", "all_reduce", 4, "model", "fp32"))
@@ -83,19 +116,27 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     """
     size = gradient_bytes_per_parameter(job)
     owned = owned_parameters(parameters, job)
-    # From ZeRO 2 on, what outlives a micro-batch is the shard.
-    held = owned if job.recipe.zero_stage >= 2 else parameters.total
+    away = host_parameters(owned, job)
+    serial = job.framework.host_optimizer == "serial"
+    # From ZeRO 2 on, what outlives a micro-batch is the shard, which ZeRO-Offload has on the host.
+    held = owned - away if job.recipe.zero_stage >= 2 else parameters.total
     weight = master_bytes(job) or parameter_bytes(job)
     moments = MOMENT_BYTES[job.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
     if 0 < master_bytes(job) < 4:
         copy *= 2
     update = size + 2 * (weight + moments) + copy
-    ops = [
-        Streaming("clip_grads", "elementwise", 2 * owned * size),
-        Streaming("update", "optimizer", owned * update, launches=4),
+    clipped = owned - away if serial else owned
+    ops: list[Op] = [
+        Streaming("clip_grads", "elementwise", 2 * clipped * size),
+        Streaming("update", "optimizer", (owned - away) * update, launches=4),
         Streaming("zero_grads", "memcpy", held * size, launches=2),
     ]
+    if away:
+        moved = away * (_HOST_UPDATE_BYTES + (_HOST_CLIP_BYTES if serial else 0))
+        # ZeRO-Offload's gradients have left beside the backward pass.
+        gradients = 0 if serial else 4 * away
+        ops.insert(1, HostUpdate("host_update", gradients, moved, 2 * away, not serial))
     if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1 and num_layers:
         shards = job.dp * num_layers * TENSORS_OF_A_LAYER
         moved = 2 * parameter_bytes(job) * parameters.total

@@ -10,9 +10,15 @@ from pathlib import Path
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
-from trainscout.simulators.predictor.question.errors import require_positive
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.virtual_cluster.execution.step import HOSTS
+
+NETWORKS = ("whitebox", "flow")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,6 +54,13 @@ def run(given: argparse.Namespace) -> str:
         require_positive("--model-flops", given.model_flops)
     catalogue = load_catalogue()
     cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    require_choice("--network", given.network, NETWORKS)
+    if given.topology is not None and given.network != "flow":
+        problem = "is not looked at with --network whitebox"
+        raise InputError("--topology", given.topology, problem, "--network flow")
+    switches = None
+    if given.network == "flow":
+        switches = catalogue.topologies.chosen("--topology", given.topology or "rail_optimised")
     framework = UNDECLARED
     if given.framework:
         framework = catalogue.frameworks.chosen("--framework", given.framework)
@@ -63,6 +76,7 @@ def run(given: argparse.Namespace) -> str:
         allocator=None if given.alloc_conf is None else AllocatorSettings.parse(given.alloc_conf),
         model_flops=given.model_flops,
         rules=None if given.rules is None else read_rules(given.rules),
+        switches=switches,
     )
     if given.json is not None:
         write_output("--json", given.json, json.dumps(to_dict(step), indent=1) + "\n")
@@ -113,6 +127,16 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
         type=Path,
         metavar="FILE",
         help="Python with a function edges(operations): dependencies of your own",
+    )
+    parser.add_argument(
+        "--network",
+        default="whitebox",
+        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
+    )
+    parser.add_argument(
+        "--topology",
+        metavar="NAME",
+        help="switches of --network flow, in conf/topology (default rail_optimised)",
     )
     parser.add_argument(
         "--measured-kernels", type=Path, metavar="PATH", help="your own table of kernels"

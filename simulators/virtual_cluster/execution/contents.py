@@ -39,7 +39,8 @@ class Priced:
 
     ``seconds``: on the device, alone. ``kind``: row of ``slowdown``. ``evidence_s``, shape (n, 3):
     seconds priced as measured, fitted, estimated. ``flops``: of matrix products, attention and
-    convolutions. ``estimated``: names of what only an estimate stands for.
+    convolutions. ``estimated``: names of what only an estimate stands for. ``algorithm``: NCCL's
+    choice for communication, else empty.
     """
 
     seconds: Floats
@@ -48,6 +49,7 @@ class Priced:
     flops: Floats
     estimated: tuple[frozenset[str], ...]
     slowdown: Floats
+    algorithm: tuple[str, ...]
 
 
 class Contents:
@@ -93,6 +95,7 @@ class Contents:
         seconds, kind = np.zeros(count), np.full(count, NEUTRAL_KIND, dtype=np.int64)
         evidence_s, flops = np.zeros((count, len(EVIDENCE))), np.zeros(count)
         estimated: list[frozenset[str]] = []
+        algorithm = [""] * count
         kinds = Kinds()
         computes: set[int] = set()
         for number, item in enumerate(self.items):
@@ -109,6 +112,7 @@ class Contents:
                 price = priced[0].communication
                 assert price is not None
                 seconds[number] = price.seconds
+                algorithm[number] = price.algorithm
                 if price.seconds:
                     kind[number] = kinds.communication(price.channels, price.wire_bytes_per_s)
             names = set()
@@ -121,7 +125,22 @@ class Contents:
         slowdown = kinds.slowdowns(pricer.gpu)
         rows = np.array(sorted(computes), dtype=np.int64)
         slowdown[np.ix_(rows, rows)] = SHARED_GPU
-        return Priced(seconds, kind, evidence_s, flops, tuple(estimated), slowdown)
+        names_of = tuple(estimated)
+        return Priced(seconds, kind, evidence_s, flops, names_of, slowdown, tuple(algorithm))
+
+    def latency_s(self, pricer: Pricer) -> Floats:
+        """Of communication, what a few bytes take; 0 for all else. Shape (n,)."""
+        wires = [number for number, item in enumerate(self.items) if not isinstance(item, Lowered)]
+        ops = tuple(
+            dataclasses.replace(item, bytes=1)
+            for item in self.items
+            if not isinstance(item, Lowered)
+        )
+        latency_s = np.zeros(len(self.items))
+        if ops:
+            found = pricer.operations(Block("few bytes", ops))
+            latency_s[wires] = [each.seconds for each in found]
+        return latency_s
 
 
 def on_gpu(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:

@@ -8,7 +8,7 @@ receiver's class, as the same event of its trace.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.replay.priced import PART_INDEX
@@ -51,8 +51,15 @@ class JobRendezvous:
     cluster: Cluster
     program: Program
     contents: Contents
+    # Whether transfers are to share links: then prices are those of one that shares none.
+    shares_links: bool = False
     communicators: dict[str, ir.Communicator] = field(default_factory=dict)
     _table: RendezvousTable[int] = field(default_factory=lambda: RendezvousTable(checked=True))
+    # By the task of a communication that shares links, the ranks of every one it stands for.
+    ends: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    _ends_known: dict[tuple[int, str, tuple[str, int] | None], tuple[tuple[int, ...], ...]] = (
+        field(default_factory=dict)
+    )
     # By the task of a collective, the communicator it is priced on.
     _priced_on: dict[int, str] = field(default_factory=dict)
     _keys: dict[tuple[Family, tuple[int, ...]], int] = field(default_factory=dict)
@@ -73,6 +80,8 @@ class JobRendezvous:
         classes = tuple(sorted({self.job.class_of_rank[member] for member in members}))
         key = self._keys.setdefault((family, classes), len(self._keys))
         communicator = communicator_of(f"group {key}", members, self.cluster)
+        if self.shares_links:
+            communicator = replace(communicator, siblings=1)
         return GroupOf(key, PART_INDEX[part_of(family.description)], classes, communicator)
 
     def groups_of(self, rank: int) -> list[ir.Communicator]:
@@ -84,11 +93,11 @@ class JobRendezvous:
         group = self.group(rank, event.group)
         if isinstance(event, Collective):
             key: Hashable = (group.key, event.sequence)
-            return self._arrive(key, rank, group.classes, event, group, group.communicator)
+            return self._arrive(key, rank, group.classes, event, rank, group.communicator)
         end = (rank, event.group, event.peer)
         key = (*(self._receiver(end) if event.kind == "send" else end), event.sequence)
         between = group.communicator if self._crosses(end) else inside(group.communicator)
-        return self._arrive(key, event.kind, ("send", "recv"), event, group, between)
+        return self._arrive(key, event.kind, ("send", "recv"), event, rank, between)
 
     def _arrive(
         self,
@@ -96,13 +105,15 @@ class JobRendezvous:
         who: Hashable,
         members: tuple[Hashable, ...],
         event: Collective | PointToPoint,
-        group: GroupOf,
+        rank: int,
         communicator: ir.Communicator,
     ) -> int:
         call = Call.of(event)
 
         def task() -> int:
-            made = self.program.task(WIRE, group.part)
+            made = self.program.task(WIRE, self.group(rank, event.group).part)
+            if self.shares_links:
+                self.ends[made] = self._ends(rank, event)
             self.communicators.setdefault(communicator.name, communicator)
             if call.kind == SEND_RECV:
                 self._price(made, call, communicator.name)
@@ -111,6 +122,24 @@ class JobRendezvous:
             return made
 
         return self._table.arrive(key, who, call, members, task).task
+
+    def _ends(self, rank: int, event: Collective | PointToPoint) -> tuple[tuple[int, ...], ...]:
+        """Between whom a communication of a played rank goes, and of all that it stands for."""
+        name = event.group
+        peer = (event.kind, event.peer) if isinstance(event, PointToPoint) else None
+        if (known := self._ends_known.get((rank, name, peer))) is not None:
+            return known
+        found: dict[tuple[int, ...], None] = {}
+        for each in self.job.ranks_of_class(rank):
+            members = self.job.group(each, name)
+            if isinstance(event, PointToPoint):
+                own = self.job.group(rank, name)
+                offset = own.index(event.peer) - own.index(rank)
+                other = members[(members.index(each) + offset) % len(members)]
+                members = (each, other) if event.kind == "send" else (other, each)
+            found[members] = None
+        ends = self._ends_known[rank, name, peer] = tuple(found)
+        return ends
 
     def price_collectives(self) -> None:
         """Once all members have come, and the largest call of each collective is known."""

@@ -12,22 +12,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainscout.simulators.predictor.network.topology import SwitchFabric, build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.replay.engine import run
+from trainscout.simulators.predictor.replay.engine import Floats, run
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.answer import TracedStep, answer
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played
-from trainscout.simulators.virtual_cluster.execution.contents import Contents
+from trainscout.simulators.virtual_cluster.execution.contents import Contents, Priced
 from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue
-from trainscout.simulators.virtual_cluster.execution.program import Program
+from trainscout.simulators.virtual_cluster.execution.program import NO_CONTENT, Program
 from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
 from trainscout.simulators.virtual_cluster.execution.rules import Rules, add_rules
 from trainscout.simulators.virtual_cluster.execution.shares import Replay
+from trainscout.simulators.virtual_cluster.execution.sharing import (
+    SETTLED,
+    SharedTimes,
+    Wire,
+    run_shared,
+)
 from trainscout.simulators.virtual_cluster.execution.window import windows
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
@@ -52,6 +60,7 @@ def replay_ranks(
     allocator: AllocatorSettings | None = None,
     model_flops: float | None = None,
     rules: Rules | None = None,
+    switches: SwitchFabric | None = None,
 ) -> TracedStep:
     """Predict one step of a job from the traces of all its ranks, or of some of each class.
 
@@ -68,6 +77,7 @@ def replay_ranks(
         allocator: settings of PyTorch's allocator, by default as the framework has them.
         model_flops: of one step of the whole job, for the MFU.
         rules: dependencies besides those of the traces (``execution.rules``).
+        switches: whose links all communication shares; None: none slows another.
 
     Raises:
         InputError: as ``collate``, ``windows`` and ``lower_events``; for a job that does not fit
@@ -85,7 +95,11 @@ def replay_ranks(
     cpu = host == "traced" and _has_gaps(job.traces.values())
     cost = HostCost.of(framework, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
-    rendezvous = JobRendezvous(job, cluster, program, contents)
+    if switches is not None:
+        network = build_network(cluster, gpu, switches)
+        # What oversubscription costs the links say.
+        cluster = dataclasses.replace(cluster, oversubscription=1.0)
+    rendezvous = JobRendezvous(job, cluster, program, contents, switches is not None)
     issued: dict[int, Issued] = {}
     for place, (rank, trace) in enumerate(job.traces.items()):
         window = windowed[rank]
@@ -99,8 +113,14 @@ def replay_ranks(
     pricer = Pricer(gpu, cluster, framework, rendezvous.communicators, factors, measured)
     priced = contents.price(pricer)
     tasks = program.freeze(priced)
+    shared = None
     try:
-        times = run(tasks)
+        if switches is None:
+            times = run(tasks)
+        else:
+            wires = _wires(rendezvous, priced, contents.latency_s(pricer))
+            shared = run_shared(tasks, wires, network)
+            times = shared.times
     except RuntimeError as error:
         problem = "; ".join(map(str, job.order_problems[:1])) or str(error)
         if added and not job.order_problems:
@@ -117,8 +137,34 @@ def replay_ranks(
         allocator=allocator
         or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
-        assumptions=_assumptions(job, gpu, framework, cost, rendezvous, added),
+        assumptions=(
+            *_assumptions(job, gpu, framework, cost, rendezvous, added),
+            *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
+        ),
     )
+
+
+def _wires(rendezvous: JobRendezvous, priced: Priced, latency_s: Floats) -> list[Wire]:
+    """All communication of a program, as what shares links."""
+    found = []
+    for task, ends in rendezvous.ends.items():
+        content = rendezvous.program.content[task]
+        if content != NO_CONTENT:
+            op = rendezvous.contents.items[content]
+            kind = op.kind if isinstance(op, Collective) else "send_recv"
+            latency = float(latency_s[content])
+            found.append(Wire(task, kind, priced.algorithm[content], latency, ends))
+    return found
+
+
+def _of_sharing(shared: SharedTimes, switches: SwitchFabric) -> str:
+    """What sharing links came to, in words."""
+    words = f"communication shares the links of {switches.name}: "
+    words += f"{shared.flows:,} flows, what is traced {shared.times.end.max() * 1e3:,.2f} ms, "
+    words += f"{shared.alone_s * 1e3:,.2f} ms where nothing is shared"
+    if shared.moved > SETTLED:
+        words += f"; after {shared.rounds} rounds ends still move by {shared.moved:.1%}"
+    return words
 
 
 def used_part(cluster: Cluster, world_size: int) -> Cluster:

@@ -1,8 +1,7 @@
 """Transfers as flows that share a cluster's links, max-min fairly.
 
 What a transfer takes alone is the white-box price's to say; the links say how transfers slow each
-other. A transfer becomes flows between its members after its latency, of such sizes that alone
-they take exactly the rest of its price: a protocol that reaches 80 % of a link holds all of it.
+other. A transfer becomes flows between its members after its latency (``walk.flow_patterns``).
 
 The engine runs ahead: every transfer in flight is played to its end as if nothing else came. When
 another starts, it goes back to that time (Phantora's rollback), and ends that were announced move.
@@ -14,42 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from trainscout.simulators.predictor.network.collectives.patterns import (
-    OF_NCCL,
-    by_node,
-    send,
-)
-from trainscout.simulators.predictor.network.collectives.patterns import pattern as network_pattern
-from trainscout.simulators.predictor.network.collectives.transfers import (
-    Transfers,
-    split,
-    transfers,
-)
-from trainscout.simulators.predictor.network.flow import FlowEngine
-from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
+from trainscout.simulators.predictor.network.topology import Network
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
 from trainscout.simulators.virtual_cluster.live.network import Ends
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.tasks import Transfer
+from trainscout.simulators.virtual_cluster.walk.flow_patterns import FlowPattern, FlowPatterns
 
 _FORGET_EVERY = 64
-# Whose flows are not those of any ring.
-_OWN_KINDS = ("all_reduce", "all_to_all", "send_recv")
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    """Flows of one kind of transfer among given ranks: routes and relative sizes, shape (n,).
-
-    ``alone_s``: when the last has arrived, nothing else being sent and sizes being bytes.
-    """
-
-    routes: Routes
-    shares: NDArray[np.float64]
-    alone_s: float
 
 
 @dataclass(slots=True)
@@ -70,11 +41,10 @@ class FlowNetwork:
     """
 
     def __init__(self, network: Network, representation: Representation) -> None:
-        self._network = network
+        self._patterns = FlowPatterns(network)
         self._who = representation
         self._copies: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
-        self._engine = self._new_engine()
-        self._patterns: dict[tuple[str, str, tuple[int, ...]], _Pattern] = {}
+        self._engine = self._patterns.new_engine()
         self._flying: dict[Transfer, _Flying] = {}
         self._of_flow: dict[int, Transfer] = {}
         self._starts = 0
@@ -153,42 +123,5 @@ class FlowNetwork:
                 flying.end_ps = ends[transfer] = end_ps
         return ends
 
-    def _pattern(self, transfer: Transfer, ranks: tuple[int, ...]) -> _Pattern:
-        kind, algorithm = transfer.call.kind, OF_NCCL.get(transfer.price.algorithm, "ring")
-        key = (kind if kind in _OWN_KINDS else "ring", algorithm, ranks)
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            flows = split(self._flows(kind, algorithm, ranks), self._network.planes)
-            found = find_routes(self._network, flows.source, flows.destination, flows.label)
-            # The price's latency covers the hops.
-            routes = Routes(found.links, np.zeros(len(flows)))
-            engine = self._new_engine()
-            # Bytes enough for a time that the engine's clock resolves.
-            scale = float(self._network.rate_bytes_per_s.max())
-            engine.add(routes, scale * flows.share)
-            alone_s = float(engine.advance().completion_s.max()) / scale
-            pattern = self._patterns[key] = _Pattern(routes, flows.share, alone_s)
-        return pattern
-
-    def _flows(self, kind: str, algorithm: str, ranks: tuple[int, ...]) -> Transfers:
-        """What each pair of ranks carries of a byte of the transfer, all steps at once.
-
-        Rings and trees are as many as a node has members, each leaving nodes at another's NIC.
-        """
-        if kind == "send_recv":
-            return send(*ranks)
-        members = by_node(ranks, self._network.domain)
-        inside = min(map(len, members))
-        if algorithm == "hierarchical" and inside < max(map(len, members)):
-            algorithm = "ring"
-        known = kind if kind in _OWN_KINDS else "all_gather"
-        made = network_pattern(known, members, algorithm=algorithm, channels=inside)
-        # Channels that join the same two ranks are one flow.
-        ends, of = np.unique(
-            np.stack([made.source, made.destination], axis=1), axis=0, return_inverse=True
-        )
-        shares: NDArray[np.float64] = np.bincount(of.ravel(), made.share).astype(np.float64)
-        return transfers(ends, shares)
-
-    def _new_engine(self) -> FlowEngine:
-        return FlowEngine(self._network.rate_bytes_per_s, self._network.max_hops)
+    def _pattern(self, transfer: Transfer, ranks: tuple[int, ...]) -> FlowPattern:
+        return self._patterns.of(transfer.call.kind, transfer.price.algorithm, ranks)

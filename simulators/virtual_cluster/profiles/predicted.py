@@ -16,10 +16,12 @@ from trainscout.simulators.predictor.workload.ir import (
     Digest,
     Gemm,
     GroupedGemm,
+    HostUpdate,
     SendRecv,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 END = "end"
 PASSES = ("forward", "backward", END)
@@ -45,6 +47,8 @@ def class_of(op: DeviceOp) -> str:
         return "collective"
     if isinstance(op, SendRecv):
         return "point_to_point"
+    if isinstance(op, HostUpdate):
+        return "optimizer"
     return profiled_class(op)
 
 
@@ -86,11 +90,9 @@ def _blocks(step: StepProgram, stage: int) -> Iterator[tuple[Block, str]]:
     chunks = step.workload.stages[stage].chunks
     order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
     for direction, chunk, _ in order.T.tolist():
-        runs = chunks[chunk].runs
-        for run in runs if direction == FORWARD else runs[::-1]:
-            block = run.forward if direction == FORWARD else run.backward
-            for _ in range(run.count):
-                yield block, PASSES[direction]
+        for block, count in pass_blocks(chunks[chunk], direction):
+            for _ in range(count):
+                yield block, PASSES[direction != FORWARD]
     tasks = step.program.tasks
     ends = {id(step.workload.stages[stage].finish), id(step.workload.stages[stage].optimizer)}
     own = [
@@ -121,4 +123,6 @@ def _shape(op: DeviceOp) -> str:
         return f"{op.batch}x{op.in_channels}x{sizes} to {op.out_channels}, {op.pass_}"
     if isinstance(op, Streaming):
         return f"{op.bytes / 2**20:.1f} MiB"
+    if isinstance(op, HostUpdate):
+        return f"{op.host_bytes / 2**20:.1f} MiB of the host's"
     return f"{op.bytes / 2**20:.1f} MiB over {op.communicator}"

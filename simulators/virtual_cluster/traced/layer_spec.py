@@ -106,7 +106,7 @@ def check_traceable(job: Job) -> None:
         problem = "is not traced"
         raise InputError("training.precision", job.precision, problem, _PRECISIONS)
     training = job.training
-    for name in ("lora", "frozen", "packed_lengths", "dpo"):
+    for name in ("lora", "frozen", "packed_lengths", "dpo", "distillation"):
         if getattr(training, name):
             problem = "is not traced: whole training of whole sequences is"
             raise InputError(f"training.{name}", getattr(training, name), problem)

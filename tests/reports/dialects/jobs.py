@@ -77,6 +77,8 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
     if model.moe and not sp:
         etp = 1 if tp > 1 else None
     vpp = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    halved = ["zb-h1", "zb-h2"] if vpp == 1 else ["zb-h1", "zb-v", "v-half", "dualpipe-v"]
+    schedule = draw(st.sampled_from(["1f1b", "1f1b", "gpipe", *halved]))
     zero = draw(st.sampled_from([0, 1, 2, 3])) if pp == 1 else draw(st.sampled_from([0, 1]))
     recompute = draw(st.sampled_from(["none", "none", "selective", "full"]))
     overlap_grad = draw(_FLAG)
@@ -109,7 +111,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
         overlap_param_gather=bool(zero) and overlap_grad and draw(_FLAG),
         tp_comm_overlap=sp and draw(_FLAG),
         overlap_moe_expert_parallel_comm=model.moe is not None and draw(_FLAG),
-        schedule=draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])),
+        schedule=schedule,
         precision=draw(
             st.sampled_from([None, "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32"])
         ),

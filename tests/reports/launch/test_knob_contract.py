@@ -53,7 +53,15 @@ BASES: dict[str, tuple[Any, dict[str, Any]]] = {
 ONE = Framework(
     name="one",
     launch=("megatron_lm", "megatron_bridge"),
-    alternatives=(Framework(name="other", launch=("torchtitan", "deepspeed"), fusion="eager"),),
+    host_optimizer="pipelined",
+    alternatives=(
+        Framework(
+            name="other",
+            launch=("torchtitan", "deepspeed"),
+            fusion="eager",
+            host_optimizer="serial",
+        ),
+    ),
 )
 
 

@@ -22,7 +22,7 @@ from trainscout.reports.dialects import megatron_core
 from trainscout.reports.launch.directory import megatron_launch
 from trainscout.reports.launch.megatron_bridge import launch
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 
 TABLE = Path(__file__).with_name("megatron_bridge_fields.csv")
 
@@ -125,6 +125,19 @@ def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
     plain = launch(make_job(LLAMA)).files["megatron_bridge.py"]
     assert "pretrain(config, forward_step)" in plain
     assert "PRETRAINED" not in plain
+
+
+def test_a_teacher_is_sharded_as_the_student():
+    teacher = replace(LLAMA, name="teacher", num_layers=24)
+    job = make_job(LLAMA, tp=2, pp=2, training={"distillation": Distillation(teacher)})
+    source = launch(job).files["megatron_bridge.py"]
+    compile(source, "megatron_bridge.py", "exec")
+    assert "distill(taught(config))" in source
+    for name in ("distill", "AutoBridge", "convert_to_distillation_provider"):
+        assert f"import {name}\n" in source
+    assert any("TEACHER=" in each for each in launch(job).fill_in)
+    chunked = replace(job, recipe=replace(job.recipe, vpp=2))
+    assert any("training.distillation" in reason for reason in launch(chunked).impossible)
 
 
 @given(jobs())

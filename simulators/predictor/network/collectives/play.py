@@ -14,8 +14,15 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
     split,
 )
+from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.neighbours import Neighbour
-from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
+from trainscout.simulators.predictor.network.topology import (
+    Network,
+    Routes,
+    equal_paths,
+    find_routes,
+)
+from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,
@@ -24,6 +31,8 @@ from trainscout.simulators.predictor.question.errors import (
 
 T = TypeVar("T")
 ENGINES = ("flow", "packet", "hybrid")
+# As the packet engine declares by default.
+MOST_PATHS = 64
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,19 @@ class EngineSettings:
     """Of every connection, each hashed to a path of its own."""
     neighbours: tuple[Neighbour, ...] = ()
     """Jobs that communicate meanwhile."""
+    failures: tuple[Failure, ...] = ()
+    """Links that fail meanwhile."""
+
+    @property
+    def sprays(self) -> bool:
+        """Whether packets of one flow take several paths."""
+        return self.name == "packet" and self.packet.get("routing", "flow") != "flow"
+
+    @property
+    def paths(self) -> int:
+        """How many paths a flow must know: its own, or several to spray or to escape to."""
+        several = self.sprays or self.failures
+        return int(self.packet.get("paths", MOST_PATHS)) if several else 1
 
 
 @dataclass(frozen=True)
@@ -89,17 +111,20 @@ def _played_beside(
     parts = network.planes * settings.queue_pairs
     for whole, size in communications:
         what = split(whole, parts)
-        routes = find_routes(network, what.source, what.destination, what.label)
+        routes, others_of = paths_of(network, what, settings)
         sizes = np.maximum(what.share * size, 1.0)
-        np.add.at(link_bytes, *crossings(routes, sizes))
-        numbers.append(engine.add(routes, sizes, after=what.after + engine.next_flow))
+        sprayed = [routes, *others_of.get("others", [])]
+        for each in sprayed:
+            np.add.at(link_bytes, *crossings(each, sizes / len(sprayed)))
+        after = what.after + engine.next_flow
+        numbers.append(engine.add(routes, sizes, after=after, **others_of))
     most = max(size for _, size in communications)
     others_sent: list[Ints] = []
     for whole in others:
         what = split(whole, parts)
-        routes = find_routes(network, what.source, what.destination, what.label)
+        routes, others_of = paths_of(network, what, settings)
         sizes = np.maximum(what.share * most * more, 1.0)
-        others_sent.append(engine.add(routes, sizes))
+        others_sent.append(engine.add(routes, sizes, **others_of))
     if not others:
         engine.advance()
     # Nobody waits for the others to end.
@@ -120,6 +145,19 @@ def _ends_s(engine: Any, numbers: Sequence[Ints]) -> Floats:
     return np.array([engine.completion_s(each).max() for each in numbers])
 
 
+def paths_of(
+    network: Network, what: Transfers, settings: EngineSettings, first_link: int = 0
+) -> tuple[Routes, dict[str, list[Routes]]]:
+    """The paths of transfers, and as an engine's ``others`` those that their packets may take as
+    well; over a copy of the network whose links begin at ``first_link``."""
+    found = []
+    for turn in range(min(settings.paths, equal_paths(network))):
+        routes = find_routes(network, what.source, what.destination, what.label, turn)
+        links = np.where(routes.links == NO_LINK, NO_LINK, routes.links + first_link)
+        found.append(Routes(links, routes.latency_s))
+    return found[0], {"others": found[1:]} if len(found) > 1 else {}
+
+
 def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> Any:
     """An engine over a network's links, or over ``copies`` of them one after another.
 
@@ -132,18 +170,35 @@ def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> 
 
         return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
     from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-    from trainscout.simulators.predictor.network.packet.settings import Dcqcn, Swift, Timely
+    from trainscout.simulators.predictor.network.packet.failing import FailingEngine
+    from trainscout.simulators.predictor.network.packet.settings import Dcqcn, Hpcc, Swift, Timely
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
     given = dict(settings.packet)
-    for name, cls in (("dcqcn", Dcqcn), ("timely", Timely), ("swift", Swift)):
+    parts = (("dcqcn", Dcqcn), ("timely", Timely), ("swift", Swift), ("hpcc", Hpcc))
+    for name, cls in parts:
         if isinstance(given.get(name), Mapping):
             given[name] = _settings(cls, f"network.packet.{name}", given[name])
+    given["weights"] = tuple(given.get("weights", ()))
     packet = _settings(PacketSettings, "network.packet", given)
+    if settings.failures:
+        first = np.arange(copies) * network.num_links
+        failing = [
+            (each, np.add.outer(first, network.links_named(each.link)).ravel())
+            for each in settings.failures
+        ]
+        return FailingEngine(*links, packet, failing)
     if settings.name == "packet":
         return PacketEngine(*links, packet)
     from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+
+    skippable = PacketSettings()
+    for name in ("routing", "recovery", "class_of", "weights"):
+        value = getattr(packet, name)
+        if value != getattr(skippable, name):
+            problem = "is played packet by packet"
+            raise InputError(f"network.packet.{name}", value, problem, "network=packet")
 
     hybrid = _settings(HybridSettings, "network.hybrid", settings.hybrid)
     return HybridEngine(*links, packet, hybrid)

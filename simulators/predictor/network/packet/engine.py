@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trainscout.simulators.predictor.network.packet import announcing, kernel
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
@@ -14,7 +15,8 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     Ints,
     to_picoseconds,
 )
-from trainscout.simulators.predictor.network.packet.settings import CONGESTION, PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.network.packet.setup import constants
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -24,7 +26,7 @@ _MARKED_BYTES_PER_S = 12.5e9
 
 
 class DroppedPacketError(RuntimeError):
-    """A queue outgrew its switch: what happens then (go-back-N) is not simulated."""
+    """A queue outgrew its switch, and nothing was declared to recover what is lost."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class PortReport:
     """What each port did so far; shape (links,).
 
     ``bytes_sent`` with headers; ``most_queued_bytes`` the deepest its queue was; ``marks`` packets
-    it marked, ``pauses`` how often it was paused and ``paused_s`` how long.
+    it marked, ``pauses`` how often it was paused and ``paused_s`` how long; ``drops`` packets that
+    found no room in it.
     """
 
     bytes_sent: Ints
@@ -49,6 +52,7 @@ class PortReport:
     marks: Ints
     pauses: Ints
     paused_s: Floats
+    drops: Ints
 
 
 class PacketEngine:
@@ -87,23 +91,29 @@ class PacketEngine:
             raise InputError("link.rate", float(rates.min()), "is no rate", "0 or more bytes/s")
         delays = np.broadcast_to(np.asarray(delay_s, dtype=np.float64), rates.shape)
         _require(delays, "link.delay_s")
-        self._rates = rates
+        # A row for each link and traffic class.
+        self._links, classes = len(rates), self.settings.classes
+        self._rates = rates = np.tile(rates, classes)
         with np.errstate(divide="ignore"):
             self._ps_per_byte = t.PICOSECONDS / rates
-        self._ports = t.idle_ports(to_picoseconds(delays))
+        self._ports = t.idle_ports(np.tile(to_picoseconds(delays), classes))
+        weights = self.settings.weights or [1] * classes
+        self._ports[:, t.TURN_COST] = np.repeat(t.WEIGHT_UNIT // np.array(weights), self._links)
         grow = rates / _MARKED_BYTES_PER_S
         self._mark_from = self.settings.dcqcn.mark_from_bytes * grow
         self._mark_all = self.settings.dcqcn.mark_all_bytes * grow
-        self._flows = t.blank(64, t.FLOW_COLUMNS)
+        stamped = self.settings.congestion == "hpcc" or self.settings.recovery == "go_back_n"
+        stamps = t.STAMPS * max_hops * stamped
+        self._flows = t.blank(64, t.FLOW_COLUMNS + stamps)
         self._flow_rates = np.zeros((64, 4))
         self._paths = np.full((64, max_hops), NO_LINK, dtype=np.int64)
         self._ties = t.blank(64, 2)
-        self._packets = np.empty((0, t.PACKET_COLUMNS), dtype=np.int64)
+        self._packets = t.blank(0, t.PACKET_COLUMNS + stamps)
         self._heap = np.zeros((1024, 2), dtype=np.int64)
         self._count = np.zeros(t.COUNTERS, dtype=np.int64)
         self._count[t.FREE_PACKET] = t.NONE
-        self._whole, self._part = _constants(self.settings)
-        self._used = self._tied = self._reported = 0
+        self._whole, self._part = constants(self.settings, self._links)
+        self._used = self._tied = self._reported = self._rows = 0
         self._episodes = t.blank(1, t.EPISODE_COLUMNS)
         self._arrived = t.blank(64, 1)
 
@@ -130,6 +140,8 @@ class PacketEngine:
         *,
         after: ArrayLike | None = None,
         delay_s: ArrayLike = 0.0,
+        others: Sequence[Routes] = (),
+        traffic_class: ArrayLike = 0,
     ) -> Ints:
         """Announce flows; returns their numbers, consecutive from ``next_flow``.
 
@@ -138,10 +150,13 @@ class PacketEngine:
             size_bytes, start_s, delay_s: shape (n,) or one for all; sizes in whole bytes.
             after: pairs (flow, earlier flow), shape (m, 2): the flow, one of these, starts no
                 sooner than ``delay_s`` after the last byte of the earlier one has arrived.
+            others: further paths of the same flows, for packets that are routed one by one and
+                for flows whose link fails; one of other length, or from another port, is not used.
+            traffic_class: shape (n,) or one for all.
 
         Raises:
-            InputError: for sizes, times or links out of range, a start that has been played
-                already, or a wait for a flow that is unknown or not earlier.
+            InputError: for sizes, times, classes or links out of range, a start that has been
+                played already, or a wait for a flow that is unknown or not earlier.
         """
         links = np.atleast_2d(np.asarray(routes.links, dtype=np.int64))
         count = len(links)
@@ -157,14 +172,17 @@ class PacketEngine:
         if count and earliest.min() < self._count[t.NOW]:
             problem = f"was played already (now is {self.now_s:.9f} s)"
             raise InputError("flow.start_s", float(starts.min()), problem, "a later start")
-        self._check_links(links)
+        ways = [links, *(np.atleast_2d(np.asarray(each.links, np.int64)) for each in others)]
+        for way in ways:
+            self._check_links(way)
+        ways = self._of_classes(ways, np.asarray(traffic_class, dtype=np.int64))
         pairs = np.empty((0, 2), dtype=np.int64) if after is None else np.asarray(after)
         pairs = pairs.astype(np.int64).reshape(-1, 2)
         first = self._used
         self._check_pairs(pairs, first, count)
         self._reserve(first + count, self._tied + len(pairs))
         new = slice(first, first + count)
-        self._fill(new, links, sizes, earliest, to_picoseconds(delays))
+        self._fill(new, ways, sizes, earliest, to_picoseconds(delays))
         self._tie(pairs)
         self._used += count
         self._count[t.UNFINISHED] += count
@@ -222,12 +240,21 @@ class PacketEngine:
 
     def port_report(self) -> PortReport:
         """What each port did so far."""
-        most, sent, marks, pauses, paused, _ = self._statistics().T
-        return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS)
+        by_class = self._statistics().reshape(self.settings.classes, self._links, -1)
+        _, sent, marks, pauses, paused, _ = by_class.sum(axis=0).T
+        most = by_class[:, :, 0].max(axis=0)
+        drops = self._ports[:, t.DROPS].reshape(-1, self._links).sum(axis=0)
+        return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS, drops)
 
     def queued_bytes(self) -> Ints:
-        """How deep each port's queue is now, shape (links,)."""
-        return self._ports[:, t.QUEUE_BYTES].copy()
+        """How deep each port's queues are now, shape (links,)."""
+        queues: Ints = self._ports[:, t.QUEUE_BYTES].reshape(-1, self._links).sum(axis=0)
+        return queues
+
+    @property
+    def resent_bytes(self) -> int:
+        """Payload sent more than once so far."""
+        return int(self._flows[: self._used, t.RESENT].clip(min=0).sum())
 
     def _statistics(self) -> Ints:
         """What each port did so far, columns as ``PORT_STATISTICS``."""
@@ -238,7 +265,7 @@ class PacketEngine:
         self._play(until)
 
     def _tell(self, first: int, pairs: Ints) -> None:
-        """Flows from ``first`` on were announced; engines that remember look at them."""
+        """Flows from ``first`` on were announced; engines that do more than play look at them."""
 
     def _play(self, until: int, last_code: int = t.LAST_CODE) -> int:
         """Play up to ``until``, or to what only engines that rest some links have to see to."""
@@ -298,6 +325,15 @@ class PacketEngine:
         if (parents < 0).any() or (parents >= children).any():
             raise InputError("flow.after", int(parents.max()), "is not an earlier flow")
 
+    def _of_classes(self, ways: list[Ints], traffic_class: Ints) -> list[Ints]:
+        """Paths over the rows of flows' classes."""
+        highest = self.settings.classes - 1
+        if traffic_class.size and not 0 <= traffic_class.min() <= traffic_class.max() <= highest:
+            wrong = int(traffic_class.max())
+            raise InputError("flow.traffic_class", wrong, "is no class", f"0..{highest}")
+        offset = np.atleast_1d(traffic_class)[:, None] * self._links
+        return [np.where(way == NO_LINK, NO_LINK, way + offset) for way in ways]
+
     def _reserve(self, flows: int, ties: int) -> None:
         self._flows = t.grown(self._flows, flows)
         self._flow_rates = t.grown(self._flow_rates, flows)
@@ -305,10 +341,17 @@ class PacketEngine:
         self._ties = t.grown(self._ties, ties)
         self._arrived = t.grown(self._arrived, flows)
 
-    def _fill(self, new: slice, links: Ints, sizes: Floats, earliest: Ints, delays: Ints) -> None:
+    def _fill(
+        self, new: slice, ways: list[Ints], sizes: Floats, earliest: Ints, delays: Ints
+    ) -> None:
         flows, settings = self._flows, self.settings
-        self._paths[new] = NO_LINK
-        self._paths[new, : links.shape[1]] = links
+        links = ways[0]
+        flows[new] = t.NONE
+        flows[new, t.FIRST_PATH] = self._add_paths(ways)
+        flows[new, t.PATHS] = len(ways)
+        # Flows that spray begin at different paths.
+        begin = np.arange(new.start, new.stop) % (1 if settings.routing == "flow" else len(ways))
+        flows[new, t.PATH] = flows[new, t.FIRST_PATH] + begin
         crossed = links != NO_LINK
         rates = np.where(crossed, self._rates[links], np.inf)
         delay = np.where(crossed, self._ports[links, t.DELAY], 0)
@@ -319,7 +362,6 @@ class PacketEngine:
         round_trip = sending.sum(axis=1) + 2 * back
         slowest = rates.min(axis=1) / t.PICOSECONDS
         window = np.maximum(settings.window * round_trip * slowest, 2 * settings.packet_bytes)
-        flows[new] = t.NONE
         flows[new, t.SIZE] = np.rint(sizes).astype(np.int64)
         flows[new, t.SENT] = flows[new, t.DELIVERED] = flows[new, t.OPEN] = 0
         flows[new, t.WINDOW] = np.ceil(window).astype(np.int64)
@@ -327,7 +369,7 @@ class PacketEngine:
         flows[new, t.HOPS] = crossed.sum(axis=1)
         flows[new, t.BACK] = back
         flows[new, t.EARLIEST], flows[new, t.LAG] = earliest, delays
-        flows[new, t.ACKED] = 0
+        flows[new, t.ACKED] = flows[new, t.ACKED_TO] = flows[new, t.RESENT] = 0
         flows[new, t.BASE_RTT] = np.ceil(round_trip).astype(np.int64)
         flows[new, t.WAITS] = flows[new, t.RISES] = flows[new, t.RESTING] = 0
         line = (self._rates[links[:, 0]] / t.PICOSECONDS)[:, None]
@@ -335,8 +377,21 @@ class PacketEngine:
         self._flow_rates[new, t.ALPHA] = 1.0
         if settings.congestion == "timely":
             self._flow_rates[new, t.TARGET] = self._flow_rates[new, t.ALPHA] = 0.0
-        if settings.congestion == "swift":
+        if settings.congestion in ("swift", "hpcc"):
             self._flow_rates[new, t.TARGET] = self._flow_rates[new, t.LINE] = window
+
+    def _add_paths(self, ways: list[Ints]) -> Ints:
+        """Rows for flows' paths, those of a flow next to each other; the first of each, (n,)."""
+        first, count = self._rows, len(ways)
+        self._rows += count * len(ways[0])
+        self._paths = t.grown(self._paths, self._rows)
+        self._paths[first : self._rows] = NO_LINK
+        like = ways[0]
+        for place, way in enumerate(ways):
+            fits = ((way == NO_LINK) == (like == NO_LINK)).all(axis=1) & (way[:, 0] == like[:, 0])
+            rows = np.where(fits[:, None], way, like)
+            self._paths[first + place : self._rows : count, : like.shape[1]] = rows
+        return np.arange(first, self._rows, count)
 
     def _tie(self, pairs: Ints) -> None:
         if not len(pairs):
@@ -348,48 +403,13 @@ class PacketEngine:
     def _grow_packets(self) -> None:
         before = len(self._packets)
         after = max(4096, 2 * before)
-        grown = t.blank(after, t.PACKET_COLUMNS)
+        grown = t.blank(after, self._packets.shape[1])
         grown[:before] = self._packets
         # The new ones are free, one after another; none was.
         grown[before:, t.LINK_NEXT] = np.arange(before + 1, after + 1)
         grown[-1, t.LINK_NEXT] = t.NONE
         self._packets = grown
         self._count[t.FREE_PACKET] = before
-
-
-def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
-    """The settings as the kernel reads them."""
-    dcqcn = settings.dcqcn
-    gaps = to_picoseconds(
-        np.array([dcqcn.cnp_interval_s, dcqcn.alpha_interval_s, dcqcn.increase_interval_s])
-    )
-    whole = np.zeros(t.WHOLE_SETTINGS, dtype=np.int64)
-    whole[t.PACKET], whole[t.HEADER] = settings.packet_bytes, settings.header_bytes
-    whole[t.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
-    whole[t.RESUME], whole[t.LIMIT] = settings.resume_bytes, settings.queue_bytes
-    whole[t.PACED] = CONGESTION.index(settings.congestion)
-    whole[[t.NOTICE_GAP, t.ALPHA_GAP, t.RISE_GAP]] = gaps
-    whole[t.FAST] = dcqcn.fast_recoveries
-    # Far apart, so that one seed's ports are not the next one's neighbours.
-    whole[t.SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
-    part = np.zeros(t.OTHER_SETTINGS)
-    part[t.GAIN] = dcqcn.g
-    part[t.ADDITIVE] = dcqcn.additive_bytes_per_s / t.PICOSECONDS
-    part[t.HYPER] = dcqcn.hyper_bytes_per_s / t.PICOSECONDS
-    part[t.LEAST] = dcqcn.least_bytes_per_s / t.PICOSECONDS
-    part[t.MOST_MARKED] = dcqcn.mark_at_most
-    timely, swift = settings.timely, settings.swift
-    if settings.congestion == "timely":
-        whole[[t.LOW, t.HIGH]] = to_picoseconds(np.array([timely.low_s, timely.high_s]))
-        whole[t.SEGMENT] = timely.segment_bytes
-        part[t.DELAY_ADD] = timely.additive_bytes_per_s / t.PICOSECONDS
-        part[t.LEAST] = timely.least_bytes_per_s / t.PICOSECONDS
-        part[t.DELAY_BETA], part[t.EWMA] = timely.beta, timely.ewma
-    if settings.congestion == "swift":
-        whole[t.LOW] = to_picoseconds(np.array(swift.target_s))
-        part[[t.DELAY_ADD, t.DELAY_BETA]] = swift.additive_packets, swift.beta
-        part[t.MOST_CUT] = swift.most_cut
-    return whole, part
 
 
 def _require(values: Floats, field: str) -> None:

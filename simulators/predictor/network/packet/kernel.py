@@ -11,35 +11,35 @@ from __future__ import annotations
 from numba import njit
 
 from trainscout.simulators.predictor.network.packet.chance import draw
-from trainscout.simulators.predictor.network.packet.dcqcn import catch_up, notified
-from trainscout.simulators.predictor.network.packet.delay_control import acknowledged
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
     ACK_HEAD,
     ACK_TAIL,
+    ADAPTIVE,
     ALPHA_AT,
     ARRIVE_EVENT,
     ARRIVED,
     ARRIVES,
     ASKED,
     BACK,
-    BEFORE,
     BEGAN,
     BROKE_AT,
     BYTES,
-    BYTES_SENT,
     CAME_BY,
     CLAIMED,
     DCQCN,
     DELAY,
     DELIVERED,
     DONE,
+    DOWN,
     DROPPED,
     EARLIEST,
     EPISODE,
     EVENTS_DUE,
     FINISH_EVENT,
     FIRST,
+    FIRST_BYTE,
     FIRST_LATER,
+    FIRST_PATH,
     FIRST_TIE,
     FLIP_EVENT,
     FLIPS_AT,
@@ -48,18 +48,19 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     FLY_TAIL,
     FREE_AT,
     FREE_PACKET,
+    GO_BACK_N,
     HEADER,
+    HEARD_AT,
     HOP,
     HOPS,
-    HOPS_DONE,
     INGRESS,
     KIND_SHIFT,
     LAG,
     LAST_NOTICE,
-    LAST_OWN,
     LEFT_AT,
     LIMIT,
     LINK_NEXT,
+    LOST,
     MARKED,
     MARKS,
     MOST_FOLLOWERS,
@@ -68,16 +69,19 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     NEXT,
     NO_EVENTS,
     NO_PACKETS,
+    NO_RECOVERY,
     NONE,
     NOTICE_GAP,
     NOW,
-    OPEN,
     OPENS,
     PACE,
     PACED,
-    PACKET,
     PACKETS_OUT,
     PARKED,
+    PATH,
+    PATH_ROW,
+    PATHS,
+    PATIENCE,
     PAUSE,
     PAUSED,
     PAUSED_FOR,
@@ -86,13 +90,16 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     QUEUE_BYTES,
     QUEUE_HEAD,
     QUEUE_TAIL,
-    RATE,
     REACHED,
+    RECOVER_EVENT,
+    RECOVERY,
+    REFUSED,
     RESTING,
-    RESUME,
     RING,
     RISE_AT,
+    ROUTING,
     SEED,
+    SELECTIVE_REPEAT,
     SENT,
     SIZE,
     START_EVENT,
@@ -101,7 +108,8 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     STOPPED,
     SUBJECT,
     TIME,
-    TIMELY,
+    TIMER,
+    TOLD_TO_STOP,
     TOUCHES_RESTING,
     TX,
     TX_EVENT,
@@ -111,154 +119,38 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     WAITS,
     WAKE,
     WAKE_EVENT,
-    WINDOW,
 )
 from trainscout.simulators.predictor.network.packet.heap import pop, push
+from trainscout.simulators.predictor.network.packet.recovery import (
+    arm,
+    drop,
+    free,
+    join_ring,
+    leave_ring,
+    look_for_losses,
+)
+from trainscout.simulators.predictor.network.packet.sending import (
+    expect,
+    main_row,
+    serve,
+    take_acks,
+    take_queued,
+    transmit,
+)
 
 
 @njit(cache=True)
-def _transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, header):  # type: ignore[no-untyped-def]
-    """Put a packet on the wire: it arrives when sent whole and carried over."""
-    size = packets[packet, BYTES] + header
-    free_at = now + int(size * ps_per_byte[port] + 0.5)
-    ports[port, FREE_AT] = free_at
-    ports[port, BYTES_SENT] += size
-    packets[packet, TIME] = free_at + ports[port, DELAY]
-    packets[packet, LINK_NEXT] = NONE
-    if ports[port, FLY_HEAD] == NONE:
-        ports[port, FLY_HEAD] = packet
-    else:
-        packets[ports[port, FLY_TAIL], LINK_NEXT] = packet
-    ports[port, FLY_TAIL] = packet
-    if ports[port, ARRIVES] == 0:
-        ports[port, ARRIVES] = 1
-        push(heap, count, packets[packet, TIME], ARRIVE_EVENT, port)
-    count[HOPS_DONE] += 1
-
-
-@njit(cache=True)
-def _take_acks(flow, now, flows, rates, packets, count, whole, part):  # type: ignore[no-untyped-def]
-    """Count what has been acknowledged by now as no longer open, and heed what was marked."""
-    packet = flows[flow, ACK_HEAD]
-    while packet != NONE and packets[packet, TIME] <= now:
-        flows[flow, OPEN] -= packets[packet, BYTES]
-        if packets[packet, MARKED] == 1 and whole[PACED]:
-            notified(flow, packets[packet, TIME], flows, rates, whole, part)
-        if whole[PACED] >= TIMELY:
-            acked_at = packets[packet, TIME]
-            rtt = acked_at - packets[packet, LEFT_AT]
-            acknowledged(flow, acked_at, rtt, packets[packet, BYTES], flows, rates, whole, part)
-        following = packets[packet, LINK_NEXT]
-        packets[packet, LINK_NEXT] = count[FREE_PACKET]
-        count[FREE_PACKET] = packet
-        count[PACKETS_OUT] -= 1
-        packet = following
-    flows[flow, ACK_HEAD] = packet
-    if packet == NONE:
-        flows[flow, ACK_TAIL] = NONE
-
-
-@njit(cache=True)
-def _leave_ring(flow, ports, flows):  # type: ignore[no-untyped-def]
-    port, after, before = flows[flow, FIRST], flows[flow, NEXT], flows[flow, BEFORE]
-    if after == flow:
-        ports[port, RING] = NONE
-    else:
-        flows[before, NEXT], flows[after, BEFORE] = after, before
-        if ports[port, RING] == flow:
-            ports[port, RING] = after
-
-
-@njit(cache=True)
-def _send_own(port, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole, part):  # type: ignore[no-untyped-def]
-    """Send a packet of the next flow in turn that may; else find out when one may."""
-    flow = ports[port, RING]
-    wake = NONE
-    first = flow
-    while True:
-        _take_acks(flow, now, flows, rates, packets, count, whole, part)
-        size = min(whole[PACKET], flows[flow, SIZE] - flows[flow, SENT])
-        opened = flows[flow, OPEN]
-        if opened > 0 and opened + size > flows[flow, WINDOW]:
-            acked = flows[flow, ACK_HEAD]
-            may = packets[acked, TIME] if acked != NONE else NONE
-        else:
-            may = flows[flow, PACE]
-        if may != NONE and may <= now:
-            break
-        if may != NONE and (wake == NONE or may < wake):
-            wake = may
-        flow = flows[flow, NEXT]
-        if flow == first:
-            if wake != NONE and (ports[port, WAKE] == NONE or wake < ports[port, WAKE]):
-                ports[port, WAKE] = wake
-                push(heap, count, wake, WAKE_EVENT, port)
+def _wait(  # type: ignore[no-untyped-def]
+    port, packet, link, now, ports, flows, packets, heap, count, whole, part, mark_from, mark_all
+):
+    """Put a packet that came over ``link`` into a port's queue; False where that is an error."""
+    size = packets[packet, BYTES] + whole[HEADER]
+    if ports[port, QUEUE_BYTES] + size > whole[LIMIT] or ports[port, PAUSED] >= DOWN:
+        if whole[RECOVERY] == NO_RECOVERY:
+            count[BROKE_AT] = port
             return False
-    packet = count[FREE_PACKET]
-    count[FREE_PACKET] = packets[packet, LINK_NEXT]
-    count[PACKETS_OUT] += 1
-    packets[packet, FLOW], packets[packet, HOP] = flow, 0
-    packets[packet, BYTES], packets[packet, MARKED] = size, 0
-    packets[packet, CAME_BY], packets[packet, LEFT_AT] = NONE, now
-    flows[flow, SENT] += size
-    flows[flow, OPEN] += size
-    if whole[PACED] == DCQCN:
-        catch_up(flow, now, flows, rates, whole, part)
-    if whole[PACED] == DCQCN or whole[PACED] == TIMELY:
-        wire = (size + whole[HEADER]) / rates[flow, RATE]
-        flows[flow, PACE] = now + int(wire + 0.5)
-    ports[port, RING] = flows[flow, NEXT]
-    if flows[flow, SENT] == flows[flow, SIZE]:
-        _leave_ring(flow, ports, flows)
-    _transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, whole[HEADER])
-    return True
-
-
-@njit(cache=True)
-def _send_queued(port, now, ports, ps_per_byte, packets, heap, count, whole):  # type: ignore[no-untyped-def]
-    """Send the first packet that waits, and let the link it came by go on if it was paused."""
-    packet = ports[port, QUEUE_HEAD]
-    ports[port, QUEUE_HEAD] = packets[packet, LINK_NEXT]
-    if packets[packet, LINK_NEXT] == NONE:
-        ports[port, QUEUE_TAIL] = NONE
-    size = packets[packet, BYTES] + whole[HEADER]
-    ports[port, QUEUE_BYTES] -= size
-    link = packets[packet, CAME_BY]
-    ports[link, INGRESS] -= size
-    if ports[link, ASKED] == 1 and ports[link, INGRESS] <= whole[RESUME]:
-        ports[link, ASKED] = 0
-        ports[link, FLIPS_AT] = now + ports[link, DELAY]
-        push(heap, count, ports[link, FLIPS_AT], FLIP_EVENT, link)
-    _transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, whole[HEADER])
-
-
-@njit(cache=True)
-def _send(port, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole, part):  # type: ignore[no-untyped-def]
-    """Send what an idle port has, its own flows and what waits taking turns."""
-    if ports[port, PAUSED] == 1:
-        return
-    sent = False
-    queued = ports[port, QUEUE_HEAD] != NONE
-    own = ports[port, RING] != NONE
-    if own and (not queued or ports[port, LAST_OWN] == 0):
-        sent = _send_own(
-            port, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole, part
-        )
-        ports[port, LAST_OWN] = 1 if sent else 0
-    if not sent and queued:
-        _send_queued(port, now, ports, ps_per_byte, packets, heap, count, whole)
-        ports[port, LAST_OWN] = 0
-        sent = True
-    more = ports[port, QUEUE_HEAD] != NONE or ports[port, RING] != NONE
-    if sent and more and ports[port, TX] == 0:
-        ports[port, TX] = 1
-        push(heap, count, ports[port, FREE_AT], TX_EVENT, port)
-
-
-@njit(cache=True)
-def _wait(port, packet, link, now, ports, packets, heap, count, whole, part, mark_from, mark_all):  # type: ignore[no-untyped-def]
-    """Put a packet that came over ``link`` into a port's queue; False where it has no room."""
-    size = packets[packet, BYTES] + whole[HEADER]
+        drop(packet, port, now, ports, flows, packets, heap, count, whole)
+        return True
     packets[packet, CAME_BY] = link
     packets[packet, LINK_NEXT] = NONE
     if ports[port, QUEUE_HEAD] == NONE:
@@ -276,26 +168,88 @@ def _wait(port, packet, link, now, ports, packets, heap, count, whole, part, mar
             packets[packet, MARKED] = 1
             ports[port, MARKS] += 1
     ports[link, INGRESS] += size
-    if whole[PAUSE] > 0:
-        if ports[link, ASKED] == 0 and ports[link, INGRESS] > whole[PAUSE]:
-            ports[link, ASKED] = 1
-            ports[link, PAUSES] += 1
-            ports[link, FLIPS_AT] = now + ports[link, DELAY]
-            push(heap, count, ports[link, FLIPS_AT], FLIP_EVENT, link)
-    elif depth > whole[LIMIT]:
-        count[BROKE_AT] = port
-        return False
-    if ports[port, TX] == 0 and ports[port, PAUSED] == 0:
-        ports[port, TX] = 1
-        push(heap, count, max(now, ports[port, FREE_AT]), TX_EVENT, port)
+    if whole[PAUSE] > 0 and ports[link, ASKED] == 0 and ports[link, INGRESS] > whole[PAUSE]:
+        ports[link, ASKED] = 1
+        ports[link, PAUSES] += 1
+        ports[link, FLIPS_AT] = now + ports[link, DELAY]
+        push(heap, count, ports[link, FLIPS_AT], FLIP_EVENT, link)
+    if ports[port, PAUSED] == 0:
+        expect(port, now, ports, heap, count, whole)
     return True
+
+
+@njit(cache=True)
+def _least_queued(row, hop, ports, flow, flows, paths):  # type: ignore[no-untyped-def]
+    """Of the paths that begin as a packet's did so far, the one whose next port holds least, as a
+    switch chooses that routes packet by packet. A port that is down is not chosen."""
+    first, ways = flows[flow, FIRST_PATH], flows[flow, PATHS]
+    best = NONE
+    for way in range(ways):
+        # Who comes first among equals goes round, or all would take the same.
+        other = first + (row - first + way) % ways
+        same = True
+        for before in range(hop):
+            if paths[other, before] != paths[row, before]:
+                same = False
+                break
+        port = paths[other, hop]
+        if not same or ports[port, PAUSED] >= DOWN:
+            continue
+        if best == NONE or ports[port, QUEUE_BYTES] < ports[paths[best, hop], QUEUE_BYTES]:
+            best = other
+            if ports[port, QUEUE_BYTES] == 0 and ports[port, TX] == 0:
+                break
+    return row if best == NONE else best
+
+
+@njit(cache=True)
+def lose_queue(port, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
+    """A link went down: what waits for it is lost."""
+    while ports[port, QUEUE_HEAD] != NONE:
+        packet = take_queued(port, now, ports, packets, heap, count, whole)
+        drop(packet, port, now, ports, flows, packets, heap, count, whole)
+
+
+@njit(cache=True)
+def _accept(flow, packet, now, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
+    """Whether a receiver answers a packet; one that is refused becomes an answer of no bytes."""
+    if flows[flow, DONE] != NONE:
+        free(packet, packets, count)
+        return False
+    if whole[RECOVERY] == SELECTIVE_REPEAT:
+        if flows[flow, LOST] != NONE and flows[flow, NEXT] == NONE:
+            # Nothing else makes the sender read what it hears.
+            arm(flow, now + flows[flow, BACK], flows, heap, count)
+        return True
+    if packets[packet, FIRST_BYTE] == flows[flow, DELIVERED]:
+        flows[flow, REFUSED] = NONE
+        return True
+    if packets[packet, FIRST_BYTE] > flows[flow, DELIVERED]:
+        if flows[flow, REFUSED] != NONE:
+            # Should the packet that is asked for be refused too, only the sender's patience helps.
+            arm(flow, max(now, packets[packet, LEFT_AT] + whole[PATIENCE]), flows, heap, count)
+            free(packet, packets, count)
+            return False
+        flows[flow, REFUSED] = now
+        arm(flow, now + flows[flow, BACK], flows, heap, count)
+        packets[packet, BYTES] = 0
+        return True
+    # What is here already needs no answer: none is ever lost.
+    free(packet, packets, count)
+    return False
 
 
 @njit(cache=True)
 def _deliver(packet, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
     """A packet is there: its acknowledgement sets out. True when it is the flow's last."""
     flow = packets[packet, FLOW]
+    if whole[RECOVERY] != NO_RECOVERY and not _accept(
+        flow, packet, now, flows, packets, heap, count, whole
+    ):
+        return False
     flows[flow, DELIVERED] += packets[packet, BYTES]
+    if whole[RECOVERY] == GO_BACK_N:
+        packets[packet, FIRST_BYTE] = flows[flow, DELIVERED]
     packets[packet, TIME] = now + flows[flow, BACK]
     packets[packet, LINK_NEXT] = NONE
     if packets[packet, MARKED] == 1:
@@ -387,7 +341,7 @@ def play(  # type: ignore[no-untyped-def]
             if episode != NONE and episodes[episode, STATE] == WAITING:
                 return OPENS
             for hop in range(flows[subject, HOPS]):
-                port = paths[subject, hop]
+                port = paths[flows[subject, PATH], hop]
                 if ports[port, PARKED] == 1 or ports[port, CLAIMED] > now:
                     return TOUCHES_RESTING
         count[NOW] = now
@@ -408,73 +362,83 @@ def play(  # type: ignore[no-untyped-def]
                     _forget_acks(flow, flows, packets, count)
                     _release(flows[flow, FIRST_TIE], now, flows, ties, heap, count)
                     _finish(flow, now, flows, ties, heap, count, arrived)
+                    if flows[flow, NEXT] != NONE:
+                        # A sender that went back too far has not heard yet.
+                        leave_ring(flow, ports, flows)
                     for hop in range(flows[flow, HOPS]):
-                        ports[paths[flow, hop], USERS] -= 1
+                        ports[paths[flows[flow, FIRST_PATH], hop], USERS] -= 1
                 continue
             packets[packet, HOP] = hop
-            port = paths[flow, hop]
+            row = packets[packet, PATH_ROW]
+            if whole[ROUTING] == ADAPTIVE:
+                row = _least_queued(row, hop, ports, flow, flows, paths)
+                packets[packet, PATH_ROW] = row
+            port = paths[row, hop]
+            main = main_row(port, whole)
             if (
-                ports[port, FREE_AT] <= now
+                ports[main, FREE_AT] <= now
                 and ports[port, PAUSED] == 0
-                and ports[port, TX] == 0
+                and ports[main, TX] == 0
                 and ports[port, QUEUE_HEAD] == NONE
                 and ports[port, RING] == NONE
             ):
-                _transmit(
-                    port, packet, now, ports, ps_per_byte, packets, heap, count, whole[HEADER]
-                )
+                transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, whole)
             elif not _wait(
-                port, packet, subject, now, ports, packets, heap, count, whole, part,
+                port, packet, subject, now, ports, flows, packets, heap, count, whole, part,
                 mark_from, mark_all,
             ):  # fmt: skip
                 return DROPPED
         elif kind == TX_EVENT:
             ports[subject, TX] = 0
-            _send(
-                subject, now, ports, ps_per_byte, flows, rates, packets, heap, count, whole, part
-            )
+            serve(
+                subject, now, ports, ps_per_byte, flows, rates, packets, heap,
+                count, whole, part,
+            )  # fmt: skip
         elif kind == WAKE_EVENT:
             # One that an earlier wake-up overtook has nothing to do.
             if ports[subject, WAKE] == now:
                 ports[subject, WAKE] = NONE
-                idle = ports[subject, TX] == 0 and ports[subject, FREE_AT] <= now
+                main = main_row(subject, whole)
+                idle = ports[main, TX] == 0 and ports[main, FREE_AT] <= now
                 if idle and ports[subject, RING] != NONE:
-                    _send(subject, now, ports, ps_per_byte, flows, rates, packets, heap, count,
-                          whole, part)  # fmt: skip
+                    serve(
+                        main, now, ports, ps_per_byte, flows, rates, packets,
+                        heap, count, whole, part,
+                    )  # fmt: skip
         elif kind == START_EVENT:
             if flows[subject, RESTING] == 1:
                 continue
-            port = flows[subject, FIRST]
             flows[subject, BEGAN] = flows[subject, PACE] = now
-            flows[subject, ALPHA_AT] = flows[subject, RISE_AT] = now
+            flows[subject, ALPHA_AT] = flows[subject, RISE_AT] = flows[subject, HEARD_AT] = now
             for hop in range(flows[subject, HOPS]):
-                ports[paths[subject, hop], USERS] += 1
-            head = ports[port, RING]
-            if head == NONE:
-                flows[subject, NEXT] = flows[subject, BEFORE] = subject
-                ports[port, RING] = subject
-                # Whose turn it is does not depend on what was sent long ago.
-                ports[port, LAST_OWN] = 0
-            else:
-                tail = flows[head, BEFORE]
-                flows[subject, NEXT], flows[subject, BEFORE] = head, tail
-                flows[tail, NEXT] = flows[head, BEFORE] = subject
-            if ports[port, TX] == 0:
-                ports[port, TX] = 1
-                push(heap, count, max(now, ports[port, FREE_AT]), TX_EVENT, port)
+                ports[paths[flows[subject, FIRST_PATH], hop], USERS] += 1
+            join_ring(subject, ports, flows)
+            expect(flows[subject, FIRST], now, ports, heap, count, whole)
+        elif kind == RECOVER_EVENT:
+            if flows[subject, TIMER] != now or flows[subject, DONE] != NONE:
+                continue
+            flows[subject, TIMER] = NONE
+            take_acks(
+                subject, now, ps_per_byte, flows, rates, packets, count,
+                whole, part,
+            )  # fmt: skip
+            look_for_losses(subject, now, flows, packets, heap, count, whole)
+            if flows[subject, SENT] < flows[subject, SIZE]:
+                if flows[subject, NEXT] == NONE:
+                    join_ring(subject, ports, flows)
+                expect(flows[subject, FIRST], now, ports, heap, count, whole)
         elif kind == FINISH_EVENT:
             # One that is no longer played from memory arrives with its packets.
             if flows[subject, RESTING] == 0:
                 continue
             flows[subject, DELIVERED] = flows[subject, SENT] = flows[subject, SIZE]
             _finish(subject, now, flows, ties, heap, count, arrived)
-        elif ports[subject, PAUSED] == 0:
-            ports[subject, PAUSED], ports[subject, PAUSED_SINCE] = 1, now
+        elif ports[subject, PAUSED] & TOLD_TO_STOP == 0:
+            ports[subject, PAUSED] |= TOLD_TO_STOP
+            ports[subject, PAUSED_SINCE] = now
         else:
-            ports[subject, PAUSED] = 0
+            ports[subject, PAUSED] &= ~TOLD_TO_STOP
             ports[subject, PAUSED_FOR] += now - ports[subject, PAUSED_SINCE]
-            waits = ports[subject, QUEUE_HEAD] != NONE or ports[subject, RING] != NONE
-            if waits and ports[subject, TX] == 0:
-                ports[subject, TX] = 1
-                push(heap, count, max(now, ports[subject, FREE_AT]), TX_EVENT, subject)
+            if ports[subject, QUEUE_HEAD] != NONE or ports[subject, RING] != NONE:
+                expect(subject, now, ports, heap, count, whole)
     return STOPPED if 0 < count[STOP_AT] <= count[ARRIVED] else REACHED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -10,7 +11,11 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 
-CONGESTION = ("window", "dcqcn", "timely", "swift")
+CONGESTION = ("window", "dcqcn", "timely", "swift", "hpcc")
+ROUTING = ("flow", "spray", "adaptive")
+RECOVERY = ("none", "go_back_n", "selective_repeat")
+# As many as switches have queues for; weights that divide the unit of turns.
+MOST_CLASSES, MOST_WEIGHT = 8, 16
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,18 @@ class Swift:
 
 
 @dataclass(frozen=True)
+class Hpcc:
+    """HPCC's constants (Li et al., SIGCOMM 2019, section 5.1)."""
+
+    eta: float = 0.95
+    """How much of a link its senders aim to use."""
+    max_stage: int = 5
+    """So many additive steps before the window is set by the link's use again."""
+    additive_bytes: int = 80
+    """A step of the window upwards."""
+
+
+@dataclass(frozen=True)
 class PacketSettings:
     """What every flow and switch does."""
 
@@ -92,11 +109,29 @@ class PacketSettings:
     """A flow never has more than so many bandwidth-delay products unacknowledged (from 1 on)."""
     congestion: str = "window"
     """``window`` alone, or on top of it ``dcqcn``, ``timely`` (a rate that goes by the gradient of
-    delays) or ``swift`` (a window that goes by a target of delay)."""
+    delays), ``swift`` (a window that goes by a target of delay) or ``hpcc`` (a window that goes by
+    what switches stamp on packets)."""
+    routing: str = "flow"
+    """``flow`` (every packet of a flow takes its hashed path), ``spray`` (the sender sends its
+    packets over all equal paths in turn) or ``adaptive`` (every switch sends each packet where
+    least waits); with the latter two packets overtake each other, which receivers must allow."""
+    paths: int = 64
+    """At most so many equal paths are used for one flow by packets, or after a failure."""
+    recovery: str = "none"
+    """What is done about lost packets: ``none`` (a loss is an error), ``go_back_n`` or
+    ``selective_repeat``."""
+    timeout_s: float = 500e-6
+    """A sender that hears nothing so long sends again what may be lost. An assumption: adapters
+    are set to anything from there to seconds."""
+    class_of: Mapping[str, int] = field(default_factory=dict)
+    """The traffic class of a communicator (``{pp: 0, dp: 1}``), with queues and pauses of its own;
+    those not named are of the last."""
+    weights: tuple[int, ...] = ()
+    """Of each class, in bytes sent while several wait; empty: lower classes always go first."""
     pause_bytes: int | None = 512 * 1024
     """A switch pauses a link when so much that came over it waits there (priority flow control;
-    None: never, and then a queue that outgrows ``queue_bytes`` would drop packets, which is an
-    error). An assumption, as buffers and thresholds are a switch's to choose."""
+    None: never, and then a queue that outgrows ``queue_bytes`` drops packets). An assumption, as
+    buffers and thresholds are a switch's to choose."""
     resume_bytes: int = 384 * 1024
     """A paused link goes on when so much is left."""
     queue_bytes: int = 32 * 2**20
@@ -107,8 +142,15 @@ class PacketSettings:
     """Congestion control by the gradient of delays."""
     swift: Swift = Swift()
     """Congestion control by a target of delay."""
+    hpcc: Hpcc = Hpcc()
+    """Congestion control by stamps."""
     seed: int = 0
     """Of which packets are marked."""
+
+    @property
+    def classes(self) -> int:
+        """How many traffic classes there are."""
+        return max([0, len(self.weights) - 1, *self.class_of.values()]) + 1
 
     def check(self) -> None:
         """Refuse settings that mean nothing.
@@ -120,6 +162,14 @@ class PacketSettings:
         require_positive("packet.packet_bytes", self.packet_bytes)
         require_positive("packet.header_bytes", self.header_bytes, allow_zero=True)
         require_positive("packet.queue_bytes", self.queue_bytes)
+        require_choice("packet.routing", self.routing, ROUTING)
+        require_choice("packet.recovery", self.recovery, RECOVERY)
+        require_positive("packet.paths", self.paths)
+        require_positive("packet.timeout_s", self.timeout_s)
+        self._check_classes()
+        if self.routing != "flow" and self.congestion == "hpcc":
+            problem = "compares stamps of one path"
+            raise InputError("packet.congestion", "hpcc", problem, "packet.routing=flow")
         if self.window < 1:
             raise InputError("packet.window", self.window, "would leave links idle", ">= 1")
         if self.pause_bytes is not None:
@@ -129,7 +179,7 @@ class PacketSettings:
                 raise InputError("packet.resume_bytes", self.resume_bytes, "is no end", allowed)
         for name in ("cnp_interval_s", "alpha_interval_s", "increase_interval_s"):
             require_positive(f"packet.dcqcn.{name}", getattr(self.dcqcn, name))
-        for part in ("timely", "swift"):
+        for part in ("timely", "swift", "hpcc"):
             constants = getattr(self, part)
             for each in fields(constants):
                 require_positive(f"packet.{part}.{each.name}", getattr(constants, each.name))
@@ -138,3 +188,20 @@ class PacketSettings:
             raise InputError("packet.timely.low_s", self.timely.low_s, "is above high_s", allowed)
         if self.swift.most_cut >= 1:
             raise InputError("packet.swift.most_cut", self.swift.most_cut, "stops a flow", "< 1")
+        if self.hpcc.eta > 1:
+            raise InputError("packet.hpcc.eta", self.hpcc.eta, "is more than a link", "0..1")
+
+    def _check_classes(self) -> None:
+        for name, number in self.class_of.items():
+            if not 0 <= number < MOST_CLASSES:
+                allowed = f"0..{MOST_CLASSES - 1}"
+                raise InputError(f"packet.class_of.{name}", number, "is no class", allowed)
+        if not all(1 <= weight <= MOST_WEIGHT for weight in self.weights):
+            allowed = f"whole numbers 1..{MOST_WEIGHT}"
+            raise InputError("packet.weights", list(self.weights), "are no weights", allowed)
+        if self.weights and len(self.weights) != self.classes:
+            problem = f"are not those of {self.classes} classes"
+            raise InputError("packet.weights", list(self.weights), problem, "one a class")
+        if len(self.weights) > MOST_CLASSES:
+            problem, allowed = "are too many", f"at most {MOST_CLASSES}"
+            raise InputError("packet.weights", list(self.weights), problem, allowed)

@@ -6,6 +6,7 @@ import heapq
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from trainscout.simulators.predictor.network.collectives.play import (
     EngineSettings,
     crossings,
     make_engine,
+    paths_of,
 )
 from trainscout.simulators.predictor.network.collectives.transfers import Floats
 from trainscout.simulators.predictor.network.together.activities import WORK, Activities, Message
-from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
-from trainscout.simulators.predictor.network.topology.routing import NO_LINK
+from trainscout.simulators.predictor.network.topology import Network, Routes
 
 # Flows after which what no late flow can need any more is forgotten.
 _FORGET_AFTER = 4096
@@ -95,7 +96,8 @@ class _Player:
         self.owner: list[int] = []
         self.left: dict[int, int] = {}
         self.last = [0.0] * len(of.seconds)
-        self.routes: dict[int, Routes] = {}
+        self.settings = settings
+        self.routes: dict[int, tuple[Routes, dict[str, Any]]] = {}
         self.begun = np.zeros(len(of.messages))
         self.flows = 0
 
@@ -150,21 +152,22 @@ class _Player:
             heapq.heappush(self.due, (now + self.seconds[activity], activity))
             return
         message = self.of.messages[number]
-        routes = self.route(number, message)
+        routes, more = self.route(number, message)
         sizes = sizes_of(message)
-        self.engine.add(routes, sizes, now + message.delay_s)
+        self.engine.add(routes, sizes, now + message.delay_s, **more)
         self.owner += [activity] * len(sizes)
         self.left[activity] = len(sizes)
         self.flows += len(sizes)
         self.begun[number] += 1
 
-    def route(self, number: int, message: Message) -> Routes:
+    def route(self, number: int, message: Message) -> tuple[Routes, dict[str, Any]]:
+        """A message's routes, and what else its engine must know of them."""
         if number not in self.routes:
-            what = message.transfers
-            routes = find_routes(self.network, what.source, what.destination, what.label)
             copy = self.copy.get(message.kind, 0)
-            links = np.where(routes.links == NO_LINK, NO_LINK, routes.links + copy)
-            self.routes[number] = Routes(links, routes.latency_s)
+            routes, more = paths_of(self.network, message.transfers, self.settings, copy)
+            if class_of := self.settings.packet.get("class_of"):
+                more["traffic_class"] = class_of.get(message.kind, max(class_of.values()))
+            self.routes[number] = routes, more
         return self.routes[number]
 
     def arrive(self, until: float) -> bool:
@@ -189,9 +192,12 @@ class _Player:
 
     def link_bytes(self) -> Floats:
         crossed = np.zeros(self.network.num_links)
-        for number, routes in self.routes.items():
-            links, sizes = crossings(routes, sizes_of(self.of.messages[number]))
-            np.add.at(crossed, links % self.network.num_links, sizes * self.begun[number])
+        for number, (routes, more) in self.routes.items():
+            ways = [routes, *more.get("others", [])] if self.settings.sprays else [routes]
+            for way in ways:
+                links, sizes = crossings(way, sizes_of(self.of.messages[number]))
+                share = self.begun[number] / len(ways)
+                np.add.at(crossed, links % self.network.num_links, sizes * share)
         return crossed
 
 

@@ -38,7 +38,11 @@ class Routes:
 
 
 def find_routes(
-    network: Network, source: ArrayLike, destination: ArrayLike, label: ArrayLike = 0
+    network: Network,
+    source: ArrayLike,
+    destination: ArrayLike,
+    label: ArrayLike = 0,
+    turn: int = 0,
 ) -> Routes:
     """Routes of flows between GPUs, the same for every engine and every call.
 
@@ -47,6 +51,8 @@ def find_routes(
         source, destination: GPU numbers, shape (n,).
         label: tells flows between the same two GPUs apart (channel, queue pair), shape (n,) or
             one for all; flows of equal label share one path, and labels go round the planes.
+        turn: 0 is the hashed path; turns from 1 on go round the others between the same ports of
+            NICs, ``equal_paths`` of them at most.
 
     Raises:
         InputError: for GPUs that do not exist, a flow from a GPU to itself, or two GPUs that
@@ -79,7 +85,7 @@ def find_routes(
     away = np.flatnonzero(~by_nvlink & ~by_pcie)
     if len(away):
         columns[away] = _between_nodes(
-            network, sources[away], destinations[away], labels[away], flows[away]
+            network, sources[away], destinations[away], labels[away], flows[away], turn
         )
 
     # Pack each row to the left, keeping the order of travel.
@@ -89,8 +95,15 @@ def find_routes(
     return Routes(np.ascontiguousarray(links), hops * network.fabric.hop_latency_s)
 
 
+def equal_paths(network: Network) -> int:
+    """How many equal paths there are at most between two ports of NICs."""
+    if network.cables:
+        return max(network.spines, network.cables)
+    return max(1, network.spines) * max(1, network.cores)
+
+
 def _between_nodes(
-    network: Network, source: Ints, destination: Ints, label: Ints, flows: Hashes
+    network: Network, source: Ints, destination: Ints, label: Ints, flows: Hashes, turn: int
 ) -> Ints:
     columns = np.full((len(source), _COLUMNS), NO_LINK, dtype=np.int64)
     if not network.nics_per_node:
@@ -120,7 +133,7 @@ def _between_nodes(
     climb = np.flatnonzero(leaf != other_leaf)
     if len(climb):
         columns[climb, _LEAF_UP : _LEAF_DOWN + 1] = _over_spines(
-            network, leaf[climb], other_leaf[climb], flows[climb]
+            network, leaf[climb], other_leaf[climb], flows[climb], turn
         )
     return columns
 
@@ -177,7 +190,7 @@ def leaf_of(network: Network, nic: Ints) -> Ints:
     return leaf
 
 
-def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, turn: int) -> Ints:
     """Links from leaf to leaf, shape (n, 6): leaf up, up to four across pods, leaf down."""
     pod, other_pod = network.pod(leaf), network.pod(other_leaf)
     far = pod != other_pod
@@ -190,23 +203,24 @@ def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) 
         )
     columns = np.full((len(leaf), 6), NO_LINK, dtype=np.int64)
     inside = np.flatnonzero(~far) if network.cables else np.arange(len(leaf))
-    spine = _spine(network, leaf[inside], other_leaf[inside], flows[inside])
+    spine = _spine(network, leaf[inside], other_leaf[inside], flows[inside], turn)
     columns[inside, 0] = network.up("leaf") + leaf[inside] * network.spines + spine
     columns[inside, 5] = network.down("leaf") + other_leaf[inside] * network.spines + spine
     if not far.any():
         return columns
     if network.cables:
-        columns[far] = _over_cables(network, leaf[far], other_leaf[far], flows[far])
+        columns[far] = _over_cables(network, leaf[far], other_leaf[far], flows[far], turn)
         return columns
     near_spine = pod[far] * network.spines + spine[far]
     far_spine = other_pod[far] * network.spines + spine[far]
-    core = _core(network, near_spine, far_spine, flows[far])
+    # All spines come round before the next core does.
+    core = _core(network, near_spine, far_spine, flows[far], turn // network.spines)
     columns[far, 1] = network.up("spine") + near_spine * network.cores + core
     columns[far, 2] = network.down("spine") + far_spine * network.cores + core
     return columns
 
 
-def _over_cables(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+def _over_cables(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, turn: int) -> Ints:
     """Links between leaves of pods that are joined directly, as ``_over_spines``."""
     columns = np.full((len(leaf), 6), NO_LINK, dtype=np.int64)
     direct = np.ones(len(leaf), dtype=np.bool_)
@@ -217,22 +231,24 @@ def _over_cables(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) 
         direct = (third == pod) | (third == network.pod(other_leaf) % network.pods)
         last = np.minimum((third + 1) * network.leaves_per_pod, network.leaves)
         first = third * network.leaves_per_pod
-        turn = plane * network.leaves + first + choice(flows, _THIRD_LEAF, last - first)
+        back = plane * network.leaves + first + choice(flows, _THIRD_LEAF, last - first)
         by = ~direct
-        there = _leg(network, leaf[by], turn[by], flows[by], _CABLE)
-        on = _leg(network, turn[by], other_leaf[by], flows[by], _SECOND_CABLE)
+        there = _leg(network, leaf[by], back[by], flows[by], _CABLE, turn)
+        on = _leg(network, back[by], other_leaf[by], flows[by], _SECOND_CABLE, turn)
         columns[by] = np.concatenate([there, on], axis=1)
         # What leaves by the spine that it came to has no need of the leaf.
         up, down = network.up("leaf"), network.down("leaf")
         same = columns[:, 2] - down == columns[:, 3] - up
         columns[np.flatnonzero(by & same)[:, None], [2, 3]] = NO_LINK
     columns[np.flatnonzero(direct)[:, None], [0, 1, 5]] = _leg(
-        network, leaf[direct], other_leaf[direct], flows[direct], _CABLE
+        network, leaf[direct], other_leaf[direct], flows[direct], _CABLE, turn
     )
     return columns
 
 
-def _leg(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, stage: int) -> Ints:
+def _leg(
+    network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, stage: int, turn: int
+) -> Ints:
     """Leaf up, cable, leaf down from a leaf to one of another pod, shape (n, 3)."""
     pod, other_pod = network.pod(leaf), network.pod(other_leaf)
     nth = np.arange(network.cables)
@@ -248,19 +264,19 @@ def _leg(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, stage: i
         ],
         axis=2,
     )
-    chosen = _pick(np.logical_and.reduce(network.alive[ways], axis=2), flows, stage)
+    chosen = _pick(np.logical_and.reduce(network.alive[ways], axis=2), flows, stage, turn)
     if chosen is None:
         raise InputError("topology.link_health", "pod", "cuts two pods apart")
     legs: Ints = ways[np.arange(len(leaf)), chosen]
     return legs
 
 
-def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, turn: int) -> Ints:
     """The place in the pod of the spine each flow climbs to, among those that lead there."""
     alive_up = _alive(network, "leaf", network.spines)
     cores_alive = _alive(network, "spine", network.cores) if network.count["spine"] else None
     if alive_up.all() and (cores_alive is None or cores_alive.all()):
-        return choice(flows, _SPINE, network.spines)
+        return (choice(flows, _SPINE, network.spines) + turn) % network.spines
     chosen = np.empty(len(leaf), dtype=np.int64)
     rows = max(1, _AT_ONCE // (network.spines * max(1, network.cores)))
     for begin in range(0, len(leaf), rows):
@@ -272,18 +288,18 @@ def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Int
             other_pod = network.pod(other_leaf[part])
             leads_on = (by_pod[pod] & by_pod[other_pod]).any(axis=2)
             working &= leads_on | (pod == other_pod)[:, None]
-        nth = _pick(working, flows[part], _SPINE)
+        nth = _pick(working, flows[part], _SPINE, turn)
         if nth is None:
             raise InputError("topology.link_health", "leaf", "cuts two leaf switches apart")
         chosen[part] = nth
     return chosen
 
 
-def _core(network: Network, spine: Ints, other_spine: Ints, flows: Hashes) -> Ints:
+def _core(network: Network, spine: Ints, other_spine: Ints, flows: Hashes, turn: int) -> Ints:
     alive = _alive(network, "spine", network.cores)
     if alive.all():
-        return choice(flows, _CORE, network.cores)
-    nth = _pick(alive[spine] & alive[other_spine], flows, _CORE)
+        return (choice(flows, _CORE, network.cores) + turn) % network.cores
+    nth = _pick(alive[spine] & alive[other_spine], flows, _CORE, turn)
     if nth is None:
         raise InputError("topology.link_health", "spine", "cuts two pods apart")
     return nth
@@ -294,11 +310,12 @@ def _alive(network: Network, kind: str, across: int) -> NDArray[np.bool_]:
     return network.alive[up : up + network.count[kind]].reshape(-1, across)
 
 
-def _pick(working: NDArray[np.bool_], flows: Hashes, stage: int) -> Ints | None:
-    """The working option each row takes, as a switch hashes over what is left; None: none is."""
+def _pick(working: NDArray[np.bool_], flows: Hashes, stage: int, turn: int = 0) -> Ints | None:
+    """The working option each row takes, as a switch hashes over what is left, or the ``turn``-th
+    after that; None: none is."""
     options = working.sum(axis=1)
     if not options.all():
         return None
-    nth = choice(flows, stage, options)
+    nth = (choice(flows, stage, options) + turn) % options
     picked: Ints = np.argmax(working.cumsum(axis=1) > nth[:, None], axis=1)
     return picked

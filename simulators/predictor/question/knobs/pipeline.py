@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.question.knob import (
     Flag,
     knob,
 )
+from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,17 @@ class Pipeline:
     schedule: str = knob(
         "1f1b",
         "{}",
-        (PASSES,),
-        choices=("1f1b", "gpipe"),
+        (PASSES, LAYOUT),
+        choices=tuple(SCHEDULES),
+        search=("1f1b", "gpipe"),
         detail_of=("pp",),
         canonical=Canonical(
-            "one stage or one micro-batch has one order",
+            "one stage, or one micro-batch whose passes are whole, has one order",
             ("tp", "pp", "cp", "micro_batch"),
-            lambda job: job.recipe.pp == 1 or job.num_micro_batches == 1,
+            lambda job: (
+                job.recipe.pp == 1
+                or (job.recipe.schedule in ("1f1b", "gpipe") and job.num_micro_batches == 1)
+            ),
         ),
         flags={
             TORCHTITAN: Flag(
@@ -38,7 +43,9 @@ class Pipeline:
         },
     )
     """The order of a pipeline's passes: each backward pass as early as it can run (``1f1b``), or
-    all forward passes first (``gpipe``; with virtual stages chunk by chunk, breadth-first)."""
+    all forward passes first (``gpipe``; with virtual stages chunk by chunk, breadth-first). The
+    rest splits backward passes: in one line (``zb-h1``, ``zb-h2``), in a V of two chunks a stage
+    (``zb-v``, ``v-half``, ``v-min``, ``dualpipe-v``), both ways (``dualpipe``)."""
     first_stage_layers: int | None = knob(
         None,
         "first_stage_layers={}",

@@ -98,6 +98,16 @@ class Sharding:
     )
     """Updated parameters are gathered beside the next forward pass, as they always are where they
     are sharded."""
+    optimizer_offload: int = knob(
+        0,
+        "cpu-optimizer{}%",
+        (STEP_END,),
+        choices=(0, 25, 50, 75, 100),
+        topic="sharding",
+        detail_of=("zero_stage",),
+    )
+    """Percent of the optimizer's states that lie in the host's memory, whose CPU updates what they
+    belong to (Megatron-Core's ``optimizer-offload-fraction``, ZeRO-Offload)."""
     tp_comm_overlap: bool = knob(
         False,
         "overlap=tp",

@@ -11,6 +11,7 @@ from trainscout.simulators.laboratory.calibration.evidence import Published, tri
 from trainscout.simulators.laboratory.calibration.evidence_command import page
 from trainscout.simulators.laboratory.calibration.sweeps import regrets
 from trainscout.simulators.predictor.uncertainty.posterior import (
+    KINDS,
     SHARES,
     Columns,
     published_prior,
@@ -66,9 +67,28 @@ def test_one_run_speaks_for_nothing_and_too_few_are_not_tried(published, monkeyp
     assert of(published, "slower", RUNS - 2, monkeypatch) is None
 
 
-def test_the_page_has_every_publication_and_sweep(published, monkeypatch):
+def test_setups_are_runs_of_one_gpu_software_and_model(published):
+    rows = published.groups()["slower"]
+    ((name, own),) = published.own(rows).items()
+    assert own.tolist() == rows.tolist()
+    assert name.startswith("h100, ")
+    kinds = published.runs.kinds.copy()
+    kinds[rows[: RUNS // 2 + 1], KINDS.index("gpu")] = "another"
+    mixed = replace(published, runs=replace(published.runs, kinds=kinds))
+    # Of the seven that are left too few are alike.
+    assert [len(own) for own in mixed.own(rows).values()] == [RUNS // 2 + 1]
+
+
+def test_the_page_has_every_publication_setup_and_sweep(published, monkeypatch):
     found = [of(published, name, 3, monkeypatch) for name in ("scatters", "slower")]
+    found.append(replace(found[1], setup="h100, core, 96 x 12288"))
     every = [replace(each, known=known) for known in evidence.KNOWN for each in found]
     text = page(every, regrets(published, published_prior()))
-    for words in ("| slower | 16 |", "| scatters | 16 |", "## 5 runs known", "| mean |  |"):
+    for words in (
+        "| slower | 16 |",
+        "| scatters | 16 |",
+        "| slower: h100, core, 96 x 12288 | 16 |",
+        "## Publications, 5 runs known",
+        "| mean |  |",
+    ):
         assert words in text

@@ -53,7 +53,26 @@ def test_notes_overrule_the_family():
     assert model.moe.capacity_factor == 1.25
 
 
-@pytest.mark.parametrize("name", ["BERT-Large", "Nemotron-H-56B", "Nemotron_3_Super"])
+def test_a_hybrid_without_a_printed_shape_is_the_declared_one():
+    row = replace(
+        RUN,
+        model="Nemotron_3_Super",
+        num_layers=None,
+        hidden=None,
+        num_heads=None,
+        seq_len=8192,
+        ep=8,
+        tp=1,
+        dp=64,
+        pp=1,
+    )
+    outcome = job_of(row, declarations())
+    assert outcome.job.model.moe.latent_size == 1024
+    assert not outcome.job.recipe.overlap_moe_expert_parallel_comm
+    assert any("nemotron3_super_120b_a12b" in each for each in outcome.assumptions)
+
+
+@pytest.mark.parametrize("name", ["BERT-Large", "Jamba", "Nemotron_3_Ultra"])
 def test_other_architectures_are_not_replayed(name):
     outcome = job_of(replace(RUN, model=name), declarations())
     assert isinstance(outcome, NotReplayable)

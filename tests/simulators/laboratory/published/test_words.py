@@ -30,17 +30,27 @@ def test_what_narrows_or_negates_is_read_first():
     assert said(notes="no flash attention").says("attention", "unfused")
     assert said(notes="no CUDA graphs").says("graphs", "no")
     assert said(notes="1F1B non-interleaved").says("schedule", "plain")
+    recipe = said(notes="router fusion off, rope fusion off, moments in bf16")
+    assert recipe.says("router_fusion", "no")
+    assert recipe.says("latent_rope", "apart")
+    assert recipe.says("moments", "bf16")
+    for words, schedule in (
+        ("zero-bubble schedule", "zb-h1"),
+        ("pipeline schedule zbv-formatted", "zb-v"),
+        ("pipeline schedule v-half; max memory 14 GB", "v-half"),
+        ("ZB-2p", "zb-h2"),
+        ("DualPipeV", "dualpipe-v"),
+        ("DualPipe", "dualpipe"),
+    ):
+        assert said(notes=words).says("schedule", schedule)
     assert said(notes="not force-balanced").says("router", "real")
 
 
 @pytest.mark.parametrize(
     ("notes", "reason"),
     [
-        ("zero-bubble schedule", "zero bubble"),
-        ("pipeline schedule zbv-formatted", "zero bubble"),
-        ("ZB-H1", "zero bubble"),
-        ("DualPipe", "DualPipe"),
-        ("ZeRO-Offload", "optimizer on the CPU"),
+        ("Chimera schedule", "pipeline schedules"),
+        ("ZeRO-Offload", "optimizer is on the CPU"),
         ("video diffusion transformer", "decoder-only"),
     ],
 )

@@ -18,7 +18,8 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 GIB = 2**30
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.knobs import impossible_value
-from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from tests.simulators.jobs import CROSSING, JOINED, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.recipe import KNOBS
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
 
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
@@ -22,19 +22,38 @@ GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
 NARROW = replace(TINY, hidden_size=252, head_dim=32)
 PAIRED = "overlap_moe_expert_parallel_comm"
 BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
+SHALLOW = replace(LLAMA, num_layers=6)
+_TWO_CHUNKS = {"pp": 2, "vpp": 2}
+_UNEVEN_V = {**_TWO_CHUNKS, "schedule": "zb-v", "last_stage_layers": 4}
+_COMPILED, _PLAIN = {"fusion": "compiled"}, {"schedules": ("1f1b", "gpipe")}
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
     ("framework", "framework", TINY, {"framework": "another"}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
+    ("diffusion", "pp", CROSSING, {"pp": 2}),
+    ("diffusion", "cp", JOINED, {"cp": 32, "nodes": 4}),
+    ("diffusion", "recompute_modules", JOINED, BY_OPERATION),
+    ("diffusion", "framework", JOINED, {"training": {"attention": "unfused"}}),
     ("adapters", "tp", TINY, {"tp": 4, "training": {"lora": Lora(6)}}),
     (
         *("adapters", "recompute_modules", TINY),
         {**BY_OPERATION, "training": {"lora": Lora(8)}},
     ),
-    ("reference", "pp", TINY, {"pp": 2, "training": {"dpo": Dpo()}}),
+    ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
+    ("host_optimizer", "optimizer_offload", TINY, {"optimizer_offload": 50}),
+    *(
+        ("host_optimizer", "optimizer_offload", TINY, {"optimizer_offload": 50, **more})
+        for more in (
+            {"training": {"host_optimizer": "pipelined"}, "zero_stage": 2},
+            {"training": {"host_optimizer": "pipelined"}, "optimizer_states": "bf16"},
+            {"training": {"host_optimizer": "pipelined", "optimizer": "sgd"}},
+            {"training": {"host_optimizer": "serial"}, "zero_stage": 1},
+            {"training": {"host_optimizer": "serial"}, "zero_stage": 2},
+        )
+    ),
     ("offloading", "offloaded_layers", TINY, {"pp": 2, "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"recompute": "full", "offloaded_layers": 2}),
     ("offloading", "offloaded_layers", TINY, {"offloaded_layers": 12}),
@@ -79,6 +98,16 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
     ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
+    *(
+        ("interleaving_batch", "schedule", TINY, {**_TWO_CHUNKS, "schedule": name, "batch": 8})
+        for name in ("dualpipe", "dualpipe-v")
+    ),
+    ("schedule", "schedule", TINY, {"pp": 2, "schedule": "zb-h1", "training": _COMPILED}),
+    ("schedule", "schedule", TINY, {"pp": 2, "schedule": "zb-h1", "training": _PLAIN}),
+    ("schedule", "vpp", TINY, {"pp": 2, "schedule": "zb-v"}),
+    ("schedule", "vpp", TINY, {"pp": 2, "vpp": 2, "schedule": "zb-h2"}),
+    ("schedule", "pp", TINY, {"pp": 3, "vpp": 2, "nodes": 3, "schedule": "dualpipe"}),
+    ("schedule", "last_stage_layers", TINY, _UNEVEN_V),
     ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "pp": 2}),
     ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "recompute": "full"}),
     ("recompute", "recompute_layers", TINY, {"recompute_layers": 2}),

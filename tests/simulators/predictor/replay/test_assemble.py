@@ -20,7 +20,8 @@ from trainscout.simulators.predictor.replay.boundary import boundary_seconds
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.schedule import stage_order
 
 SEND_S = 2e-3
 ROUNDING_S = 1e-12

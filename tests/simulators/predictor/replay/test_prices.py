@@ -34,7 +34,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 
 # One multiply-add takes a second, and so does one byte gathered over two ranks.
 SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)

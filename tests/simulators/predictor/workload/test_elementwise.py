@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, TINY, make_job
+from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
@@ -19,14 +19,9 @@ from trainscout.simulators.predictor.workload.elementwise import (
     rope_ops,
 )
 from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    HostSync,
-    Op,
-    SendRecv,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
 SIZE = 2
@@ -162,24 +157,18 @@ def test_heads_of_their_own_are_not_repeated() -> None:
     assert shard(TINY, repeats_kv=True) == shard(TINY)
 
 
-def test_hand_fused_activations_are_clamped_by_kernels_of_their_own() -> None:
-    clamped = replace(LLAMA, clamped_mlp=True)
-    ahead, back = activation_ops(shard(clamped), "act", 1000)
-    plain, plain_back = activation_ops(shard(), "act", 1000)
-    assert moved(ahead) - moved(plain) == 16 * 1000
-    assert moved(back) - moved(plain_back) == 30 * 1000
-    # A constant is made on the device; compilers and eager code hold it.
-    assert sum(isinstance(op, HostSync) for op in ahead) == 1
-    by_compiler = shard(clamped, fusion="compiled")
-    assert moved(activation_ops(by_compiler, "act", 1000)[0]) == moved(
-        activation_ops(shard(fusion="compiled"), "act", 1000)[0]
-    )
+def test_latent_rotary_positions_one_by_one_take_the_recorded_launches() -> None:
+    """Of Q and of K eleven kernels forward and ten back, and joins (Megatron-Core 0.16)."""
 
+    def launches(fused: bool) -> list[int]:
+        job = make_job(MLA_MOE, training={"fused_latent_rope": fused})
+        run = build_workload(job).stages[0].chunks[0].runs[-2]
+        return [
+            op.launches
+            for block in (run.forward, run.backward)
+            for op in block.ops
+            if getattr(op, "name", "").startswith("rope_")
+        ]
 
-def test_no_hand_made_kernel_has_a_temperature() -> None:
-    scaled = replace(LLAMA, scaled_rope=True)
-    assert moved(rope_ops(shard(scaled), 1000)[0]) == moved(
-        rope_ops(shard(fusion="eager"), 1000)[0]
-    )
-    compiled = shard(scaled, fusion="compiled")
-    assert moved(rope_ops(compiled, 1000)[0]) == moved(rope_ops(shard(), 1000)[0])
+    assert launches(True) == [2, 2]
+    assert launches(False) == [28, 22]

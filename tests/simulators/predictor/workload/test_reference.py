@@ -7,12 +7,13 @@ import pytest
 from tests.simulators.jobs import LLAMA, MOE, SEEING, TINY, make_job
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.step_program import step_program
 from trainscout.simulators.predictor.workload.ir import Collective, Gemm, GroupedGemm
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.work import kernel_flops
 
 
@@ -134,15 +135,112 @@ def test_a_reference_sees_images_too() -> None:
     assert product_flops(tuned(SEEING, Dpo()))[0] == 2 * unit
 
 
+def whole_flops(job) -> float:
+    """Of the products of one micro-batch on all stages, forward and backward."""
+    return sum(
+        kernel_flops(op) * run.count
+        for stage in build_workload(job).stages
+        for chunk in stage.chunks
+        for run in chunk.runs
+        for op in (*run.forward.ops, *run.backward.ops)
+        if isinstance(op, Gemm | GroupedGemm)
+    )
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("model", [LLAMA, replace(TINY, tied_embeddings=True)])
+def test_a_pipeline_cuts_a_reference_where_it_cuts_the_policy(model, vpp: int) -> None:
+    alone, cut = tuned(model, Dpo()), tuned(model, Dpo(), pp=2, vpp=vpp)
+    assert whole_flops(cut) == whole_flops(alone)
+    stages = build_workload(cut).stages
+    for stage in stages:
+        held = [run for chunk in stage.chunks for run in chunk.runs if run.reference]
+        layers = sum(run.count for run in held if "layer" in run.forward.name)
+        assert layers == model.num_layers // 2
+    # Each of both ends has its own copy of what they share.
+    copies = 2 if model.tied_embeddings else 1
+    ends = copies * model.padded_vocab_size(1) * model.hidden_size
+    frozen = sum(stage.parameters.held.total - stage.parameters.total for stage in stages)
+    one = build_workload(alone).stages[0].parameters
+    tied = model.padded_vocab_size(1) * model.hidden_size
+    assert frozen == one.held.total - one.total + (ends - tied if copies == 2 else 0)
+
+
+def test_hidden_states_of_both_travel_forward_in_one_message() -> None:
+    job, ready = (tuned(LLAMA, dpo, pp=2) for dpo in (Dpo(), Dpo(True)))
+    both, one = (step_program(each, 4).assembler for each in (job, ready))
+    assert both.sent_s(0, 0, FORWARD) == 2 * one.sent_s(0, 0, FORWARD) > 0
+    assert both.sent_s(1, 0, BACKWARD) == one.sent_s(1, 0, BACKWARD) > 0
+
+
+def test_pairs_of_packs_attend_as_packs_do() -> None:
+    packed, padded = tuned(LLAMA, Dpo(), packed=(8,)), tuned(LLAMA, Dpo())
+    check_job(packed)
+    assert step_flops(packed).model < step_flops(padded).model
+
+
+TEACHER = replace(LLAMA, name="teacher", num_layers=24, hidden_size=512)
+
+
+def taught(model=LLAMA, teacher=TEACHER, **recipe):
+    training = {"distillation": Distillation(teacher)}
+    return make_job(model, batch=16, training=training, **recipe)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_teacher_passes_forward_once(tp: int) -> None:
+    own, teachers = (tuned(model, tp=tp) for model in (LLAMA, TEACHER))
+    forward, backward = product_flops(taught(tp=tp))
+    assert forward == product_flops(own)[0] + product_flops(teachers)[0]
+    assert backward == product_flops(own)[1]
+    flops = [step_flops(job).model for job in (taught(), own, teachers)]
+    assert flops[0] == pytest.approx(flops[1] + flops[2] / 3)
+    assert step_flops(taught()).causal == pytest.approx(
+        step_flops(own).causal + step_flops(teachers).causal / 3
+    )
+
+
+def test_a_teacher_is_held_in_16_bits_and_kept_out_of_the_optimizer() -> None:
+    with_it, without = static(taught()), static(tuned(LLAMA))
+    held = build_workload(tuned(TEACHER)).stages[0].parameters.total
+    assert with_it["parameters"] - without["parameters"] == 2 * held
+    assert with_it["optimizer"] == without["optimizer"]
+    fsdp = static(taught(zero_stage=3))["parameters"]
+    assert fsdp < with_it["parameters"]
+
+
+def test_the_divergence_holds_several_fp32_copies_of_both_logits() -> None:
+    """Two log-probabilities, what they come of and both 16-bit logits at once."""
+    large = replace(LLAMA, vocab_size=100_000)
+    teacher = replace(TEACHER, vocab_size=100_000)
+    peaks = [
+        ReplaySimulator().without_error_bar(job).memory.per_stage[0].kind
+        for job in (taught(large, teacher), tuned(large))
+    ]
+    logits = LLAMA.sequence_length * large.padded_vocab_size(1)
+    dynamic = [kind["activations"] + kind["temporary"] for kind in peaks]
+    # The loss of the next token holds an fp32 softmax beside 16-bit logits.
+    assert dynamic[0] - dynamic[1] == pytest.approx((36 - 6) * logits, rel=0.05)
+
+
+def test_a_teacher_goes_through_the_same_pipeline() -> None:
+    assert whole_flops(taught(pp=2)) == whole_flops(taught())
+    for stage in build_workload(taught(pp=2, vpp=2)).stages:
+        frozen = [run for chunk in stage.chunks for run in chunk.runs if run.reference]
+        assert sum(run.count for run in frozen if "layer" in run.forward.name) == 12
+
+
 @pytest.mark.parametrize(
     ("job", "field"),
     [
-        (tuned(LLAMA, Dpo(), pp=2), "recipe.pp"),
-        (tuned(LLAMA, Dpo(), packed=(8,)), "training.packed_lengths"),
+        (taught(teacher=replace(TEACHER, num_layers=30), pp=4), "recipe.pp"),
+        (taught(teacher=replace(TEACHER, num_heads=6, head_dim=64), tp=4), "recipe.tp"),
+        (taught(teacher=replace(TEACHER, vocab_size=999)), "training.distillation.teacher"),
+        (taught(replace(LLAMA, num_mtp_layers=1)), "training.distillation.teacher"),
     ],
 )
-def test_what_is_not_modelled_is_refused(job, field: str) -> None:
+def test_teachers_that_do_not_go_with_the_student_are_refused(job, field: str) -> None:
     with pytest.raises(InputError) as caught:
         check_job(job)
     assert caught.value.field == field
-    check_job(replace(job, training=replace(job.training, dpo=Dpo(True), packed_lengths=())))
+    check_job(taught())

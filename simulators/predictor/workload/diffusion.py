@@ -1,0 +1,283 @@
+"""Layers and ends of diffusion transformers (Peebles and Xie 2022; Wan 2.1; Flux.1).
+
+A layer's norms have no weights: their outputs are scaled and shifted, and what attention and MLP
+add is multiplied by a gate, by vectors that follow from the time step (adaLN). Where software has
+compiled or fused kernels, norm and modulation are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from trainscout.simulators.predictor.question.diffusion import CROSS, JOINT, OWN, Diffusion
+from trainscout.simulators.predictor.question.layers import AttentionMixer, Layer
+from trainscout.simulators.predictor.workload.adapters import column_input_bytes
+from trainscout.simulators.predictor.workload.attention import core, output, projection
+from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Op, Streaming
+from trainscout.simulators.predictor.workload.linear import bias_grad, linear
+from trainscout.simulators.predictor.workload.mlp import mlp_part
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.part import (
+    ATTENTION_RESIDUAL,
+    Part,
+    norm,
+    residual,
+)
+from trainscout.simulators.predictor.workload.shard import Shard
+
+# Vectors of a layer: a scale, a shift and a gate for each of two halves, or for one where
+# attention and MLP run in parallel; the last norm has a scale and a shift.
+_VECTORS: dict[str | None, int] = {CROSS: 6, OWN: 12, JOINT: 3}
+_LAST_VECTORS = 2
+
+
+def text_tokens(shard: Shard) -> int:
+    """Tokens of the text on this context-parallel rank, where it is cut as latents are."""
+    return _diffusion(shard).text_tokens // shard.cp
+
+
+def diffusion_layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
+    """The parts of one layer, by where its text is."""
+    attention = _attention(shard, layer)
+    parts = list[Part]()
+    if _diffusion(shard).modulation == "layers":
+        parts.append(_modulation(shard, _VECTORS[attention.text]))
+    if attention.text == JOINT:
+        reader = _modulated_norm(shard, "attention_norm", "qkv")
+        parts += [reader, *projection(shard, attention), core(shard, attention), output(shard)]
+        parts += [mlp_part(shard, shard.model.ffn_hidden_size), _gated(shard, ATTENTION_RESIDUAL)]
+        return tuple(parts)
+    streams = [shard]
+    if attention.text == OWN:
+        text = text_tokens(shard)
+        streams = [_of(shard, shard.sequence - text), _of(shard, text)]
+    for each in streams:
+        parts += [_modulated_norm(each, "attention_norm", "qkv"), *projection(each, attention)]
+    parts.append(core(shard, attention))
+    for each in streams:
+        parts += [output(each), _gated(each, ATTENTION_RESIDUAL)]
+    if attention.text == CROSS:
+        parts += _cross_attention(shard)
+    for each in streams:
+        parts.append(_modulated_norm(each, "mlp_norm", "fc1"))
+        parts += [mlp_part(each, shard.model.ffn_hidden_size), _gated(each, "mlp_residual")]
+    return tuple(parts)
+
+
+def diffusion_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
+    """One layer's parameters on one rank."""
+    model, h = shard.model, shard.model.hidden_size
+    text = _attention(shard, layer).text
+    width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
+    norms = 2 * model.qk_head_dim if model.qk_norm else 0
+    if model.qk_norm_whole:
+        norms = (shard.heads + shard.kv_heads) * model.qk_head_dim
+    into, out = h * width + width + norms, shard.heads * model.v_head_dim * h
+    inner = model.ffn_hidden_size // shard.tp
+    mlp_in, mlp_out = (h + 1) * inner, inner * h
+    vectors = _VECTORS[text] * h
+    modulation = vectors
+    if _diffusion(shard).modulation == "layers":
+        modulation = (h + 1) * vectors // shard.tp
+    if text == JOINT:
+        return LocalParameters(into + mlp_in + out + mlp_out + h + modulation)
+    attentions, mlps = (2, 1) if text == CROSS else (2, 2)
+    count = attentions * (into + out + h) + mlps * (mlp_in + mlp_out + h) + modulation
+    return LocalParameters(count + (2 * h if text == CROSS else 0))
+
+
+def first_diffusion_parts(shard: Shard) -> list[Part]:
+    """Patches, the text and the conditions on their way to the model's width."""
+    given, h = _diffusion(shard), shard.model.hidden_size
+    latents = shard.tokens
+    if any(_attention(shard, each).text != CROSS for each in shard.model.layer_kinds):
+        latents -= shard.batch * text_tokens(shard)
+    words = shard.batch * given.text_tokens
+    parts = [_ahead(shard, "patches", latents, (given.patch_size, h))]
+    parts.append(_ahead(shard, "text", words, given.text_widths))
+    parts += [_ahead(shard, "condition", shard.batch, (width, h, h)) for width in given.conditions]
+    if given.modulation == "shared":
+        parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[CROSS] * h)))
+    return parts
+
+
+def first_diffusion_parameters(shard: Shard) -> LocalParameters:
+    given, h = _diffusion(shard), shard.model.hidden_size
+    widths = [(given.patch_size, h), given.text_widths]
+    widths += [(width, h, h) for width in given.conditions]
+    if given.modulation == "shared":
+        widths.append((h, _VECTORS[CROSS] * h))
+    return LocalParameters(sum(map(_weights, widths)))
+
+
+def last_diffusion_parts(shard: Shard) -> list[Part]:
+    """The last norm, what patches should be, and the squared distance from it."""
+    given, h, size = _diffusion(shard), shard.model.hidden_size, shard.element_bytes
+    forward, backward = linear(shard, "patches_out", shard.local_tokens, h, given.patch_size)
+    made = shard.local_tokens * given.patch_size
+    distance = Streaming("loss_fwd", "elementwise", made * (size + 12), launches=3)
+    undone = Streaming("loss_bwd", "elementwise", made * (8 + size), launches=2)
+    loss = Part(
+        (*forward, distance),
+        (undone, *backward),
+        (Alloc("loss_difference", 4 * made),),
+        forward_peak_bytes=8 * made,
+        backward_peak_bytes=8 * made + shard.local_tokens * h * size,
+    )
+    last = [_modulated_norm(shard, "final_norm", "patches_out"), loss]
+    return [_modulation(shard, _LAST_VECTORS), *last] if given.modulation == "layers" else last
+
+
+def last_diffusion_parameters(shard: Shard) -> LocalParameters:
+    given, h = _diffusion(shard), shard.model.hidden_size
+    vectors = _LAST_VECTORS * h
+    modulation = (h + 1) * vectors if given.modulation == "layers" else vectors
+    return LocalParameters(_weights((h, given.patch_size)) + modulation)
+
+
+def _diffusion(shard: Shard) -> Diffusion:
+    assert shard.model.diffusion is not None
+    return shard.model.diffusion
+
+
+def _attention(shard: Shard, layer: Layer) -> AttentionMixer:
+    mixer = shard.model.mixer(layer)
+    assert mixer is not None
+    assert mixer.attention is not None
+    return mixer.attention
+
+
+def _of(shard: Shard, sequence: int) -> Shard:
+    """So many tokens of each sequence."""
+    return replace(shard, sequence=sequence, attended=sequence)
+
+
+def _weights(widths: Sequence[int]) -> int:
+    return sum((one + 1) * other for one, other in pairwise(widths))
+
+
+def _ahead(shard: Shard, name: str, tokens: int, widths: Sequence[int]) -> Part:
+    """Linear layers, whole on every rank, with activations between them."""
+    size, forward, saved = shard.element_bytes, list[Op](), list[Alloc]()
+    backward = list[Op]()
+    for number, (one, other) in enumerate(pairwise(widths)):
+        made, gradients = linear(shard, name, tokens, one, other)
+        if number == 0:
+            # Data has no gradient.
+            gradients = [op for op in gradients if op.name != f"{name}_dgrad"]  # type: ignore[union-attr]
+        else:
+            moved = tokens * one * size
+            forward.append(Streaming(f"{name}_activation", "elementwise", 2 * moved))
+            gradients += [Streaming(f"{name}_activation_bwd", "elementwise", 3 * moved)]
+        forward += made
+        backward = [*gradients, *bias_grad(shard, name, tokens * other), *backward]
+        saved.append(Alloc(f"{name}_input", tokens * one * size * (1 if number == 0 else 2)))
+    widest = tokens * max(widths) * size
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=widest,
+        backward_peak_bytes=2 * widest,
+    )
+
+
+def _modulation(shard: Shard, vectors: int) -> Part:
+    """A layer's vectors from the conditions: every weight for one row a sequence."""
+    h = shard.model.hidden_size
+    outputs = vectors * h // shard.tp
+    forward, backward = linear(shard, "modulation", shard.batch, h, outputs)
+    made = shard.batch * vectors * h * shard.element_bytes
+    return Part(tuple(forward), tuple(backward), (Alloc("modulation", made),))
+
+
+def _modulated_norm(shard: Shard, name: str, reader: str) -> Part:
+    keep = column_input_bytes(shard, reader)
+    width = shard.model.hidden_size
+    part = norm(shard, name, shard.local_tokens, width, keep_output=keep)
+    moved = shard.local_tokens * width * shard.element_bytes
+    eager = shard.fusion == "eager"
+    scaled = [Streaming(f"{name}_modulation", "elementwise", 4 * moved, 2)] if eager else []
+    saved = [Alloc(f"{name}_unscaled", moved)] if eager else []
+    # Scale and shift have gradients, sums over the tokens.
+    summed = Streaming(f"{name}_modulation_bwd", "reduce", (6 if eager else 2) * moved, 2)
+    return replace(
+        part,
+        forward=(*part.forward, *scaled),
+        backward=(summed, *part.backward),
+        saved=(*part.saved, *saved),
+    )
+
+
+def _gated(shard: Shard, name: str) -> Part:
+    part = residual(shard, name)
+    moved = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    # The gate's gradient is a sum of products with what it multiplied.
+    summed = Streaming(f"{name}_gate_bwd", "reduce", 3 * moved, 2)
+    saved = (*part.saved, Alloc(f"{name}_ungated", moved))
+    return replace(part, backward=(*part.backward, summed), saved=saved)
+
+
+def _cross_attention(shard: Shard) -> list[Part]:
+    """Queries of the latents, keys and values of the whole text, without a gate."""
+    model, h, size = shard.model, shard.model.hidden_size, shard.element_bytes
+    words = shard.batch * _diffusion(shard).text_tokens
+    queries, pairs = (n * model.qk_head_dim for n in (shard.heads, 2 * shard.kv_heads))
+    first = norm(
+        shard,
+        "cross_norm",
+        shard.local_tokens,
+        h,
+        keep_output=column_input_bytes(shard, "cross_q"),
+    )
+    forward, backward = linear(shard, "cross_q", shard.tokens, h, queries, parallel="column")
+    # The text is whole on every rank: only the gradient of its encoding is summed.
+    kv_forward, kv_backward = linear(
+        replace(shard, sp=False), "cross_kv", words, h, pairs, parallel="column"
+    )
+    q, kv = shard.tokens * queries * size, words * pairs * size
+    normed = shard.model.qk_norm or shard.model.qk_norm_whole
+    norms = [Streaming("cross_qk_norm_fwd", "norm_fwd", 2 * q + kv, 2)] if normed else []
+    undone = [Streaming("cross_qk_norm_bwd", "norm_bwd", 3 * q + 3 * kv // 2, 4)] if normed else []
+    saved = [Alloc("cross_q", q), Alloc("cross_kv", kv), Alloc("text", words * h * size)]
+    project = Part(
+        (*forward, *kv_forward, *norms),
+        (
+            *undone,
+            *kv_backward,
+            *backward,
+            *bias_grad(shard, "cross", shard.tokens * queries + words * pairs),
+        ),
+        (*saved, Alloc("cross_qk_norm_input", q + kv // 2)) if normed else tuple(saved),
+        forward_peak_bytes=q + kv,
+        backward_peak_bytes=q + kv + shard.tokens * h * size,
+        module="qkv",
+    )
+
+    def attend(pass_: str) -> Attention:
+        return Attention(
+            f"cross_attention_{pass_}",
+            shard.batch,
+            shard.heads,
+            shard.kv_heads,
+            shard.sequence,
+            _diffusion(shard).text_tokens,
+            model.qk_head_dim,
+            model.v_head_dim,
+            causal=False,
+            pass_=pass_,
+            dtype=shard.dtype,
+            kernel=shard.attention,
+        )
+
+    attended = Part(
+        (attend("fwd"),),
+        (attend("bwd"),),
+        (Alloc("cross_logsumexp", 4 * shard.tokens * shard.heads),),
+        forward_peak_bytes=q,
+        backward_peak_bytes=2 * q + kv,
+        module="core_attn",
+    )
+    return [first, project, attended, output(shard), residual(shard, "cross_residual")]
