@@ -271,6 +271,8 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "gated_mlp": family.gated_mlp,
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
+        "clamped_mlp": config.has("swiglu_limit"),
+        "scaled_rope": latent is None and _is_scaled(config),
         **bias,
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
@@ -316,6 +318,13 @@ def _declared_layers(
 def _position(config: Config, family: Family) -> str:
     nope = config.fields.get("position_embedding_type") == "nope"
     return "none" if nope else family.position
+
+
+def _is_scaled(config: Config) -> bool:
+    """Whether rotary positions are stretched with a temperature, as YaRN's are by default."""
+    scaling = config.fields.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, Mapping) else None
+    return kind == "yarn"
 
 
 def _flag(config: Config, said: bool | str) -> bool:

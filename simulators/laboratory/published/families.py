@@ -22,6 +22,8 @@ class Family:
     linear_bias: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
+    clamped_mlp: bool = False
+    scaled_rope: bool = False
     dropout: bool = False
     tied_embeddings: bool = False
     head_dim: int | None = None
@@ -54,6 +56,8 @@ _FAMILIES = (
         Family(
             linear_bias=True,
             qkv_bias=True,
+            clamped_mlp=True,
+            scaled_rope=True,
             head_dim=64,
             departs="sliding-window attention of every other layer replayed as full attention",
         ),

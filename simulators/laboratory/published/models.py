@@ -87,6 +87,8 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         linear_bias=family.linear_bias,
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
+        clamped_mlp=family.clamped_mlp,
+        scaled_rope=family.scaled_rope,
         dropout=family.dropout,
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(said, assumed),

@@ -68,7 +68,7 @@ class PublishedQuestion:
 def precision_class(precision: str) -> str:
     """``16-bit``, ``8-bit`` or ``4-bit`` where tensor cores have such, else the type's name."""
     operand = operand_of(precision)
-    bits = {"bf16": 16, "fp16": 16, "fp8": 8, "fp8_block": 8, "fp4": 4}
+    bits = {"bf16": 16, "fp16": 16, "fp8": 8, "fp8_block": 8, "mxfp8": 8, "fp4": 4}
     return f"{bits[operand]}-bit" if operand in bits else operand
 
 

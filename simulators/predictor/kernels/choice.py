@@ -110,7 +110,7 @@ def gpu_peak(gpu: Gpu, precision: str) -> float:
     Raises:
         InputError: when the GPU has no such arithmetic.
     """
-    return gpu.peak(precision.removesuffix("_block"))
+    return gpu.peak(precision)
 
 
 @functools.lru_cache(maxsize=256)
@@ -127,16 +127,14 @@ def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
         return math.inf
     if gpu.sustained_fraction is not None:
         return gpu.sustained_fraction * gpu_peak(gpu, precision)
-    family = family_of(gpu)
-    for key in (wanted, "half"):
-        found = _nearest(
-            gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
-        )
-        if found is not None:
-            fit = found[0]
-            peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
-            return fit.sustained_fraction[key] * peak * gpu.sms
-    return math.inf
+    keys = (wanted, "half")
+    powered = [fit for fit in family_of(gpu) if any(key in fit.sustained_fraction for key in keys)]
+    found = _nearest(gpu, powered, "gemm", wanted)
+    if found is None:
+        return math.inf
+    fit = found[0]
+    fraction = next(fit.sustained_fraction[key] for key in keys if key in fit.sustained_fraction)
+    return fraction * (fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms) * gpu.sms
 
 
 @functools.lru_cache(maxsize=256)

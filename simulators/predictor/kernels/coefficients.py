@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.training import arithmetic_of
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 # "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
@@ -27,6 +28,7 @@ PRECISION_CLASS = {
     "fp16": "half",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
+    "mxfp8": "fp8",
     "fp4": "fp4",
     "tf32": "tf32",
     "fp32": "fp32",
@@ -136,7 +138,7 @@ class FittedGpu:
 
     def peak_per_sm(self, precision: str) -> float:
         """Dense peak of one SM in FLOP/s; 16-bit types stand in for each other."""
-        peak = self.peak_flops.get(precision.removesuffix("_block"))
+        peak = self.peak_flops.get(arithmetic_of(precision))
         if peak is None and PRECISION_CLASS[precision] == "half":
             peak = max(self.peak_flops.get(name, 0.0) for name in ("bf16", "fp16"))
         return (peak or 0.0) / self.sms

@@ -74,6 +74,7 @@ ELEMENT_BYTES = {
     "fp16": 2,
     "fp8": 1,
     "fp8_block": 1,
+    "mxfp8": 1,
     "fp4": 0.5625,
     "tf32": 4,
     "fp32": 4,

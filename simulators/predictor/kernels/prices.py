@@ -129,6 +129,9 @@ def _gemms(
     if split_accumulation and batch.dtype == "fp8" and split != 1:
         factor = np.where(batch.layouts == "TN", 1.0, split)
         seconds, share = seconds * factor, share / factor
+    if batch.dtype == "fp8":
+        by_tensor = gpu.architecture.per_tensor_factor
+        seconds, share = seconds * by_tensor, share / by_tensor
     codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]
     return seconds, share, np.where(batch.grouped, *codes).astype(np.int8)
 

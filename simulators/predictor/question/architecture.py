@@ -143,6 +143,9 @@ class Architecture:
     elements (8 and more: none)."""
     split_accumulation_factor: float
     """Slowdown of 8-bit gradient products whose partial sums are added up in fp32."""
+    per_tensor_factor: float
+    """Time of 8-bit products scaled by tensor over that of the products their rates were fitted
+    to, which where ``microscaling`` is near to that of blocks of 32."""
     fp8_transposes: bool
     """8-bit products need transposed copies of their operands in the backward pass."""
     microscaling: bool

@@ -204,10 +204,14 @@ class Model:
     """Width of a head (None: hidden size over heads)."""
     gated_mlp: bool = False
     """Two input projections (SwiGLU)."""
+    clamped_mlp: bool = False
+    """Both halves of a gated MLP are clamped before they are multiplied (GPT-OSS)."""
     normalization: str = "layernorm"
     """Of layers."""
     position: str = "learned"
     """How positions enter."""
+    scaled_rope: bool = False
+    """Rotary positions come with a temperature (YaRN), which no fused kernel applies."""
     linear_bias: bool = True
     """Linear layers have biases."""
     qkv_bias: bool = True

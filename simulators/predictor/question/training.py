@@ -25,7 +25,7 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4
 # delayed scaling) or from the tensor itself (``fp8_current``), one for 128 (of weights 128 x 128)
 # values (``fp8_block``) or for 32 (``mxfp8``); or in 4 bits, one for 16 values under one for the
 # tensor (``nvfp4``).
-TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
+TENSOR_CORE_TYPE = {"fp8_current": "fp8", "nvfp4": "fp4"}
 _MOST_SEQUENCES = 10**8
 # Of the numbers that linear layers multiply.
 PRECISION_BITS = {
@@ -59,7 +59,8 @@ def operand_of(precision: str) -> str:
 
 def arithmetic_of(precision: str) -> str:
     """What a GPU must have to multiply them, by the names of its peaks."""
-    return operand_of(precision).removesuffix("_block")
+    operand = operand_of(precision)
+    return "fp8" if PRECISION_BITS.get(operand) == 8 else operand
 
 
 @dataclass(frozen=True)

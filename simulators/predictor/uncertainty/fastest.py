@@ -105,7 +105,14 @@ class Fastest:
         return max(same or beside, key=lambda run: run.mfu, default=None)
 
 
-_BITS = {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit", "fp8_block": "8-bit", "fp4": "4-bit"}
+_BITS = {
+    "bf16": "16-bit",
+    "fp16": "16-bit",
+    "fp8": "8-bit",
+    "fp8_block": "8-bit",
+    "mxfp8": "8-bit",
+    "fp4": "4-bit",
+}
 
 
 def kind_of(job: Job) -> Kind:

@@ -16,7 +16,16 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import operand_of
 
-_BITS = {"fp4": 4, "fp8": 8, "fp8_block": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
+_BITS = {
+    "fp4": 4,
+    "fp8": 8,
+    "fp8_block": 8,
+    "mxfp8": 8,
+    "bf16": 16,
+    "fp16": 16,
+    "fp32": 32,
+    "tf32": 32,
+}
 _SHORTEST_LAYER_S = 1e-6
 
 LAUNCH_BOUND = 0.05

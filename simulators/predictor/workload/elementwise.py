@@ -8,10 +8,12 @@ in fp32 at four bytes.
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.ir import Op, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, HostSync, Op, Streaming
 from trainscout.simulators.predictor.workload.shard import Shard
 
 Passes = tuple[list[Op], list[Op]]
+# The tag of what was clamped, which is kept beside what was not.
+CLAMPED = "clamped"
 
 
 def norm_ops(shard: Shard, name: str, elements: int) -> Passes:
@@ -41,10 +43,12 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
 
     Fused: one kernel each. Eagerly: a cast to fp32, the rotation as a complex product and a cast
     back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much. A
-    complex product stays a kernel of its own when compiled (TorchInductor generates none).
+    complex product stays a kernel of its own when compiled (TorchInductor generates none), and
+    hand-made kernels have no place for a temperature (Megatron-Core's ``mscale``).
     """
     s = shard.element_bytes
-    apart = shard.fusion == "eager" or shard.complex_rope
+    by_hand = shard.fusion == "fused" and shard.model.scaled_rope
+    apart = shard.fusion == "eager" or shard.complex_rope or by_hand
     moved, launches = ((2 * s + 16) * elements, 6) if apart else (2 * s * elements, 2)
     return (
         [Streaming("rope_fwd", "elementwise", moved, launches)],
@@ -70,6 +74,39 @@ def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
     GeLU reads and writes once, and backward reads two tensors and writes one; the gated form has
     two inputs. Eagerly SwiGLU is two kernels, SiLU and a product, and three backward.
     """
+    forward, backward = _activation(shard, name, elements)
+    if _clamps_apart(shard):
+        clamp, unclamp = _clamp(shard, name, elements)
+        return clamp + forward, backward + unclamp
+    return forward, backward
+
+
+def clamped_inputs(shard: Shard, elements: int) -> list[Alloc]:
+    """What the activation's backward keeps beside ``elements`` inputs that were clamped."""
+    return [Alloc(CLAMPED, elements * shard.element_bytes)] if _clamps_apart(shard) else []
+
+
+def _clamps_apart(shard: Shard) -> bool:
+    return shard.model.clamped_mlp and shard.fusion != "compiled"
+
+
+def _clamp(shard: Shard, name: str, elements: int) -> Passes:
+    """Clamping both inputs of ``elements`` outputs, apart from any fused kernel.
+
+    Two copies and their concatenation, ``4s + 4s``; backward, comparisons of either half with its
+    one or two bounds (``3s + 2`` and ``4s + 6``, masks of one byte) and two halves put together,
+    ``4s`` (Megatron-Core's experts, ``weighted_bias_quick_geglu_impl``; Transformers' alike).
+    Megatron-Core makes a constant of its fused kernel on the device there, and waits for it.
+    """
+    s = shard.element_bytes
+    waits: list[Op] = [HostSync(f"{name}_constant")] if shard.fusion == "fused" else []
+    return (
+        [Streaming(f"{name}_clamp", "elementwise", 8 * s * elements, launches=3), *waits],
+        [Streaming(f"{name}_clamp_bwd", "elementwise", (11 * s + 8) * elements, launches=7)],
+    )
+
+
+def _activation(shard: Shard, name: str, elements: int) -> Passes:
     s = shard.element_bytes
     gated = shard.model.gated_mlp
     if gated and shard.fusion == "eager":

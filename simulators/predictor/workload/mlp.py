@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import activation_ops
+from trainscout.simulators.predictor.workload.elementwise import activation_ops, clamped_inputs
 from trainscout.simulators.predictor.workload.ir import Alloc
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part
@@ -59,6 +59,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
             ),
         ),
     ]
+    saved += clamped_inputs(shard, shard.tokens * fc1_width)
     if model.gated_mlp and shard.fusion == "eager":
         # The activated gate is a factor of a product written on its own.
         saved.append(Alloc(f"{prefix}gate", inner))

@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.workload.adapters import (
     input_bytes,
     is_adapted,
 )
-from trainscout.simulators.predictor.workload.elementwise import activation_ops
+from trainscout.simulators.predictor.workload.elementwise import activation_ops, clamped_inputs
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Collective,
@@ -275,6 +275,7 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_input", inputs),
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
             Alloc("expert_activation", activations),
+            *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             # Where an expert's activation applies its weight, nothing else needs its output.
             *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),

@@ -13,11 +13,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trainscout.simulators.predictor.workload.elementwise import CLAMPED
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Attention,
     Collective,
     Gemm,
+    HostSync,
     Op,
     SendRecv,
     Streaming,
@@ -93,9 +95,10 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
         again = tuple(
             op
             for op in part.forward
-            if isinstance(op, Streaming) and op.name == "expert_activation_fwd"
+            if isinstance(op, Streaming | HostSync) and op.name.startswith("expert_activation")
         )
-        return _drop(part, ["expert_activation"], again) if again else part
+        dropped = ["expert_activation", CLAMPED]
+        return _drop(part, dropped, again) if again else part
     return part
 
 

@@ -148,7 +148,7 @@ class Shard:
     @property
     def is_quantised(self) -> bool:
         """Whether linear layers multiply in 8 or 4 bits."""
-        return self.linear_dtype in ("fp8", "fp8_block", "fp4")
+        return self.linear_dtype in ("fp8", "fp8_block", "mxfp8", "fp4")
 
     @property
     def dtype(self) -> str:

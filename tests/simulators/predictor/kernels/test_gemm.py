@@ -229,3 +229,18 @@ def test_batched_products(gpu: str, factor: float) -> None:
         gpu, gemm(4096, 4096, 4096, "fp16"), gemm(4096, 4096, 4096, "fp16", batch=4)
     )
     assert four / (4 * one) == pytest.approx(factor, rel=0.09)
+
+
+def test_blocks_of_32_against_one_scale_on_b300() -> None:
+    """Transformer Engine's gemm_profiling page, operands quantised before: 7.16 and 6.81 ms."""
+    tokens = 15872
+    layer = [(12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384)]
+    taken = {}
+    for dtype in ("fp8", "mxfp8", "bf16"):
+        ops = [gemm(tokens, n, k, dtype) for n, k in layer]
+        ops += [gemm(tokens, k, n, dtype, layout="NN") for n, k in layer]
+        ops += [gemm(n, k, tokens, dtype, layout="NT") for n, k in layer]
+        taken[dtype] = seconds("b300", *ops).sum()
+    assert taken["fp8"] == pytest.approx(6.812e-3, rel=0.03)
+    assert taken["mxfp8"] == pytest.approx(7.161e-3, rel=0.03)
+    assert taken["bf16"] == pytest.approx(13.102e-3, rel=0.03)

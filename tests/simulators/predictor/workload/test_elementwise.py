@@ -19,7 +19,13 @@ from trainscout.simulators.predictor.workload.elementwise import (
     rope_ops,
 )
 from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    HostSync,
+    Op,
+    SendRecv,
+    Streaming,
+)
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -172,3 +178,26 @@ def test_latent_rotary_positions_one_by_one_take_the_recorded_launches() -> None
 
     assert launches(True) == [2, 2]
     assert launches(False) == [28, 22]
+
+
+def test_hand_fused_activations_are_clamped_by_kernels_of_their_own() -> None:
+    clamped = replace(LLAMA, clamped_mlp=True)
+    ahead, back = activation_ops(shard(clamped), "act", 1000)
+    plain, plain_back = activation_ops(shard(), "act", 1000)
+    assert moved(ahead) - moved(plain) == 16 * 1000
+    assert moved(back) - moved(plain_back) == 30 * 1000
+    # A constant is made on the device; compilers and eager code hold it.
+    assert sum(isinstance(op, HostSync) for op in ahead) == 1
+    by_compiler = shard(clamped, fusion="compiled")
+    assert moved(activation_ops(by_compiler, "act", 1000)[0]) == moved(
+        activation_ops(shard(fusion="compiled"), "act", 1000)[0]
+    )
+
+
+def test_no_hand_made_kernel_has_a_temperature() -> None:
+    scaled = replace(LLAMA, scaled_rope=True)
+    assert moved(rope_ops(shard(scaled), 1000)[0]) == moved(
+        rope_ops(shard(fusion="eager"), 1000)[0]
+    )
+    compiled = shard(scaled, fusion="compiled")
+    assert moved(rope_ops(compiled, 1000)[0]) == moved(rope_ops(shard(), 1000)[0])
