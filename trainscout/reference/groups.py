@@ -21,6 +21,7 @@ from trainscout.reference.settings import Check
 from trainscout.reports.launch import check_framework
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.question.diffusion import Diffusion
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import (
@@ -44,6 +45,7 @@ _MIXERS = {
     "mamba2": Mamba2(heads=128, head_dim=64, state=128),
     "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
 }
+_LATENTS = Diffusion(64, 512, (4096, 3072))
 _TOWER = Tower("vision", 27, 1152, 16, 4304, patch_size=588, patches=1024)
 
 
@@ -120,7 +122,8 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
             + [
                 Group(
                     "model.towers.<number>", commands, _TOWER, lambda tower: tower.check("tower")
-                )
+                ),
+                Group("model.diffusion", commands, _LATENTS, Diffusion.check),
             ]
         )
     if prefix == "network":

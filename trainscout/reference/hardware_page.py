@@ -44,11 +44,14 @@ fits in 16-bit products, 18 % in 8-bit ones and 20 % in attention, of which erro
 {OF_THE_MEDIAN:.0%}.
 
 AMD's GPUs are *estimated* whatever prices them. Published runs on MI325X (four, grade A) are
-predicted 15 to 22 % too fast; two of models with experts on MI355X (grade B) 14 and 55 % too
+predicted 11 to 17 % too fast; two of models with experts on MI355X (grade B) 14 and 55 % too
 slow. MI355X's 16-bit products go by a fit to 368 forward products that hipBLASLt ran best, off by
 5.5 % in the median of those held out (the median architecture: 32 % too fast); its attention, its
-links and all else go by the median architecture and its rates. No accuracy beyond those runs is
-claimed.
+links and all else go by the median architecture and its rates. Of a node's mesh of links a group
+has those between its members alone: two GPUs one, four three. RCCL's all-reduces of 16 MiB and
+more on eight and sixteen MI300X and sixteen MI355X (31 published timings) are 5 % off in the
+median, smaller ones from 64 KiB on half or twice as long (24). No accuracy beyond those runs and
+timings is claimed.
 
 What improves it, in this order: the best rate that products reach for long (`sustained_fraction`
 of the GPU), shares of bandwidth (`streaming` of the architecture), [your own table of

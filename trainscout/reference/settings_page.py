@@ -20,6 +20,7 @@ _TITLES = {
     "model.kinds.<name>.attention.index": "to keys that an indexer chooses",
     "model.kinds.<name>.mamba2": "a kind of layer with a state-space mixer",
     "model.kinds.<name>.delta": "a kind of layer with a gated delta net",
+    "model.diffusion": "latents and a text in place of words",
     "model.towers.<number>": "an encoder in front of it",
     "gpu": "one accelerator",
     "cluster": "nodes and what joins them",
