@@ -43,7 +43,7 @@ def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
     enough_rows(len(rows))
 
     def priced(batch: Gemms, coefficients: GroupedCoefficients) -> Floats:
-        prices = price_batch(gpu, batch, split_accumulation=False, grouped_as=coefficients)
+        prices = price_batch(gpu, batch, as_training=False, grouped_as=coefficients)
         return prices.seconds
 
     def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:

@@ -79,18 +79,18 @@ def price_batch(
     batch: Batch,
     *,
     sustained: bool = True,
-    split_accumulation: bool = True,
+    as_training: bool = True,
     grouped_as: GroupedCoefficients | None = None,
 ) -> KernelPrices:
     """Price kernels of one formula; ``price_kernels`` says under which conditions.
 
     Args:
         sustained: False prices a burst too short for the power limit.
-        split_accumulation: as training frameworks accumulate 8-bit gradients.
+        as_training: 8-bit products of Transformer Engine, and gradients as it adds them up.
         grouped_as: in place of the GPU's own coefficients of grouped products.
     """
     if isinstance(batch, Gemms):
-        found = _gemms(gpu, batch, sustained, split_accumulation, grouped_as)
+        found = _gemms(gpu, batch, sustained, as_training, grouped_as)
     elif isinstance(batch, Attentions):
         found = _attention(gpu, batch, sustained)
     elif isinstance(batch, Streamings):
@@ -111,7 +111,7 @@ def _gemms(
     gpu: Gpu,
     batch: Gemms,
     sustained: bool,
-    split_accumulation: bool,
+    as_training: bool,
     grouped_as: GroupedCoefficients | None,
 ) -> _Columns:
     seconds, share, found = price_gemms(
@@ -126,10 +126,10 @@ def _gemms(
         grouped_as=grouped_as,
     )
     split = gpu.architecture.split_accumulation_factor
-    if split_accumulation and batch.dtype == "fp8" and split != 1:
+    if as_training and batch.dtype == "fp8" and split != 1:
         factor = np.where(batch.layouts == "TN", 1.0, split)
         seconds, share = seconds * factor, share / factor
-    if batch.dtype == "fp8":
+    if as_training and batch.dtype == "fp8":
         by_tensor = gpu.architecture.per_tensor_factor
         seconds, share = seconds * by_tensor, share / by_tensor
     codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]

@@ -136,7 +136,7 @@ def _priced(ran: RowBatches, gpu: Gpu) -> tuple[Floats, bool]:
 
     def total(sustained: bool) -> tuple[Floats, Evidence]:
         prices = [
-            price_batch(gpu, batch, sustained=sustained, split_accumulation=False)
+            price_batch(gpu, batch, sustained=sustained, as_training=False)
             for batch in ran.batches
         ]
         seconds: Floats = np.sum([each.seconds for each in prices], axis=0)

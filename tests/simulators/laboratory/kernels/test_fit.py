@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.simulators.predictor.kernels.gpus import GPUS
+from trainscout.simulators.laboratory.kernels import fit_gemm
 from trainscout.simulators.laboratory.kernels.fit import main
 from trainscout.simulators.predictor.kernels.attention import price_attention
 from trainscout.simulators.predictor.kernels.coefficients import fitted_gpu_from_dict, fitted_gpus
@@ -47,6 +48,14 @@ def test_recovers_unseen_shapes_and_power(table: Path, tmp_path: Path) -> None:
     assert fitted.sustained_fraction["half"] == pytest.approx(shipped / 1.3, rel=0.05)
 
 
+@pytest.fixture
+def one_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits of which nothing but their place matters need not be the best of six."""
+    monkeypatch.setattr(fit_gemm, "EFFICIENCY_STARTS", (0.75,))
+    monkeypatch.setattr(fit_gemm, "EPILOGUE_STARTS", (1e-12,))
+
+
+@pytest.mark.usefixtures("one_start")
 def test_prints_without_output(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(table), "--where", "flag=sustained;"])
     printed = capsys.readouterr().out
@@ -55,7 +64,7 @@ def test_prints_without_output(table: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def attention_rows() -> pd.DataFrame:
-    """FlashAttention-2 and newest-kernel times of the shipped H100 model, both passes."""
+    """Times of the shipped H100 model: FlashAttention-2's forward, the newest kernels' passes."""
     columns = ["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "causal"]
     shapes = np.array(
         [
@@ -67,13 +76,16 @@ def attention_rows() -> pd.DataFrame:
         ]
     )
     parts = []
-    for impl, kernel in (("FA2", "flash2"), ("FA3", "flash")):
-        for pass_ in ("fwd", "bwd"):
-            seconds, _, _ = price_attention(
-                GPUS["h100"], "bf16", pass_, shapes, kernel, sustained=False
-            )
-            rows = pd.DataFrame(shapes, columns=columns)
-            parts.append(rows.assign(impl=impl, time_us=seconds * 1e6, **{"pass": pass_}))
+    for impl, kernel, pass_ in (
+        ("FA2", "flash2", "fwd"),
+        ("FA3", "flash", "fwd"),
+        ("FA3", "flash", "bwd"),
+    ):
+        seconds, _, _ = price_attention(
+            GPUS["h100"], "bf16", pass_, shapes, kernel, sustained=False
+        )
+        rows = pd.DataFrame(shapes, columns=columns)
+        parts.append(rows.assign(impl=impl, time_us=seconds * 1e6, **{"pass": pass_}))
     return pd.concat(parts).assign(gpu="H100-SXM5-80GB", dtype="bf16")
 
 
@@ -82,10 +94,10 @@ def test_attention_generations_are_kept_apart(tmp_path: Path) -> None:
     attention_rows().to_csv(table, index=False)
     main([str(table), "--output", str(tmp_path)])
     content = yaml.safe_load((tmp_path / "h100.yaml").read_text())
-    for section in ("attention", "attention_flash2"):
+    for section, passes in (("attention", {"fwd", "bwd"}), ("attention_flash2", {"fwd"})):
         report = content[section]["half"]["residuals"]["cross_validated"]
-        assert report["fwd"]["median"] < 0.05
-        assert report["bwd"]["median"] < 0.05
+        assert set(report) == passes
+        assert all(figures["median"] < 0.05 for figures in report.values())
 
 
 @pytest.mark.parametrize(
@@ -110,6 +122,7 @@ def test_unknown_columns_are_refused(tmp_path: Path) -> None:
         main([str(path)])
 
 
+@pytest.mark.usefixtures("one_start")
 def test_text_among_numbers_costs_its_row(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +134,7 @@ def test_text_among_numbers_costs_its_row(
     assert f"\n    rows: {len(rows) - 1}\n" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("one_start")
 def test_a_file_that_cannot_be_written_is_refused(table: Path, tmp_path: Path) -> None:
     # A link in a circle: nobody, not even root, can write it.
     circle = tmp_path / "out"
