@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Kerne
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    contracted,
     elements,
     in_place,
     item_bytes,
@@ -114,7 +115,7 @@ def scaled_mm(op: Op) -> Lowered:
     """
     left, right = tensor(op, 0), tensor(op, 1)
     fast = op.inputs[-1] is True or keyword(op, "use_fast_accum") is True
-    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    m, k, n = left.shape[-2], contracted(left, left.shape[-1]), right.shape[-1]
     return gemm(op, m, n, k, precision(left), layout="TN" if fast else "NN")
 
 

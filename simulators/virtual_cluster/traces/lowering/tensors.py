@@ -37,6 +37,7 @@ PRECISION = {
     "float8_e5m2fnuz": "fp8",
     "int8": "fp8",
     "uint8": "fp8",
+    "float4_e2m1fn_x2": "fp4",
 }
 # Device memory is read in sectors of this size.
 SECTOR_BYTES = 32
@@ -65,6 +66,11 @@ def precision(spec: TensorSpec) -> str:
         problem = "has no matrix products"
         raise InputError("trace.tensor.dtype", spec.dtype, problem, PRECISION)
     return PRECISION[spec.dtype]
+
+
+def contracted(spec: TensorSpec, size: int) -> int:
+    """How many numbers lie along a contracted dimension: those of four bits are two an element."""
+    return size * (2 if precision(spec) == "fp4" else 1)
 
 
 def elements(spec: TensorSpec) -> int:

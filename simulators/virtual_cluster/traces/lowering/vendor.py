@@ -8,7 +8,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import precision
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import contracted, precision
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     arguments,
     kernel_of,
@@ -41,8 +41,9 @@ def lower_vendor(op: Op) -> Lowered:
     count, total = launches(op), moved_bytes(op)
     if not count or not total:
         return FREE
-    made = Streaming(kernel.name, kernel.stands_for, total, count)
-    return Lowered((made,), f"vendor {kernel.stands_for}")
+    stands_for = "cast_fp4" if given.get("recipe") == "nvfp4" else kernel.stands_for
+    made = Streaming(kernel.name, stands_for, total, count)
+    return Lowered((made,), f"vendor {stands_for}")
 
 
 def _gemm(name: str, given: dict[str, Argument]) -> Lowered:
@@ -54,7 +55,7 @@ def _gemm(name: str, given: dict[str, Argument]) -> Lowered:
         name,
         m,
         n,
-        k,
+        contracted(left, k),
         precision(left),
         layout=_LAYOUT_OF_USE.get(str(given["use"]), str(given["layout"])),
         accumulate=bool(given.get("accumulate", False)),
@@ -98,7 +99,7 @@ def _grouped(name: str, given: dict[str, Argument]) -> Lowered:
         groups,
         -(-rows // groups),
         n,
-        k,
+        contracted(left[0], k),
         precision(left[0]),
         layout=_LAYOUT_OF_USE.get(use, layout),
         accumulate=bool(given.get("accumulate", False)),

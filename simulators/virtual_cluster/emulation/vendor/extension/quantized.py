@@ -226,6 +226,13 @@ def multi_tensor_quantize(
     return made
 
 
+def fused_multi_quantize(
+    input_list: Sequence[Tensor], output_list: Any, quantizer_list: Sequence[Any], otype: Any
+) -> list[Any]:
+    """What ``multi_tensor_quantize`` was called before 2.5."""
+    return multi_tensor_quantize(input_list, quantizer_list)
+
+
 def split_quantize(
     tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], **options: Any
 ) -> list[Any]:

@@ -57,7 +57,6 @@ def _names() -> dict[str, Any]:
         "multi_tensor_scale_tensor": multi_tensor.multi_tensor_scale_tensor,
         "multi_tensor_sgd": multi_tensor.multi_tensor_sgd,
         "fused_amax_and_scale_update_after_reduction": quantized.update_scales,
-        "fused_multi_quantize": quantized.multi_tensor_quantize,
         "fused_multi_row_padding": experts.pad_rows,
         "fused_multi_row_unpadding": experts.pad_rows,
         "init_nvshmem_backend": device.nothing,

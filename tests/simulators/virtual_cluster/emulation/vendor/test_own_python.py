@@ -1,0 +1,175 @@
+"""A package's own Python above its emulated compiled part, on small fakes of both."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
+from trainscout.simulators.predictor.question.errors import InputError
+
+torch = pytest.importorskip("torch")
+
+COMMON = """
+import os
+if os.environ.get("NVTE_PROJECT_BUILDING") != "1":
+    raise OSError("no libtransformer_engine.so")
+def load_framework_extension(name):
+    raise FileNotFoundError(name)
+"""
+PYTORCH = """
+from transformer_engine.common import load_framework_extension
+load_framework_extension("torch")
+import transformer_engine_torch as tex
+def is_plain(tensor, kind):
+    return type(tensor) is kind
+"""
+# What 2.3 had, where it looked for a file.
+LOOKING = """
+import importlib.util, sys
+from transformer_engine.common import get_te_path
+file = next((get_te_path() / "transformer_engine").glob("transformer_engine_torch.*.so"))
+spec = importlib.util.spec_from_file_location("transformer_engine_torch", file)
+tex = importlib.util.module_from_spec(spec)
+sys.modules["transformer_engine_torch"] = tex
+spec.loader.exec_module(tex)
+"""
+
+
+def checkout(folder: Path, version: str, pytorch: str) -> None:
+    """Files of a package as its repository has them."""
+    for name, text in (
+        ("transformer_engine/__init__.py", "import transformer_engine.common"),
+        ("transformer_engine/common/__init__.py", COMMON),
+        ("transformer_engine/pytorch/__init__.py", pytorch),
+        ("build_tools/VERSION.txt", f"{version}\n"),
+    ):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    vendor.uninstall_vendor()
+    for name in set(sys.modules) - before:
+        if name.startswith("transformer_engine"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("pytorch", [PYTORCH, LOOKING])
+def test_own_python_finds_the_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytorch: str
+) -> None:
+    checkout(tmp_path, "2.18.0", pytorch)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    vendor.install_vendor()
+    module = importlib.import_module("transformer_engine.pytorch")
+    assert str(module.__file__).startswith(str(tmp_path))
+    assert importlib.metadata.version("transformer-engine") == "2.18.0"
+    assert module.tex.DType.kFloat8E4M3 == 7
+    assert "NVTE_PROJECT_BUILDING" not in os.environ
+
+
+def test_tensors_without_data_are_plain_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    checkout(tmp_path, "2.9.0", PYTORCH)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    vendor.install_vendor()
+    module = importlib.import_module("transformer_engine.pytorch")
+    with FakeTensorMode():
+        fake = torch.empty(2)
+    assert type(fake) is not torch.Tensor
+    assert module.is_plain(fake, torch.Tensor)
+    assert module.is_plain(3, int)
+
+
+def test_versions_before_two_are_stood_in_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout(tmp_path, "1.13.0", PYTORCH)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    vendor.install_vendor()
+    assert importlib.metadata.version("transformer-engine") == "2.9.0"
+
+
+def test_functions_of_other_versions_are_refused_when_called() -> None:
+    vendor.install_vendor()
+    tex = importlib.import_module("transformer_engine_torch")
+    with pytest.raises(InputError, match="newton_schulz"):
+        tex.newton_schulz()
+    assert not hasattr(tex, "_init_fn")
+
+
+class Eight:
+    """As the library's tensors with one scale: the data, and a transposed copy."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        self.data = torch.empty(rows, columns, dtype=torch.uint8, device="meta")
+        self._transpose = torch.empty(columns, rows, dtype=torch.uint8, device="meta")
+
+    def get_metadata(self) -> dict[str, Any]:
+        return {"data": self.data, "data_transpose": self._transpose, "quantizer": None}
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (10, 0)])
+@pytest.mark.parametrize("eight", [False, True])
+def test_products_have_the_shapes_of_their_layouts(
+    monkeypatch: pytest.MonkeyPatch, eight: bool, capability: tuple[int, int]
+) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.extension import products
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    rows, width, out = 32, 64, 16
+
+    def matrix(*shape: int) -> Any:
+        return Eight(*shape) if eight else torch.empty(shape, dtype=torch.bfloat16, device="meta")
+
+    called: list[tuple[Any, ...]] = []
+    kernel = products.kernel
+    monkeypatch.setattr(
+        products,
+        "kernel",
+        lambda name: lambda *given: called.append(given) or kernel(name)(*given),
+    )
+    weight, inputs, grad = matrix(out, width), matrix(rows, width), matrix(rows, out)
+    cases = (
+        (weight, True, inputs, False, (rows, out)),
+        (weight, False, grad, False, (rows, width)),
+        (inputs, False, grad, True, (out, width)),
+    )
+    rest = (None, None, 6, None, 6, False, None, False, None, 0, False, False)
+    for first, transa, second, transb, shape in cases:
+        made, *_ = products.generic_gemm(first, transa, second, transb, *rest)
+        assert made.shape == shape
+        assert made.dtype is torch.bfloat16
+    layouts = [given[2] for given in called]
+    # Before Blackwell 8-bit products contract the inner dimension of both operands.
+    assert layouts == (["TN"] * 3 if eight and capability < (10, 0) else ["TN", "NN", "NT"])
+    assert [given[3] for given in called] == ["forward", "dgrad", "wgrad"]
+
+
+def test_flash_attention_reads_its_numbers_in_order() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
+
+    query = SimpleNamespace(shape=(2, 128, 8, 64))
+    key = SimpleNamespace(shape=(2, 256, 8, 64))
+    form = flash_attn_2._form(query, key, "bshd", (None, None, 0.1, 0.5, True, -1, -1, 0.0), {})
+    assert (form.dropout, form.scale, form.mask) == (0.1, 0.5, "causal_bottom_right")
+    offsets = torch.zeros(5, dtype=torch.int32)
+    given = (None, offsets, offsets, None, 64, 64, 0.0, 0.5, False, False, 7, 0, 0.0)
+    form = flash_attn_2._form(query, key, "thd", given, {})
+    assert (form.sequences, form.max_q, form.mask, form.window) == (4, 64, "none", (7, 0))
