@@ -21,7 +21,8 @@ def shown_micro_batches(job: Job, most_bars: int = MOST_BARS) -> int:
     wanted = recipe.pp + max(4, recipe.pp // 2)
     drawable = most_bars // (2 * recipe.pp * recipe.vpp)
     count = min(wanted, max(drawable, unit))
-    return min(max(unit, -(-count // unit) * unit), job.num_micro_batches)
+    least = job.least_micro_batches
+    return min(max(least, -(-count // unit) * unit), job.num_micro_batches)
 
 
 def pipeline_bars(job: Job, simulator: SimulatorSpec) -> dict[str, Any]:

@@ -72,6 +72,12 @@ class Job:
         return self.recipe.pp if interleaved else 1
 
     @property
+    def least_micro_batches(self) -> int:
+        """Micro-batches without which a schedule does not run."""
+        fills = self.schedule in ("dualpipe", "dualpipe-v")
+        return 2 * self.recipe.pp if fills else self.micro_batch_round
+
+    @property
     def ends_meet(self) -> bool:
         """Whether the model begins and ends on the same stage."""
         return self.recipe.pp == 1 or SCHEDULES[self.schedule].ends_meet

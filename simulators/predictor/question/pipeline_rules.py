@@ -32,11 +32,11 @@ def virtual_stages(job: Job) -> Broken:
 
 def enough_micro_batches(job: Job) -> Broken:
     recipe, count, kind = job.recipe, job.num_micro_batches, SCHEDULES[job.schedule]
-    if kind.both_ways and (count % 2 or count < 2 * recipe.pp):
-        least = f"an even number, at least 2 x pp = {2 * recipe.pp}"
+    if kind.both_ways and count % 2:
+        return "schedule", f"{job.schedule} needs an even number of micro-batches ({count})"
+    if kind.ends_meet and count < job.least_micro_batches:
+        least = f"at least {job.least_micro_batches}, as pp={recipe.pp}"
         return "schedule", f"{job.schedule} needs more micro-batches ({count}): {least}"
-    if job.schedule == "dualpipe-v" and count < 2 * recipe.pp:
-        return "schedule", f"{job.schedule} needs 2 x pp = {2 * recipe.pp} micro-batches ({count})"
     if not kind.ends_meet and count % job.micro_batch_round:
         return "vpp", (
             f"the interleaved schedule needs micro-batches ({count}) in multiples of "

@@ -103,7 +103,7 @@ def _communication(
     job: Job, workload: Workload, pricer: Pricer
 ) -> Iterator[Collective | SendRecv]:
     """Every communication of a step, each at least once."""
-    program = Assembler(job, workload, pricer).assemble(job.micro_batch_round)
+    program = Assembler(job, workload, pricer).assemble(job.least_micro_batches)
     blocks: list[Block] = list(program.blocks.values())
     for stage in workload.stages:
         blocks += [stage.finish, stage.optimizer]

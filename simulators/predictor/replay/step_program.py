@@ -51,9 +51,9 @@ def step_program(
         InputError: for a number of micro-batches the schedule cannot run.
     """
     count = job.num_micro_batches if micro_batches is None else micro_batches
-    unit = job.micro_batch_round
-    if count < 1 or count % unit or count > job.num_micro_batches:
-        allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
+    unit, least = job.micro_batch_round, job.least_micro_batches
+    if count < least or count % unit or count > job.num_micro_batches:
+        allowed = f"{least}..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
     factors = AS_IT_COMES
