@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -101,7 +101,8 @@ class _Distribution(importlib.metadata.Distribution):
 class _Modules(MetaPathFinder, Loader):
     """Finds and makes the modules of the packages that are installed."""
 
-    def __init__(self, packages: Sequence[Package]) -> None:
+    def __init__(self, packages: Sequence[Package], absent: frozenset[str]) -> None:
+        self._absent = absent
         self._packages = packages
         self._tops = {top: package for package in packages for top in package.modules}
         self._compiled = {name: file for each in packages for name, file in each.compiled.items()}
@@ -113,6 +114,8 @@ class _Modules(MetaPathFinder, Loader):
         if file is not None:
             return spec_from_file_location(fullname, file)
         top = fullname.partition(".")[0]
+        if top in self._absent and PathFinder.find_spec(top) is not None:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         if top in OWN and top not in self._tops:
             return above_emulation(fullname, path)
         if top not in self._tops or fullname not in MODULES:
@@ -165,7 +168,7 @@ def install_vendor(without: Iterable[str] = ()) -> None:
             raise InputError("without", name, "is no emulated package", PACKAGES)
     uninstall_vendor()
     present = [_as_found(name) for name in PACKAGES if name not in absent]
-    sys.meta_path.insert(0, _Modules(present))
+    sys.meta_path.insert(0, _Modules(present, absent))
     importlib.invalidate_caches()
     if "transformer_engine" in absent:
         setattr(builtins, _ROUTER_NAME, None)

@@ -97,6 +97,14 @@ def test_tensors_without_data_are_plain_to_it(
     assert module.is_plain(3, int)
 
 
+def test_own_python_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout(tmp_path, "2.9.0", PYTORCH)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    vendor.install_vendor(without=["transformer_engine"])
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("transformer_engine.pytorch")
+
+
 def test_versions_before_two_are_stood_in_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
