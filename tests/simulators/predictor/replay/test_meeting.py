@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named
+from tests.simulators.predictor.replay.test_congestion import EXPERTS as DEEP_EXPERTS
 from tests.simulators.predictor.replay.test_congestion import (
-    EXPERTS,
     FULL,
     HALF,
     HASHED,
-    LLAMA,
     MIXTRAL,
     RECIPES,
 )
+from tests.simulators.predictor.replay.test_congestion import LLAMA as DEEP
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -24,6 +24,10 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.meeting import Meeting, meeting
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
+# What meets does so layer by layer: few layers say as much as many.
+LLAMA, EXPERTS = (
+    replace(each, model=replace(each.model, num_layers=8)) for each in (DEEP, DEEP_EXPERTS)
+)
 OVERLAPPED = Recipe(
     tp=2, sp=True, pp=2, recompute="full", overlap_grad_reduce=True, overlap_param_gather=True
 )
