@@ -2,11 +2,11 @@
 
 The paper does not say what is recomputed: with whole layers its memory is met. Its 64 stages take
 15 bytes a parameter of a 64th of the model, which is one and a half of 96 layers and no stage's:
-the fullest has two, so that of those rows no more is held than that they can be asked. Taken as one
-layer a stage (96 // 64) they are predicted 19 to 25 % larger than published. The order of published
-throughput is not met: (64, 2) before (32, 4), which is predicted 3 % faster. Published throughput
-rises with the stages at one TP (152, 165, 171), as if gradients took 14 % of a step at 16 stages;
-over the declared network they take 1.2 %.
+the fullest has two, so that of those rows no more is held than that they can be asked. Taken as
+one layer a stage (96 // 64) they are predicted 19 to 25 % larger than published. The order of
+published throughput is not met: (64, 2) before (32, 4), which is predicted 3 % faster. Published
+throughput rises with the stages at one TP (152, 165, 171), as if gradients took 14 % of a step at
+16 stages; over the declared network they take 1.2 %.
 """
 
 import dataclasses
