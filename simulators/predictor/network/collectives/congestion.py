@@ -154,15 +154,19 @@ class CongestionModel:
         """
         key = (what, bytes_per_gpu)
         if key not in self._known:
-            made = together(transfers_of(what, self.ideal.gpus, self.ideal.domain))
+            groups = transfers_of(what, self.ideal.gpus, self.ideal.domain)
+            made = together(groups)
             placed = _at(made, self._where.ours)
             alone = play(self.ideal, [(made, bytes_per_gpu)], self.settings)
-            declared, mean_s = self._beside_others(placed, bytes_per_gpu)
-            ratio = float(mean_s / alone.end_s.max())
+            of_groups = len(groups) if what.algorithm == NEIGHBOURS else 0
+            declared, mean_s = self._beside_others(placed, bytes_per_gpu, of_groups)
+            ratio = mean_s / _lasts_s(alone, of_groups)
             self._known[key] = Congested(ratio if ratio > 1 + _ROUNDING else 1.0, declared)
         return self._known[key]
 
-    def _beside_others(self, made: Transfers, bytes_per_gpu: float) -> tuple[Played, float]:
+    def _beside_others(
+        self, made: Transfers, bytes_per_gpu: float, of_groups: int
+    ) -> tuple[Played, float]:
         """Ours beside all neighbours, and how long ours takes on average: neighbours communicate
         at random, each as much of the time as it is busy."""
         likely: dict[tuple[bool, ...], float] = {}
@@ -176,7 +180,7 @@ class CongestionModel:
         for states, chance in likely.items():
             others = [sent for on, (_, sent) in zip(states, self._others, strict=True) if on]
             played = play(self.network, [(made, bytes_per_gpu)], self.settings, others)
-            mean_s += chance * float(played.end_s.max())
+            mean_s += chance * _lasts_s(played, of_groups)
         return played, mean_s
 
     def _of_neighbour(self, neighbour: Neighbour, places: Ints) -> Transfers:
@@ -190,6 +194,15 @@ class CongestionModel:
             return _at(transfers(ends, 1 / len(steps)), places)
         what = Pattern(RING, ((count, 1),), self.network.gpus_per_node)
         return _at(together(transfers_of(what, count, self.network.domain)), places)
+
+
+def _lasts_s(played: Played, pipelines: int) -> float:
+    """How long a dimension communicates: until its last group is done. Pipelines' transfers follow
+    each other, so that a micro-batch waits for each in turn: of the slowest of ``pipelines`` the
+    mean over its transfers."""
+    if pipelines:
+        return float(played.transfer_end_s.reshape(pipelines, -1).mean(axis=1).max())
+    return float(played.end_s.max())
 
 
 def _at(made: Transfers, places: Ints) -> Transfers:

@@ -65,11 +65,13 @@ class EngineSettings:
 class Played:
     """What communications that began together came to.
 
-    ``end_s``: of each, shape (communications,). ``link_bytes``: over each link, shape (links,);
-    ``busy`` the share of the whole time that it would take at the link's rate.
+    ``end_s``: of each, shape (communications,); ``transfer_end_s``: of each of their transfers,
+    one communication after another, shape (transfers,). ``link_bytes``: over each link, shape
+    (links,); ``busy`` the share of the whole time that it would take at the link's rate.
     """
 
     end_s: Floats
+    transfer_end_s: Floats
     link_bytes: Floats
     busy: Floats
 
@@ -138,7 +140,8 @@ def _played_beside(
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         busy = np.where(link_bytes > 0, link_bytes / network.rate_bytes_per_s / whole_s, 0.0)
-    return Played(end_s, link_bytes, busy), others_s
+    every_s = engine.completion_s(np.concatenate(numbers))
+    return Played(end_s, every_s.reshape(-1, parts).max(axis=1), link_bytes, busy), others_s
 
 
 def _ends_s(engine: Any, numbers: Sequence[Ints]) -> Floats:

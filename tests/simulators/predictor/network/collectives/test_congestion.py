@@ -129,6 +129,14 @@ def test_a_failed_nic_doubles_what_its_neighbour_carries():
     )
 
 
+def test_a_pipeline_waits_for_each_of_its_transfers_in_turn():
+    """Of fourteen transfers of a pipeline of eight, the four over a NIC at a quarter of its rate
+    take four times as long and no other does: a micro-batch that crosses all takes the mean."""
+    worn = fabric_named("leaf_spine", nics_per_leaf=64, link_health={"node3-nic2": 0.25})
+    found = model(worn).congested(Pattern("neighbours", ((8, 8),)), 64 * MB)
+    assert found.factor == pytest.approx((10 * 1 + 4 * 4) / 14, rel=1e-3)
+
+
 def test_a_worn_nvlink_slows_groups_inside_nodes():
     worn = fabric_named("leaf_spine", link_health={"gpu5-nvlink": 0.5})
     found = model(worn).congested(Pattern("ring", ((8, 1),), channels=4), 64 * MB)
