@@ -62,9 +62,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "fastest": (f"{_LABORATORY}.fastest", "redo the table of the fastest published runs"),
     },
     "parts": {
-        "network": ("", "fabrics: draw one under a recipe's load; train what predicts queues"),
+        "network": ("", "fabrics: draw one under a recipe's load"),
         "network show": ("commands.network_show", "draw a fabric, a recipe's load on its cables"),
-        "network train": (f"{_LABORATORY}.network.train", "train the predictor of queues"),
         "moe": ("simulators.predictor.moe.command", "route tokens to experts; time the exchange"),
     },
     "around": {

@@ -11,10 +11,17 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     HOPS,
     NONE,
     PARKED,
+    PAUSED,
+    PAUSED_FOR,
+    PAUSED_SINCE,
     QUEUE_BYTES,
     RESTING,
 )
 from trainscout.simulators.predictor.network.union_find import root_of
+
+# How a component is, by its leading port: every flow's rate stays; rates swing about a mean that
+# stays (as pauses come and go); or neither.
+STEADY, SWINGING, UNSTEADY = range(3)
 
 
 @njit(cache=True)
@@ -63,9 +70,10 @@ def join(live, flows, paths, group):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def sample(  # type: ignore[no-untyped-def]
-    live, flows, paths, ports, group, members, label, seen, delivered, depths, at
+    live, flows, paths, ports, group, members, label, seen, delivered, depths, paused, at, now
 ):
-    """Note what each flow has delivered and how deep queues are, in column ``at``.
+    """Note what each flow has delivered, how deep queues are and how long ports were paused so
+    far, in column ``at``.
 
     ``members``: a hash of each component's flows, by its leading port; where it is not a flow's
     last one (``label``), the flow's samples count from here.
@@ -84,22 +92,27 @@ def sample(  # type: ignore[no-untyped-def]
         seen[flow] += 1
         delivered[flow, at] = flows[flow, DELIVERED]
         for hop in range(flows[flow, HOPS]):
-            depths[paths[flow, hop], at] = ports[paths[flow, hop], QUEUE_BYTES]
+            port = paths[flow, hop]
+            depths[port, at] = ports[port, QUEUE_BYTES]
+            paused[port, at] = ports[port, PAUSED_FOR]
+            if ports[port, PAUSED] == 1:
+                paused[port, at] += now - ports[port, PAUSED_SINCE]
 
 
 @njit(cache=True)
 def measure(  # type: ignore[no-untyped-def]
-    live, at, seen, delivered, samples, tolerance, slack, speed, unsteady, paths, group
+    live, at, seen, delivered, samples, tolerance, swing, slack, speed, state, paths, group
 ):
-    """Each flow's mean bytes a sample into ``speed``; marks components with one that varies.
+    """Each flow's mean bytes a sample into ``speed``; the ``state`` of components by what varies.
 
     ``delivered`` has one column more than there are ``samples``; ``at`` is the newest.
     """
     width = samples + 1
+    half = samples // 2
     for flow in live:
         leader = group[paths[flow, 0]]
         if seen[flow] < width:
-            unsteady[leader] = 1
+            state[leader] = UNSTEADY
             continue
         least = most = NONE
         for step in range(samples):
@@ -110,20 +123,25 @@ def measure(  # type: ignore[no-untyped-def]
         # The oldest samples may still show how the flow got under way.
         recent = samples - samples // 4
         speed[flow] = (delivered[flow, at] - delivered[flow, (at - recent) % width]) / recent
-        if speed[flow] <= 0 or most - least > tolerance * speed[flow] + slack:
-            unsteady[leader] = 1
+        if speed[flow] > 0 and most - least <= tolerance * speed[flow] + slack:
+            continue
+        newer = delivered[flow, at] - delivered[flow, (at - half) % width]
+        older = delivered[flow, (at - half) % width] - delivered[flow, (at - samples) % width]
+        speed[flow] = (newer + older) / samples
+        stays = abs(newer - older) <= swing * speed[flow] * half + slack
+        state[leader] = max(state[leader], SWINGING if stays and speed[flow] > 0 else UNSTEADY)
 
 
 @njit(cache=True)
 def judge_queues(  # type: ignore[no-untyped-def]
-    live, at, depths, samples, queue_bytes, unsteady, flows, paths, group
+    live, at, depths, samples, queue_bytes, state, flows, paths, group
 ):
     """Marks components with a queue that grows or shrinks."""
     width = samples + 1
     half = samples // 2
     for flow in live:
         leader = group[paths[flow, 0]]
-        if unsteady[leader] == 1:
+        if state[leader] == UNSTEADY:
             continue
         for hop in range(flows[flow, HOPS]):
             port = paths[flow, hop]
@@ -132,18 +150,53 @@ def judge_queues(  # type: ignore[no-untyped-def]
                 newer += depths[port, (at - step) % width]
                 older += depths[port, (at - half - step) % width]
             if abs(newer - older) > queue_bytes * half:
-                unsteady[leader] = 1
+                state[leader] = UNSTEADY
+
+
+@njit(cache=True)
+def judge_swings(live, at, paused, samples, pauses, state, flows, paths, group):  # type: ignore[no-untyped-def]
+    """Marks components that swing though no port of theirs was paused: their rates still change.
+
+    ``pauses`` is scratch, by leading port.
+    """
+    width = samples + 1
+    for flow in live:
+        pauses[group[paths[flow, 0]]] = 0
+    for flow in live:
+        for hop in range(flows[flow, HOPS]):
+            port = paths[flow, hop]
+            if paused[port, at] > paused[port, (at + 1) % width]:
+                pauses[group[paths[flow, 0]]] = 1
+    for flow in live:
+        leader = group[paths[flow, 0]]
+        if state[leader] == SWINGING and pauses[leader] == 0:
+            state[leader] = UNSTEADY
 
 
 @njit(cache=True)
 def judge_use(  # type: ignore[no-untyped-def]
-    live, speed, carried, per_sample, wire, used, unsteady, flows, paths, group
+    live,
+    at,
+    speed,
+    carried,
+    paused,
+    per_sample,
+    sample,
+    samples,
+    wire,
+    used,
+    state,
+    flows,
+    paths,
+    group,
 ):
     """Marks components with a flow that meets no full link, its NIC's cable included.
 
-    ``per_sample``: bytes each link carries in a sample; ``wire``: bytes on the wire per byte of
+    Where rates swing a link is full that sends or is paused all the time. ``per_sample``: bytes
+    each link carries in a sample, which lasts ``sample``; ``wire``: bytes on the wire per byte of
     payload; ``carried`` is scratch.
     """
+    width = samples + 1
     for flow in live:
         for hop in range(flows[flow, HOPS]):
             carried[paths[flow, hop]] = 0.0
@@ -152,11 +205,14 @@ def judge_use(  # type: ignore[no-untyped-def]
             carried[paths[flow, hop]] += speed[flow] * wire
     for flow in live:
         leader = group[paths[flow, 0]]
-        if unsteady[leader] == 1:
+        if state[leader] == UNSTEADY:
             continue
         full = False
         for hop in range(flows[flow, HOPS]):
             port = paths[flow, hop]
-            full = full or carried[port] >= used * per_sample[port]
+            still = 0.0
+            if state[leader] == SWINGING:
+                still = (paused[port, at] - paused[port, (at + 1) % width]) / (sample * samples)
+            full = full or carried[port] >= (used - still) * per_sample[port]
         if not full:
-            unsteady[leader] = 1
+            state[leader] = UNSTEADY

@@ -10,7 +10,6 @@ The ends of flows are therefore played packet by packet.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +18,6 @@ from trainscout.simulators.predictor.network.flow import max_min_rates
 from trainscout.simulators.predictor.network.hybrid import components
 from trainscout.simulators.predictor.network.hybrid.memory import Episode, Rest
 from trainscout.simulators.predictor.network.hybrid.parking import Parked, shift
-from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS, Predictor
 from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
@@ -36,6 +34,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 # Packets that a flow keeps for its end; and how many samples a skip must be worth.
 _LAST_PACKETS = 4
 _LEAST_SAMPLES = 2
+# Where rates swing, so many times what was looked at is skipped before it is looked at again.
+_SWINGING_WINDOWS = 4
 
 
 class HybridEngine(RepeatingEngine):
@@ -72,7 +72,9 @@ class HybridEngine(RepeatingEngine):
             raise InputError(field, control, problem, allowed)
         self.hybrid = HybridSettings() if hybrid is None else hybrid
         self.hybrid.check()
-        self._predictor = _predictor(self.hybrid)
+        # A rate that congestion control moves has no mean that stays.
+        swings = self.hybrid.swing_tolerance > 0 and control == "window"
+        self._swing = self.hybrid.swing_tolerance if swings else -np.inf
         self._step = int(to_picoseconds(np.array([self.hybrid.sample_s]))[0])
         self._per_sample = self._rates * self.hybrid.sample_s
         self._next_sample = self._step
@@ -87,7 +89,8 @@ class HybridEngine(RepeatingEngine):
         self._depths = np.zeros((links, width), dtype=np.int64)
         self._group = np.zeros(links, dtype=np.int64)
         self._members = np.zeros(links, dtype=np.int64)
-        self._unsteady = np.zeros(links, dtype=np.int64)
+        self._state = np.zeros(links, dtype=np.int64)
+        self._paused = np.zeros((links, width), dtype=np.int64)
         self._carried = np.zeros(links)
         self._first_unfinished = 0
         self._parked: list[Parked] = []
@@ -167,8 +170,7 @@ class HybridEngine(RepeatingEngine):
             self._play_through(since, t.LAST_CODE)
             self._go_on_at(since)
             ports, own = episode.ports[rest.ports], episode.flows[rest.flows]
-            self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until,
-                              rest.depths)  # fmt: skip
+            self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until)
         self._play_through(now, code - 1)
         self._parked += elsewhere
 
@@ -192,55 +194,62 @@ class HybridEngine(RepeatingEngine):
         )
         if not count:
             return
-        live, hybrid, group, unsteady = found[:count], self.hybrid, self._group, self._unsteady
+        live, hybrid, group, state = found[:count], self.hybrid, self._group, self._state
         at = self._sampled % (hybrid.samples + 1)
         self._sampled += 1
         components.join(live, flows, paths, group)
         components.sample(
             live, flows, paths, ports, group, self._members, self._label, self._seen,
-            self._delivered, self._depths, at,
+            self._delivered, self._depths, self._paused, at, now,
         )  # fmt: skip
         leaders = group[paths[live, 0]]
-        unsteady[leaders] = 0
+        state[leaders] = components.STEADY
         slack = 2 * self.settings.packet_bytes
         components.measure(
-            live, at, self._seen, self._delivered, hybrid.samples, hybrid.rate_tolerance, slack,
-            self._speed, unsteady, paths, group,
+            live, at, self._seen, self._delivered, hybrid.samples, hybrid.rate_tolerance,
+            self._swing, slack, self._speed, state, paths, group,
         )  # fmt: skip
-        if unsteady[leaders].all():
+        if (state[leaders] == components.UNSTEADY).all():
             return
+        components.judge_swings(
+            live, at, self._paused, hybrid.samples, self._members, state, flows, paths, group
+        )
         components.judge_queues(
-            live, at, self._depths, hybrid.samples, hybrid.queue_bytes, unsteady, flows, paths,
+            live, at, self._depths, hybrid.samples, hybrid.queue_bytes, state, flows, paths,
             group,
         )  # fmt: skip
         wire = 1 + self.settings.header_bytes / self.settings.packet_bytes
         components.judge_use(
-            live, self._speed, self._carried, self._per_sample, wire, hybrid.used, unsteady,
-            flows, paths, group,
+            live, at, self._speed, self._carried, self._paused, self._per_sample, self._step,
+            hybrid.samples, wire, hybrid.used, state, flows, paths, group,
         )  # fmt: skip
-        steady = unsteady[leaders] == 0
-        order = np.argsort(leaders[steady], kind="stable")
-        members, led = live[steady][order], leaders[steady][order]
+        rests = state[leaders] != components.UNSTEADY
+        order = np.argsort(leaders[rests], kind="stable")
+        members, led = live[rests][order], leaders[rests][order]
         for own in np.split(members, np.flatnonzero(np.diff(led)) + 1):
             if len(own):
-                self._park(own, now, at)
+                self._park(own, now)
 
-    def _park(self, own: Ints, now: int, at: int) -> None:
-        """Let a steady component stand still until its first flow is nearly sent."""
+    def _park(self, own: Ints, now: int) -> None:
+        """Let a steady component stand still until its first flow is nearly sent, one that swings
+        for no longer than its mean can be trusted."""
         flows = self._flows
         crossed = self._paths[own]
         links = np.unique(crossed[np.arange(crossed.shape[1]) < flows[own, t.HOPS][:, None]])
-        speed = self._fair_if_near(own, links, self._speed[own] / self._step)
+        speed = self._speed[own] / self._step
+        swings = self._state[self._group[crossed[0, 0]]] == components.SWINGING
+        if not swings:
+            speed = self._fair_if_near(own, links, speed)
         left = flows[own, t.SIZE] - flows[own, t.SENT]
         left = np.maximum(left - _LAST_PACKETS * self.settings.packet_bytes, 0)
         lasts = int((left / speed).min())
+        if swings:
+            lasts = min(lasts, _SWINGING_WINDOWS * self.hybrid.samples * self._step)
         if lasts < _LEAST_SAMPLES * self._step:
             return
-        newest_last = (at + 1 + np.arange(self.hybrid.samples + 1)) % (self.hybrid.samples + 1)
-        depths = self._depths[links][:, newest_last]
         if self._rests is not None:
-            self._rests.append(Rest(now, now + lasts, links, own, speed, depths))
-        self._stand_still(links, own, speed, now, now + lasts, depths)
+            self._rests.append(Rest(now, now + lasts, links, own, speed))
+        self._stand_still(links, own, speed, now, now + lasts)
 
     def _fair_if_near(self, own: Ints, links: Ints, speed: Floats) -> Floats:
         """Max-min fair speeds, where what was measured is as near as packets can tell."""
@@ -252,12 +261,10 @@ class HybridEngine(RepeatingEngine):
         apart = np.abs(fair - speed) * counted
         return fair if (apart <= 2 * self.settings.packet_bytes).all() else speed
 
-    def _stand_still(
-        self, links: Ints, own: Ints, speed: Floats, now: int, until: int, depths: Ints
-    ) -> None:
+    def _stand_still(self, links: Ints, own: Ints, speed: Floats, now: int, until: int) -> None:
         self._ports[links, t.PARKED] = 1
         events = self._take_events(links)
-        self._parked.append(Parked(links, own, speed, now, until, events, depths))
+        self._parked.append(Parked(links, own, speed, now, until, events))
 
     def _go_on(self, parked: Parked, now: int) -> None:
         """Credit a component's flows with what they sent meanwhile, and let it move again."""
@@ -265,7 +272,7 @@ class HybridEngine(RepeatingEngine):
         self._count[t.NOW] = max(now, int(self._count[t.NOW]))
         skipped = now - parked.since
         flows, own, packet = self._flows, parked.flows, self.settings.packet_bytes
-        credit = np.maximum(parked.speed * skipped - self._held_back(parked), 0)
+        credit = parked.speed * skipped
         most = flows[own, t.SIZE] - flows[own, t.SENT] - packet
         whole = np.minimum(credit.astype(np.int64), np.maximum(most, 0)) // packet * packet
         flows[own, t.SENT] += whole
@@ -284,26 +291,6 @@ class HybridEngine(RepeatingEngine):
         self._label[own] = 0
         self.skips += 1
         self.skipped_bytes += int(whole.sum())
-
-    def _held_back(self, parked: Parked) -> Floats:
-        """Bytes of each flow that wait in queues which grew while they were not looked at."""
-        if self._predictor is None:
-            return np.zeros(len(parked.flows))
-        predicted = self._predictor(parked.depths.astype(np.float64))
-        grown = np.zeros(len(self._rates))
-        grown[parked.ports] = predicted - parked.depths[:, -1]
-        crossing = np.zeros(len(self._rates))
-        held = np.zeros(len(parked.flows))
-        hops = self._flows[parked.flows, t.HOPS]
-        paths = self._paths[parked.flows]
-        for hop in range(paths.shape[1]):
-            there = hops > hop
-            np.add.at(crossing, paths[there, hop], parked.speed[there])
-        for hop in range(paths.shape[1]):
-            there = hops > hop
-            links = paths[there, hop]
-            held[there] += grown[links] * parked.speed[there] / crossing[links]
-        return held
 
     def _take_events(self, links: Ints) -> Ints:
         """Take the events of some ports out of the heap."""
@@ -326,15 +313,3 @@ class HybridEngine(RepeatingEngine):
         self._heap = t.grown(self._heap, len(events) + 1)
         self._heap[: len(events)] = events[np.lexsort((events[:, 1], events[:, 0]))]
         self._count[t.EVENTS_DUE] = len(events)
-
-
-def _predictor(hybrid: HybridSettings) -> Predictor | None:
-    if hybrid.predictor != "transformer":
-        return PREDICTORS[hybrid.predictor]
-    from trainscout.simulators.predictor.network.hybrid import transformer
-
-    predictor, samples = transformer.load(Path(hybrid.weights))
-    if samples != hybrid.samples + 1:
-        problem = f"were trained on {samples - 1} samples"
-        raise InputError("hybrid.weights", hybrid.weights, problem, f"for {hybrid.samples}")
-    return predictor

@@ -16,14 +16,13 @@ from trainscout.simulators.predictor.network.union_find import root_of
 @dataclass(frozen=True, eq=False)
 class Rest:
     """A time that was skipped: ``since`` to ``until`` after the opening, of some of an episode's
-    ports and flows, at ``speed``; ``depths`` the queues' history."""
+    ports and flows, at ``speed``."""
 
     since: int
     until: int
     ports: Ints
     flows: Ints
     speed: Floats
-    depths: Ints
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ class Parked:
     """A component that stands still from ``since`` on, ``until`` its first flow is nearly sent.
 
     ``ports`` and ``flows`` are its own; ``speed`` each flow's bytes per picosecond; ``events``
-    those taken out of the heap; ``depths``, shape (ports, samples), the queues' history.
+    those taken out of the heap.
     """
 
     ports: Ints
@@ -39,7 +39,6 @@ class Parked:
     since: int
     until: int
     events: Ints
-    depths: Ints
 
 
 @njit(cache=True)

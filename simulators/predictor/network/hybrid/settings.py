@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
 
 @dataclass(frozen=True)
@@ -23,16 +18,15 @@ class HybridSettings:
     rate_tolerance: float = 0.05
     """A flow is steady when what it delivered a sample varies by at most this share of its mean
     (and two packets): smaller is more accurate and slower."""
+    swing_tolerance: float = 0.2
+    """Where pauses make rates swing (without ``dcqcn``), the means of both halves of the samples
+    may differ by this share, and what was seen stands for four times as long (0: such flows are
+    played whole)."""
     queue_bytes: int = 100_000
     """A queue is steady when the means of both halves of its samples differ by at most so much."""
     used: float = 0.95
     """Every flow must run at its NIC's rate or cross a link that is full to this share: rates that
     recover slowly also look steady."""
-    predictor: str = "frozen"
-    """How deep queues are after a skip; ``transformer`` needs torch and the file of its
-    ``weights``."""
-    weights: str = ""
-    """The file that the command which trains the transformer writes."""
     memory: bool = True
     """Flows that are announced together and have links to themselves are played once, and from
     memory whenever the same comes again."""
@@ -45,11 +39,8 @@ class HybridSettings:
         """
         require_positive("hybrid.sample_s", self.sample_s)
         require_positive("hybrid.rate_tolerance", self.rate_tolerance)
+        require_positive("hybrid.swing_tolerance", self.swing_tolerance, allow_zero=True)
         require_positive("hybrid.queue_bytes", self.queue_bytes)
-        require_choice("hybrid.predictor", self.predictor, (*PREDICTORS, "transformer"))
-        if (self.predictor == "transformer") != bool(self.weights):
-            problem = "go with predictor=transformer"
-            raise InputError("hybrid.weights", self.weights, problem, "a file, or nothing")
         if not isinstance(self.samples, int) or self.samples < 4 or self.samples % 2:
             raise InputError("hybrid.samples", self.samples, "has no halves", "4, 6, 8, ...")
         if not 0 < self.used <= 1:

@@ -1,1 +1,0 @@
-"""Train what the hybrid network engine predicts queues with."""
