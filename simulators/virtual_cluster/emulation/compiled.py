@@ -36,7 +36,12 @@ def install_compiled(state: RankState) -> None:
     script = torch.jit.script
 
     def jit_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(obj, (torch.nn.Module, type)) or not callable(obj):
+        if isinstance(obj, torch.nn.Module):
+            return compile(obj)
+        if isinstance(obj, type):
+            # What scripting a class gives back is the class.
+            return obj
+        if not callable(obj):
             return script(obj, *args, **kwargs)
         return marked(obj, getattr(obj, "__qualname__", "scripted"))
 

@@ -32,7 +32,7 @@ from trainscout.simulators.virtual_cluster.emulation.operations import describe
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.stream_uses import Extent, extent_of
 from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
-from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.events import OTHER, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
 
 aten = torch.ops.aten
@@ -176,6 +176,8 @@ class DeviceMode(TorchDispatchMode):
             return
         state = self.state
         state.recorder.launching()
+        if operation.written and state.updates is not None and state.recorder.phase == OTHER:
+            state.updates.wrote(operations.chosen(operation.written, args, kwargs))
         stream = state.shim.stream()
         memory = state.memory
         outputs: list[TensorSpec] = []

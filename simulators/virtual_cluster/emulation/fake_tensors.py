@@ -7,6 +7,7 @@ that a layer's operations cost microseconds from the second time on.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -73,10 +74,15 @@ def _patch_grouped_products() -> None:
     _meta_registrations._meta_grouped_mm_common = grouped
 
 
-def wrap(mode: DatalessMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+_make_subclass = torch.Tensor._make_subclass
+
+
+def wrap(
+    mode: DatalessMode, meta: torch.Tensor, device: torch.device, kind: Any = FakeTensor
+) -> Any:
     """A fake tensor on ``device`` around a meta tensor: what ``FakeTensor`` makes, quicker."""
-    made = torch.Tensor._make_subclass(
-        FakeTensor, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+    made = _make_subclass(
+        kind, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
     torch._C._set_throw_on_mutable_data_ptr(made)
     made._fake_device = device
@@ -89,6 +95,26 @@ def without_data(mode: DatalessMode, tensor: torch.Tensor) -> FakeTensor:
     plain = tensor.detach()
     meta = torch.empty_strided(plain.shape, plain.stride(), dtype=plain.dtype, device="meta")
     return wrap(mode, meta, plain.device)
+
+
+def is_special_parameter(kind: type) -> bool:
+    """Whether this is a library's own type of parameter, as of quantised weights."""
+    return issubclass(kind, torch.nn.Parameter) and kind is not torch.nn.Parameter
+
+
+def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False) -> FakeTensor:
+    """A fake tensor of ``source``'s memory that is a ``kind``, a subclass of tensors, too."""
+    made_kind = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
+    if made_kind is None:
+        made_kind = _KINDS[kind] = types.new_class(kind.__name__, (kind, FakeTensor))
+        made_kind.__module__, made_kind.__qualname__ = kind.__module__, kind.__qualname__
+    with meta_kernels(source.fake_mode):
+        meta = torch.ops.aten.detach.default(source)
+    made = wrap(source.fake_mode, meta, source.fake_device, made_kind)
+    return made.requires_grad_(requires_grad)
+
+
+_KINDS: dict[Any, Any] = {}
 
 
 @contextmanager

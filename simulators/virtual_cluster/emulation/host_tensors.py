@@ -11,7 +11,11 @@ from trainscout.simulators.virtual_cluster.emulation.device_copies import (
     LARGEST_REAL_COPY,
     DeviceCopies,
 )
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
+from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
+    dataless_of_kind,
+    is_special_parameter,
+    without_data,
+)
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 # Where emulated device addresses begin; nothing of the host lies there.
@@ -79,7 +83,8 @@ def _patch_reads(state: RankState) -> None:
         if not isinstance(self, FakeTensor):
             return str(real_repr(self, tensor_contents=tensor_contents))
         device = self._fake_device
-        if self.numel() > LARGEST_REAL_COPY:
+        # Torch shows arguments while it looks for the overload that takes them.
+        if self.numel() > LARGEST_REAL_COPY or state.dataless.in_kernel_invocation:
             return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
         text: str = real_repr(contents(self, "repr"))
         return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"
@@ -160,6 +165,9 @@ def _patch_modules(state: RankState) -> None:
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if is_host_data(data):
             data = _seeded(state, data)
+        elif isinstance(data, FakeTensor) and is_special_parameter(type(data)):
+            # Modules move such a parameter by its data; its type stays.
+            data = data.detach()
         return parameter_new(cls, data, requires_grad)
 
     def buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -171,6 +179,16 @@ def _patch_modules(state: RankState) -> None:
         fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
         return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
 
+    make_subclass = torch.Tensor._make_subclass
+
+    def of_kind(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_host_data(data) and is_special_parameter(cls):
+            data = _seeded(state, data)
+        if isinstance(data, FakeTensor) and not kwargs:
+            return dataless_of_kind(cls, data, *args)
+        return make_subclass(cls, data, *args, **kwargs)
+
+    torch.Tensor._make_subclass = staticmethod(of_kind)
     fake_new = FakeTensor.__new__
 
     def fake(cls: Any, first: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils import _foreach_utils
 
 from trainscout.simulators.virtual_cluster.emulation.parameters import held_parameters
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
 
 
 def install_foreach() -> None:
@@ -25,9 +27,36 @@ def install_foreach() -> None:
             module._foreach_supported_types.append(FakeTensor)
 
 
+class UpdatesByHand:
+    """Finds the optimizer step of scripts without ``torch.optim``: what first writes a parameter
+    that has a gradient, after a backward pass."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._step = -1
+        self._parameters: set[int] = set()
+
+    def wrote(self, places: Iterable[Any]) -> None:
+        """An operation is about to write these, outside of any pass."""
+        if self._step != self._recorder.finished_steps:
+            self._step = self._recorder.finished_steps
+            self._parameters = {
+                parameter.untyped_storage()._cdata
+                for module in list(self._recorder.modules)
+                for parameter in module.parameters()
+                if parameter.grad is not None
+            }
+        for place in places:
+            for tensor in place if isinstance(place, (list, tuple)) else (place,):
+                if tensor is not None and tensor.untyped_storage()._cdata in self._parameters:
+                    self._recorder.updated_by_hand()
+                    return
+
+
 def install_phases(state: RankState) -> None:
     """Follow module calls and optimizer steps."""
     recorder = state.recorder
+    state.updates = UpdatesByHand(recorder)
     inside = threading.local()
     call = torch.nn.Module.__call__
 
@@ -43,6 +72,7 @@ def install_phases(state: RankState) -> None:
             inside.depth = 0
 
     def step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        state.updates = None
         if not recorder.finished_steps:
             parameters = held_parameters(recorder.modules, state.memory)
             if parameters is not None:

@@ -45,7 +45,8 @@ class RankState:
     ``lock`` is held while an operation is answered, as torch lets other threads run meanwhile.
     ``pinned`` are the storages the script pinned: ordinary memory here, but scripts ask.
     ``backward`` follows compiled regions through the backward pass. ``notices`` follows what
-    torch's engine waits for; ``functional`` answers functional collectives, which come through the
+    torch's engine waits for; ``updates`` finds optimizer steps that no optimizer of torch's takes,
+    until one does; ``functional`` answers functional collectives, which come through the
     dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
     this rank holds; ``peers`` are those that run beside it, if any (``distributed.peers.Peers``).
     ``is_child``: a process the script forked, which has no device.
@@ -67,6 +68,7 @@ class RankState:
     pinned: WeakSet[Any] = field(default_factory=WeakSet)
     backward: Any = None
     notices: Any = None
+    updates: Any = None
     functional: Any = None
     peers_agree: bool = False
     peers: Any = None

@@ -151,6 +151,11 @@ class Recorder:
         self._optimizer_steps += 1
         self.enter_phase(OTHER)
 
+    def updated_by_hand(self) -> None:
+        """Parameters are written without an optimizer of torch's: until the next forward pass."""
+        self.optimizer_begins()
+        self._optimizer_steps += 1
+
     @property
     def finished_steps(self) -> int:
         """Steps whose optimizer has run."""

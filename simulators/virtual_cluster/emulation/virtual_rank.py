@@ -98,6 +98,7 @@ def emulate(
     )
     from trainscout.simulators.virtual_cluster.emulation.cuda.install import install_cuda
     from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import register_kernels
+    from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import install_recurrent
     from trainscout.simulators.virtual_cluster.emulation.cuda.refused import install_refusals
     from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
     from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
@@ -159,6 +160,7 @@ def emulate(
     install_cuda(state)
     install_accelerator()
     install_refusals()
+    install_recurrent()
     install_host_tensors(state)
     install_foreach()
     install_distributed(state)

@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import (
+    register_recurrent_shapes,
+)
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 # Operations that are one kernel on CUDA and a composition of others where no such kernel is
@@ -28,6 +31,7 @@ def register_kernels(state: RankState) -> Any:
     library.impl("record_stream", record_stream, "CUDA")
     for name in KERNELS_OF_CUDA:
         library.impl(name, _never_run, "CUDA")
+    register_recurrent_shapes(library)
     return library
 
 

@@ -22,22 +22,6 @@ class CUDAGraph:
 
 
 def install_refusals() -> None:
-    """Refuse CUDA graphs and cuDNN's recurrent layers. Once per process."""
+    """Refuse CUDA graphs. Once per process."""
     torch.cuda.CUDAGraph = CUDAGraph
     torch.cuda.graphs.CUDAGraph = CUDAGraph
-    for name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-        setattr(torch._VF, name, _on_host_only(name, getattr(torch._VF, name)))
-
-
-def _on_host_only(name: str, original: Any) -> Any:
-    def recurrent(tensor: torch.Tensor, *args: Any) -> Any:
-        if tensor.is_cuda:
-            raise InputError(
-                f"torch.nn ({name})",
-                "",
-                "cuDNN's recurrent layers are not emulated",
-                "other layers",
-            )
-        return original(tensor, *args)
-
-    return recurrent

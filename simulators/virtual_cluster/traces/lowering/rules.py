@@ -8,10 +8,12 @@ from types import MappingProxyType
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering import (
     attention,
+    bitsandbytes,
     convolution,
     matmul,
     movement,
     normalisation,
+    recurrent,
 )
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.multi_tensor import (
@@ -53,6 +55,8 @@ RULES: Mapping[str, Callable[[Op], Lowered]] = MappingProxyType(
         **convolution.TABLE,
         **normalisation.TABLE,
         **movement.TABLE,
+        **recurrent.TABLE,
+        **bitsandbytes.TABLE,
     }
 )
 

@@ -187,7 +187,24 @@ def test_what_is_one_kernel_on_a_gpu_is_one_operation(run: Run) -> None:
 
 def test_what_cannot_be_emulated_is_refused_in_words(run: Run) -> None:
     assert "graph capture is not emulated" in run.output
-    assert "cuDNN's recurrent layers are not emulated" in run.output
+
+
+def test_recurrent_layers_are_one_operation_a_pass(run: Run) -> None:
+    assert "recurrent (12, 32) (4, 3, 16) (4, 3, 16)" in run.output
+    assert "recurrent (3, 5, 16) (1, 3, 16)" in run.output
+    names = [op.name for op in run.of("recurrent", Op) if "cudnn" in op.name]
+    rnn = "aten._cudnn_rnn"
+    assert names == [f"{rnn}.default", f"{rnn}_backward.default", f"{rnn}.default"]
+
+
+def test_tensors_are_loaded_where_they_were_or_where_they_are_told_to_go(run: Run) -> None:
+    places = [line.rpartition(" ")[2] for line in run.output.split("\n") if "loaded on" in line]
+    assert places == ["cuda:1", "cpu", "cpu", "cuda:1"]
+
+
+def test_parameters_keep_their_own_type_and_may_change_size(run: Run) -> None:
+    assert "Quantised True 2.0" in run.output
+    assert "torch.Size([45000, 1]) torch.uint8 cuda:1" in run.output
 
 
 def test_steps_have_phases_and_optimizers_use_multi_tensor_kernels(run: Run) -> None:

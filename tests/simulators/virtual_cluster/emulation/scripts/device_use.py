@@ -1,5 +1,6 @@
 """Uses the device in many ways, each inside an NVTX range that names it."""
 
+import io
 import os
 import threading
 
@@ -215,14 +216,46 @@ torch.nn.functional.silu(norm(hidden)).backward(torch.empty_like(hidden))
 pop()
 
 push("refused")
-for refused in (
-    torch.cuda.CUDAGraph,
-    lambda: torch.nn.LSTM(8, 8).cuda()(torch.ones(8, 1, 8, device="cuda")),
-):
-    try:
-        refused()
-    except ValueError as error:
-        print(error)
+try:
+    torch.cuda.CUDAGraph()
+except ValueError as error:
+    print(error)
+pop()
+
+push("recurrent")
+packed = torch.nn.utils.rnn.pack_padded_sequence(torch.ones(5, 3, 8, device="cuda"), [5, 4, 3])
+output, (state, cell) = torch.nn.LSTM(8, 16, 2, bidirectional=True).cuda()(packed)
+print("recurrent", tuple(output.data.shape), tuple(state.shape), tuple(cell.shape))
+output.data.sum().backward()
+output, state = torch.nn.GRU(8, 16, batch_first=True).cuda()(torch.ones(3, 5, 8, device="cuda"))
+print("recurrent", tuple(output.shape), tuple(state.shape))
+pop()
+
+push("saved")
+file = io.BytesIO()
+torch.save({"weight": torch.nn.Linear(300, 300).cuda().weight}, file)
+for place in (None, "cpu", {"cuda:1": "cpu"}, lambda storage, location: storage.cuda(1)):
+    file.seek(0)
+    print("loaded on", torch.load(file, map_location=place)["weight"].device)
+pop()
+
+
+class Quantised(torch.nn.Parameter):
+    """As libraries have for 4-bit weights: another type and another size once on the device."""
+
+    def __new__(cls, data: torch.Tensor, scale: float) -> "Quantised":
+        self = torch.Tensor._make_subclass(cls, data, False)
+        self.scale = scale
+        return self
+
+
+push("parameter type")
+layer = torch.nn.Linear(300, 300, bias=False)
+layer.weight = Quantised(layer.weight.data, 2.0)
+layer.cuda()
+layer.weight.data = torch.empty(45_000, 1, dtype=torch.uint8, device="cuda")
+print(type(layer.weight).__name__, isinstance(layer.weight, Quantised), layer.weight.scale)
+print(layer.weight.shape, layer.weight.dtype, layer.weight.device)
 pop()
 
 dist.destroy_process_group()

@@ -1,0 +1,39 @@
+"""Recurrent layers and products with quantised weights by their shapes."""
+
+from tests.simulators.virtual_cluster.traces.lowering.tensors import op, t
+from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
+from trainscout.simulators.virtual_cluster.traces.events import Op
+from trainscout.simulators.virtual_cluster.traces.lowering import lower
+
+STEPS, BATCH, WIDTH, HIDDEN = 7, 3, 8, 16
+WEIGHTS = (t(64, 8), t(64, 16), t(64), t(64), t(64, 16), t(64, 16), t(64), t(64))
+X, STATE, OUTPUT = t(STEPS, BATCH, WIDTH), t(2, BATCH, HIDDEN), t(STEPS, BATCH, HIDDEN)
+SETTINGS = (2, HIDDEN, 0, 2, False, 0.0, True, False, (), None)
+
+
+def _flops(made: Op) -> int:
+    return sum(2 * g.m * g.n * g.k for g in lower(made).kernels if isinstance(g, Gemm))
+
+
+def test_a_backward_pass_multiplies_twice_what_a_forward_pass_does() -> None:
+    forward = op("aten._cudnn_rnn.default", (X, WEIGHTS, 4, None, STATE, STATE, *SETTINGS), OUTPUT)
+    gradients = (OUTPUT, OUTPUT, STATE, STATE)
+    backward = op(
+        "aten._cudnn_rnn_backward.default",
+        (X, WEIGHTS, 4, t(0), STATE, STATE, *gradients, *SETTINGS, OUTPUT, (True,) * 4),
+        X,
+    )
+    flops = 2 * STEPS * BATCH * 64 * (WIDTH + HIDDEN + 2 * HIDDEN)
+    assert _flops(forward) == flops
+    assert _flops(backward) == 2 * flops
+    assert lower(forward).estimated
+
+
+def test_4_bit_weights_are_made_16_bit_and_multiplied() -> None:
+    weight, scales = t(64 * 32 // 2, 1, dtype="uint8"), t(64 * 32 // 64, dtype="float32")
+    name = "bitsandbytes.gemm_4bit.default"
+    made = op(name, (t(5, 32), weight, (64, 32), scales, 64, "nf4"), t(5, 64))
+    cast, product = lower(made).kernels
+    assert isinstance(cast, Streaming)
+    assert cast.bytes == 64 * 32 // 2 + 64 * 32 // 64 * 4 + 64 * 32 * 2
+    assert product == Gemm("gemm_4bit", 5, 64, 32, "bf16")
