@@ -188,8 +188,8 @@ def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> 
     if settings.failures:
         first = np.arange(copies) * network.num_links
         failing = [
-            (each, np.add.outer(first, network.links_named(each.link)).ravel())
-            for each in settings.failures
+            (each, np.add.outer(first, _failing_links(network, each, at)).ravel())
+            for at, each in enumerate(settings.failures)
         ]
         return FailingEngine(*links, packet, failing)
     if settings.name == "packet":
@@ -205,6 +205,14 @@ def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> 
 
     hybrid = _settings(HybridSettings, "network.hybrid", settings.hybrid)
     return HybridEngine(*links, packet, hybrid)
+
+
+def _failing_links(network: Network, failure: Failure, at: int) -> tuple[int, int]:
+    try:
+        return network.links_named(failure.link)
+    except InputError as error:
+        field = f"network.failures[{at}].link"
+        raise InputError(field, failure.link, error.problem, error.allowed) from None
 
 
 def _settings(cls: type[T], field: str, given: Mapping[str, Any]) -> T:
