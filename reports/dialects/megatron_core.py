@@ -111,6 +111,8 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
     missing += megatron_hybrid.unsupported(job)
     if job.schedule in UNNAMED or (job.schedule != "1f1b" and framework == MEGATRON_BRIDGE):
         missing.append(f"schedule={job.schedule} (Megatron runs 1F1B)")
+    if job.schedule == "zb-h1" and recipe.vpp > 1:
+        missing.append(f"schedule={job.schedule} with vpp={recipe.vpp}")
     if SCHEDULES[job.schedule].splits_backward and recipe.pipeline_layout:
         missing.append(f"pipeline_layout={recipe.pipeline_layout} with schedule={job.schedule}")
     if recipe.recompute_taper:
