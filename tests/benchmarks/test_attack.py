@@ -7,10 +7,10 @@ import pytest
 from benchmarks.attack import files, jobs, mutations
 
 SLICE = {
-    "jobs": 300,
-    "mutations": 20,
+    "jobs": 200,
+    "mutations": 14,
     "mistakes": 12,
-    "searches": 3,
+    "searches": 1,
     "kills": 8,
     "stores": 12,
     "files": 800,

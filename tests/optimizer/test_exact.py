@@ -28,7 +28,7 @@ SPACE = {
         "tp": {"powers_of_two_up_to": "nvlink_domain"},
         "pp": {"choices": [1, 2, 4]},
         "vpp": {"choices": [1, 3], "when": "pp > 1"},
-        "micro_batch": {"choices": [1, 2, 4]},
+        "micro_batch": {"choices": [1, 4]},
         "recompute": {"choices": ["none", "selective", "full"]},
         "sp": {"choices": [False, True], "when": "tp > 1"},
         "zero_stage": {"choices": [0, 1]},

@@ -52,7 +52,7 @@ def searched(sampler):
 def converged(sampler):
     """A search until its best are stable; each trial of GP costs more than the one before, and
     more in large batches, since it imagines what the others will bring."""
-    patience, batch_size = (6, 2) if sampler == "gp" else (12, 16)
+    patience, batch_size = (6, 4) if sampler == "gp" else (12, 16)
     settings = {"n_trials": None, "min_trials": 24, "pruning": ()}
     return patience, search(sampler, patience=patience, batch_size=batch_size, **settings)
 
