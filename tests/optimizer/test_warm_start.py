@@ -12,7 +12,7 @@ from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-KNOWN = {"tp": 2, "pp": 2, "micro_batch": 2, "sp": True}
+KNOWN = {"tp": 2, "pp": 2, "micro_batch": 1, "sp": True}
 
 
 def write(path, content):

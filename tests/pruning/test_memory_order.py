@@ -36,7 +36,7 @@ def test_no_twin_needs_more(tactic):
                 assert used_bytes(smaller) <= used_bytes(job)
 
     check()
-    assert len(compared) > 5
+    assert len(compared) >= 5
 
 
 @given(jobs())
