@@ -92,3 +92,13 @@ def test_one_kernel_for_all_groups_saves_their_launches() -> None:
     op = GroupedGemm("experts", 40, 616, 3072, 5120, "bf16")
     apart, together = price_kernels(GPUS["b200"], [op, replace(op, one_kernel=True)]).seconds
     assert together < apart
+
+
+@pytest.mark.parametrize("gpu", ["a100_80", "h100", "b200", "gb300"])
+def test_no_product_waits_for_dram_longer_than_it_runs(gpu: str) -> None:
+    for dtype in ("bf16", "fp8"):
+        if dtype == "bf16" or gpu != "a100_80":
+            ops = [
+                gemm(m, n, k, dtype) for m in (1, 64, 4096) for n in (64, 8192) for k in (64, 4096)
+            ]
+            assert (price_kernels(GPUS[gpu], ops).memory_bound <= 1).all()

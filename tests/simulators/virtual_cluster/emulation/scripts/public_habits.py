@@ -39,6 +39,7 @@ def train(local_rank, node):
     os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
     dist.init_process_group("nccl", rank=rank, world_size=16, init_method="env://")
     dist.monitored_barrier()
+    dist.group.WORLD.monitored_barrier()
     dist.broadcast_object_list([None], src=0)
     assert "CUDA" in torch.__config__.show()
     device = torch.device("cuda", local_rank)
