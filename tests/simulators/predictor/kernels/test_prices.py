@@ -94,11 +94,9 @@ def test_one_kernel_for_all_groups_saves_their_launches() -> None:
     assert together < apart
 
 
-@pytest.mark.parametrize("gpu", ["a100_80", "h100", "b200", "gb300"])
+@pytest.mark.parametrize("gpu", ["h100", "b200", "gb300"])
 def test_no_product_waits_for_dram_longer_than_it_runs(gpu: str) -> None:
-    for dtype in ("bf16", "fp8"):
-        if dtype == "bf16" or gpu != "a100_80":
-            ops = [
-                gemm(m, n, k, dtype) for m in (1, 64, 4096) for n in (64, 8192) for k in (64, 4096)
-            ]
-            assert (price_kernels(GPUS[gpu], ops).memory_bound <= 1).all()
+    """Gradients of many experts are little but traffic, whatever a kind of scales saves."""
+    experts = GroupedGemm("experts", 128, 64, 16384, 7168, "fp8", layout="NT", accumulate=True)
+    (share,) = price_kernels(GPUS[gpu], [experts]).memory_bound
+    assert 0.8 < share <= 1
