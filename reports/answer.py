@@ -99,6 +99,8 @@ def _format_step(prediction: Prediction) -> str:
 
 def _format_use(prediction: Prediction) -> str:
     use = f"{format_percent(prediction.mfu)} / {format_percent(prediction.hfu)}"
+    if prediction.mfu_causal == prediction.mfu:
+        return use
     return f"{use}; MFU {format_percent(prediction.mfu_causal)} with attention counted causal"
 
 

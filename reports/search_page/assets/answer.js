@@ -58,8 +58,9 @@ const answer = (() => {
       stepCard(best),
       card("MFU", best.grades.time, format.percent(best.mfu),
         bar(`MFU ${format.percent(best.mfu)}`, best.mfu, false),
-        `${format.percent(best.mfu_causal)} with attention counted causal; HFU ` +
-        `${format.percent(best.hfu)}, with what is recomputed`),
+        (best.mfu_causal === best.mfu ? "" :
+          `${format.percent(best.mfu_causal)} with attention counted causal; `) +
+        `HFU ${format.percent(best.hfu)}, with what is recomputed`),
       card("Throughput", best.grades.time, `${format.grouped(best.tokens_per_s)} tokens/s`,
         `${format.grouped(best.tokens_per_s_per_gpu)} tokens/s on each of ` +
         `${format.grouped(record.question.num_gpus)} × ${record.question.gpu}`),
