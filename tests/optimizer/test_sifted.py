@@ -51,7 +51,7 @@ CASES = {
     "experts": (question(MOE), {"name": "experts", "knobs": EXPERTS}),
     "switches": (question(gib=10.0), SWITCHES),
     "large": (
-        question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128),
+        question(MIXTRAL_8X7B, gib=66, nodes=4, batch=128),
         {"name": "experts", "knobs": EXPERTS},
     ),
     "several frameworks": (frameworks(), BOTH),
@@ -73,7 +73,7 @@ def test_answer_and_account_are_those_of_the_listed_space(case, not_listed):
     ours, theirs = sifted.certificate, listed.certificate
     assert {n: getattr(ours, n) for n in COUNTED} == {n: getattr(theirs, n) for n in COUNTED}
     assert ours.out_of_memory + ours.out_of_reach + ours.simulated == ours.recipes
-    assert ours.unlisted > ours.recipes / 4 or case not in MUCH_LEFT_OUT
+    assert ours.unlisted > ours.recipes / 3 or case not in MUCH_LEFT_OUT
     by_degrees = {(each.tp, each.pp): each for each in theirs.degrees}
     assert {(each.tp, each.pp): each.recipes for each in ours.degrees} == {
         degrees: each.recipes for degrees, each in by_degrees.items()
