@@ -16,9 +16,9 @@ from trainscout.simulators.predictor.memory.footprint import (
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering
-from trainscout.simulators.predictor.replay.assemble import Sharing
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.replay.structure import Sharing
 from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
     bucket_parameters,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainscout.simulators.predictor.replay.assemble import COMPUTE_STREAM
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times, run
 from trainscout.simulators.predictor.replay.step_program import StepProgram
+from trainscout.simulators.predictor.replay.structure import COMPUTE_STREAM
 from trainscout.simulators.predictor.workload.data_parallel import GATHER
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, HostSync
 from trainscout.simulators.predictor.workload.passes import (
@@ -112,9 +112,9 @@ def _row(
 def _compute_rows(step: StepProgram, times: Times, stage: int) -> Iterator[_Row]:
     """Passes with the transfers that hold them up, then what ends the step."""
     recipe, program = step.job.recipe, step.program
-    tasks = program.compute_tasks[stage]
-    firsts = program.pass_start[stage]
-    lasts = np.append(firsts[1:], program.pass_tasks[stage]) - 1
+    tasks = program.structure.compute_tasks[stage]
+    firsts = program.structure.pass_start[stage]
+    lasts = np.append(firsts[1:], program.structure.pass_tasks[stage]) - 1
     order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
     chunks = step.workload.stages[stage].chunks
     recomputed = [recompute_seconds(step.pricer, chunk) for chunk in chunks]
@@ -132,7 +132,7 @@ def _compute_rows(step: StepProgram, times: Times, stage: int) -> Iterator[_Row]
         yield _row(stage, COMPUTE_LANE, kind, start, done, number, int(micro), again_s)
         if sent_s:
             yield _row(stage, COMPUTE_LANE, "send", done, end, number, int(micro))
-    for task in tasks[program.pass_tasks[stage] :]:
+    for task in tasks[program.structure.pass_tasks[stage] :]:
         kind = _kind_of(step, stage, program.blocks[int(task)])
         yield _row(stage, COMPUTE_LANE, kind, float(times.start[task]), float(times.end[task]))
 

@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler, Sharing
+from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.assumptions import assumptions_of
 from trainscout.simulators.predictor.replay.congestion import congestion_of
 from trainscout.simulators.predictor.replay.priced import (
@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES
-from trainscout.simulators.predictor.workload.ir import Block, Communicator
+from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -225,24 +225,25 @@ def _evidence(
     job: Job, workload: Workload, pricer: Pricer, step: Step
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Share of all stages' priced seconds by evidence, and what was only estimated."""
-    totals = np.zeros(len(EVIDENCE))
     estimated: set[str] = set()
-
-    def add(block: Block, count: float) -> None:
-        priced = pricer.block(block)
-        np.add(totals, priced.evidence_s * count, out=totals)
-        estimated.update(priced.estimated)
-
+    passes: dict[int, np.ndarray] = {}
     for stage in workload.stages:
-        for run in (run for chunk in stage.chunks for run in chunk.runs):
-            for block in (run.forward, run.backward):
-                add(block, run.count * job.num_micro_batches)
+        if id(stage) not in passes:
+            runs = [run for chunk in stage.chunks for run in chunk.runs]
+            priced = [pricer.block(each) for run in runs for each in (run.forward, run.backward)]
+            estimated.update(*(each.estimated for each in priced))
+            counts = np.repeat([run.count * job.num_micro_batches for run in runs], 2)
+            evidence_s = np.array([each.evidence_s for each in priced])
+            passes[id(stage)] = evidence_s.reshape(-1, len(EVIDENCE)) * counts[:, None]
+    program = step.program
+    estimated.update(*(table.estimated for table in program.tables))
+    slots = program.structure.slot[program.structure.others]
+    other_s = np.concatenate([table.evidence_s for table in program.tables])[slots]
     # What ZeRO 2 and 3 exchange for every micro-batch, replayed or not; the rest happens once.
-    per_replayed = step.micro_batches / step.simulated_micro_batches
-    sharing = Sharing.of(job)
-    every = {"reduce_gradients": sharing.reduce_every, "gather_parameters": sharing.gather_every}
-    for block in step.program.blocks.values():
-        add(block, per_replayed if every.get(block.name) else 1)
+    repeats = np.concatenate([table.repeats for table in program.tables])[slots]
+    times = np.where(repeats, step.micro_batches / step.simulated_micro_batches, 1.0)
+    rows = [*(passes[id(stage)] for stage in workload.stages), other_s * times[:, None]]
+    totals = np.concatenate(rows).sum(axis=0)
     total = float(totals.sum()) or 1.0
     shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
     return shares, tuple(sorted(estimated))

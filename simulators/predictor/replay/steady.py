@@ -109,8 +109,10 @@ def _simulate(assemble: Callable[[int], Program], total: int, schedule: Schedule
     if not schedule.unsynchronised:
         return step
     # Every stage begins the next step when it has ended this one, all equally much later.
-    apart_s = max(_span_s(program, times, stage) for stage in range(len(program.compute_tasks)))
-    for tasks, idle in zip(program.compute_tasks, step.idle_part_s, strict=True):
+    apart_s = max(
+        _span_s(program, times, stage) for stage in range(len(program.structure.compute_tasks))
+    )
+    for tasks, idle in zip(program.structure.compute_tasks, step.idle_part_s, strict=True):
         # What comes before a stage's first pass is the step before it.
         sent_s = min(float(times.start[tasks[0]]), float(program.lag[tasks[0]]))
         idle[PART_INDEX["pp_communication"]] -= sent_s
@@ -130,7 +132,9 @@ def _find_steady(program: Program, times: Times, unit: int, warmup: int) -> Stea
 
     Transfers that outlast passes make a pipeline repeat only every few units.
     """
-    ends = [_pass_ends(program, times, stage) for stage in range(len(program.compute_tasks))]
+    ends = [
+        _pass_ends(program, times, stage) for stage in range(len(program.structure.compute_tasks))
+    ]
     stop = len(ends[0]) - warmup
     for multiple in range(1, MOST_UNITS + 1):
         period = multiple * unit
@@ -149,8 +153,8 @@ def _find_steady(program: Program, times: Times, unit: int, warmup: int) -> Stea
 
 def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
     """End of each pass of a stage, in its order."""
-    tasks = program.compute_tasks[stage][: program.pass_tasks[stage]]
-    last = np.append(program.pass_start[stage][1:], len(tasks)) - 1
+    tasks = program.structure.compute_tasks[stage][: program.structure.pass_tasks[stage]]
+    last = np.append(program.structure.pass_start[stage][1:], len(tasks)) - 1
     ends: Floats = times.end[tasks[last]]
     return ends
 
@@ -158,15 +162,15 @@ def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
 def _read(program: Program, times: Times, total: int, count: int, steady: Steady | None) -> Step:
     step_time_s = float(times.end.max())
     # Every micro-batch runs as many passes as the replayed ones did.
-    passes = len(program.pass_start[0]) // count
+    passes = len(program.structure.pass_start[0]) // count
     periods = (total - count) * passes // steady.passes if steady is not None else 0
     idle = []
-    for stage, tasks in enumerate(program.compute_tasks):
+    for stage, tasks in enumerate(program.structure.compute_tasks):
         parts = _idle_parts(program, times, stage, None)
         parts[PART_INDEX[BUBBLE]] += step_time_s - float(times.end[tasks[-1]])
         if steady is not None:
             # The last period seen stands for those left out.
-            starts = program.pass_start[stage]
+            starts = program.structure.pass_start[stage]
             window = (int(starts[steady.stop - steady.passes]), int(starts[steady.stop]))
             parts += periods * _idle_parts(program, times, stage, window)
         idle.append(parts)
@@ -184,7 +188,7 @@ def _idle_parts(
     another stage the transfer's lag is pipeline communication and the rest is bubble.
     """
     parts = np.zeros(len(PARTS))
-    tasks = program.compute_tasks[stage]
+    tasks = program.structure.compute_tasks[stage]
     start, end = times.start[tasks], times.end[tasks]
     gaps = start - np.concatenate(([0.0], end[:-1]))
     slowed = (end - start) - program.tasks.work[tasks]
@@ -192,7 +196,7 @@ def _idle_parts(
         part = slice(*window)
         tasks, gaps, slowed = tasks[part], gaps[part], slowed[part]
     released_by = times.released_by[tasks]
-    by_communication = (released_by != NO_TASK) & program.communication[released_by]
+    by_communication = (released_by != NO_TASK) & program.structure.communication[released_by]
     lag = np.minimum(gaps, program.lag[tasks])
     parts[PART_INDEX["dp_communication"]] = gaps[by_communication].sum()
     parts[PART_INDEX["pp_communication"]] = lag[~by_communication].sum()

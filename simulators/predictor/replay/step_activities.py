@@ -152,9 +152,9 @@ class _Build:
         stage it goes to with the boundary it crosses."""
         job, recipe, of = self.job, self.job.recipe, self.of
         for stage in range(self.stages):
-            tasks = self.program.compute_tasks[stage]
-            starts = self.program.pass_start[stage]
-            passes = self.program.pass_tasks[stage]
+            tasks = self.program.structure.compute_tasks[stage]
+            starts = self.program.structure.pass_start[stage]
+            passes = self.program.structure.pass_tasks[stage]
             stops = np.append(starts[1:], passes)
             count = self.program.micro_batches
             order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, count)
@@ -190,7 +190,7 @@ class _Build:
         """One task's activities, of every lane of its stage."""
         blocks, sent_s, send = content or ([], 0.0, None)
         pieces = self._scaled(self._pieces(blocks), self.took[task] - sent_s)
-        data_parallel = bool(self.program.communication[task])
+        data_parallel = bool(self.program.structure.communication[task])
         ends = [-1] * self.lanes
         for piece in pieces:
             nodes = self._piece(piece, stage, data_parallel)
@@ -451,7 +451,9 @@ class _Build:
         """The activity that ends each pass, shape (stages, lanes, passes)."""
         ends = []
         for stage in range(self.stages):
-            tasks = self.program.compute_tasks[stage][: self.program.pass_tasks[stage]]
-            last = np.append(self.program.pass_start[stage][1:], len(tasks)) - 1
+            tasks = self.program.structure.compute_tasks[stage][
+                : self.program.structure.pass_tasks[stage]
+            ]
+            last = np.append(self.program.structure.pass_start[stage][1:], len(tasks)) - 1
             ends.append(self.last[tasks[last]].T)
         return np.stack(ends)

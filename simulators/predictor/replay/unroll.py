@@ -269,9 +269,9 @@ class _Unroll:
     def contents(self, stage: int) -> Iterator[_Task]:
         """A stage's compute tasks in order."""
         job = self.step.job
-        tasks = self.program.compute_tasks[stage]
-        starts = self.program.pass_start[stage]
-        passes = self.program.pass_tasks[stage]
+        tasks = self.program.structure.compute_tasks[stage]
+        starts = self.program.structure.pass_start[stage]
+        passes = self.program.structure.pass_tasks[stage]
         stops = np.append(starts[1:], passes)
         stages, chunks = job.recipe.pp, job.recipe.vpp
         order = stage_order(job.schedule, stage, stages, chunks, self.step.micro_batches)

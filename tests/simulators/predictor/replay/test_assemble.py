@@ -15,10 +15,11 @@ from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay import boundary
-from trainscout.simulators.predictor.replay.assemble import LAYERS_IN_FLIGHT, Assembler
+from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.boundary import boundary_seconds
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
+from trainscout.simulators.predictor.replay.structure import LAYERS_IN_FLIGHT
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.schedule import stage_order
@@ -37,9 +38,9 @@ def pass_times(job: Job, step: Step) -> dict[tuple[int, int, int, int], tuple[fl
     """Start and end of every (stage, direction, chunk, micro-batch)."""
     recipe, found = job.recipe, {}
     for stage in range(recipe.pp):
-        tasks = step.program.compute_tasks[stage]
-        starts = step.program.pass_start[stage]
-        after = np.append(starts[1:], step.program.pass_tasks[stage])
+        tasks = step.program.structure.compute_tasks[stage]
+        starts = step.program.structure.pass_start[stage]
+        after = np.append(starts[1:], step.program.structure.pass_tasks[stage])
         order = stage_order(recipe.schedule, stage, recipe.pp, recipe.vpp, job.num_micro_batches)
         for column, first, stop in zip(order.T.tolist(), starts, after, strict=True):
             begin, end = step.times.start[tasks[first]], step.times.end[tasks[stop - 1]]
@@ -90,7 +91,9 @@ def test_no_stage_updates_before_all_have_finished(machine: Machine) -> None:
     step = full_step(job)
     ends = [
         tasks[count:]
-        for tasks, count in zip(step.program.compute_tasks, step.program.pass_tasks, strict=True)
+        for tasks, count in zip(
+            step.program.structure.compute_tasks, step.program.structure.pass_tasks, strict=True
+        )
     ]
     assert all(len(tasks) == 2 for tasks in ends)
     finished = max(step.times.end[tasks[0]] for tasks in ends)
@@ -106,11 +109,13 @@ def test_fully_sharded_layers_arrive_just_in_time(
     machine(Rates(wire_bytes_per_s=wire_bytes_per_s))
     job = make_job(LLAMA, zero_stage=3, batch=8 * 3)
     step = full_step(job)
-    passes = step.program.compute_tasks[0][: step.program.pass_tasks[0]].tolist()
+    passes = step.program.structure.compute_tasks[0][
+        : step.program.structure.pass_tasks[0]
+    ].tolist()
     before, after, _ = step.program.edges
     gathered = reduced = 0
     for first, second in zip(before.tolist(), after.tolist(), strict=True):
-        if step.program.communication[first] and second in passes:
+        if step.program.structure.communication[first] and second in passes:
             name = step.program.blocks[first].name
             place = passes.index(second)
             assert step.times.end[first] <= step.times.start[second]

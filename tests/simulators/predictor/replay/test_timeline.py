@@ -173,12 +173,12 @@ def test_streams_do_the_priced_work_no_more_and_no_less(recipe: Recipe, machine:
         assert on[COMPUTE] == pytest.approx(kernels)
         assert on[COMMUNICATION] == pytest.approx(communication)
         rank = step.program.tasks.stream_rank[step.program.tasks.task_streams]
-        beside = step.program.communication & (rank == stage)
+        beside = step.program.structure.communication & (rank == stage)
         assert on[DATA_PARALLEL] == pytest.approx(step.program.tasks.work[beside].sum())
 
 
 def _step_end(step: StepProgram, stage: int) -> list[Block]:
-    tasks = step.program.compute_tasks[stage][step.program.pass_tasks[stage] :]
+    tasks = step.program.structure.compute_tasks[stage][step.program.structure.pass_tasks[stage] :]
     return [step.program.blocks[task] for task in tasks.tolist()]
 
 
