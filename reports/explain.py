@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.trials import layout, predicted
+from trainscout.optimizer.trial import SearchResult
+from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_part, format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
@@ -20,28 +20,21 @@ _NOTABLE_SHARE = 0.001
 def why_best(result: SearchResult, job_of: JobOf) -> str:
     """Why the best recipe wins: what it spends less time on than the best of another layout.
 
-    Of the recipes that the search kept, those of the same layout differ in switches (overlap,
-    recomputation, sharding): they say how much a switch matters, not why the layout wins, so
-    they are named in passing. Parts are those of the two predictions' ``breakdown_s``, largest
-    difference first.
+    Recipes of its own layout differ in switches (overlap, recomputation, sharding) and say how
+    much a switch matters, not why the layout wins. Parts are those of the two predictions'
+    ``breakdown_s``, largest difference first.
     """
-    ranked = result.best
-    best, ours = ranked[0], predicted(ranked[0])
-    if len(ranked) == 1:
+    best = result.best[0]
+    others = result.choices.layouts[1:]
+    if not others:
         fitting = result.counts()["ok"]
         if fitting > 1:
-            return f"It is the best of {fitting:,} that fit; search.top_k= keeps more to compare."
+            return f"It is the best of {fitting:,} that fit, all of one layout."
         return "Of the recipes that were simulated, no other fits."
-    rank = 1
-    while rank < len(ranked) and layout(ranked[rank]) == layout(best):
-        rank += 1
-    same = _format_same_layout(ranked, rank)
-    if rank == len(ranked):
-        return f"No recipe of another layout comes near: {same}."
-    rival, gain_s = ranked[rank], _gain_s(best, ranked[rank])
-    theirs = predicted(rival)
+    ours, theirs = predicted(best), predicted(others[0])
+    gain_s = theirs.step_time_s - ours.step_time_s
     share = abs(gain_s) / theirs.step_time_s
-    name = f"#{rank + 1} ({format_recipe(rival.recipe, job_of(rival.recipe).dp)})"
+    name = format_recipe(others[0].recipe, job_of(others[0].recipe).dp)
     if share < _NOTABLE_SHARE:
         sentence = f"as fast within {_NOTABLE_SHARE:.1%} as the best of another layout, {name}"
     else:
@@ -55,7 +48,7 @@ def why_best(result: SearchResult, job_of: JobOf) -> str:
     spent = [_listing(less, "less")] * bool(less) + [_listing(more, "more")] * bool(more)
     if spent:
         sentence += f": it spends {', and '.join(spent)}"
-    return f"{sentence}; {same}." if same else f"{sentence}."
+    return f"{sentence}."
 
 
 def format_behind(best: Prediction, other: Prediction) -> str:
@@ -75,20 +68,6 @@ def format_behind(best: Prediction, other: Prediction) -> str:
     scaled, unit = (size_s, "s") if size_s >= 1 else (size_s * 1e3, "ms")
     gap = f"{scaled:.{0 if scaled >= 10 else 1}f} {unit}"
     return f"{sign}{gap} {format_part(name).replace('communication', 'comm')}"
-
-
-def _format_same_layout(ranked: Sequence[Trial], count: int) -> str:
-    """How far the recipes from the second to the ``count``-th, of the best layout, are behind."""
-    if count == 1:
-        return ""
-    which = "#2 has" if count == 2 else f"#2 to #{count} have"
-    share = max(_gain_s(ranked[0], each) / predicted(each).step_time_s for each in ranked[1:count])
-    behind = f"up to {share:.1%} slower" if share >= _NOTABLE_SHARE else "as fast within 0.1%"
-    return f"{which} its layout with other switches, {behind}"
-
-
-def _gain_s(best: Trial, rival: Trial) -> float:
-    return predicted(rival).step_time_s - predicted(best).step_time_s
 
 
 Part = tuple[str, float]

@@ -13,9 +13,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.optimizer.layouts import count_switches
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.reports.answer import format_measure_first, format_memory
 from trainscout.reports.error_bars import lead_share, tie_shares
 from trainscout.reports.evidence import price_is_assumed
@@ -23,7 +21,7 @@ from trainscout.reports.explain import JobOf
 from trainscout.reports.files import LAUNCH
 from trainscout.reports.launch import first_launch
 from trainscout.reports.search_page.page import PAGE
-from trainscout.reports.trials import predicted
+from trainscout.reports.trials import choices_of, predicted
 from trainscout.reports.wording import (
     STOP_WORDS,
     format_layout,
@@ -73,12 +71,12 @@ def first_screen(
         ("Cost", format_run(prediction, job, assumed)),
         ("Memory", format_memory(prediction)),
     )
-    options = _options(result, job_of)
+    others = _options(result, job_of)
     notes: list[tuple[str, str]] = []
     impossible = impossible_degrees(job)
     if impossible:
         notes.append(("Cannot", impossible))
-    notes.append(("Sure", _format_sure(result, options)))
+    notes.append(("Sure", _format_sure(result, others)))
     if result.stopped in _CUT_SHORT or result.resumed_trials:
         notes.append(("Ended", _format_end(result)))
     unheard_of = None if expected is None else format_measure_first(expected)
@@ -90,13 +88,13 @@ def first_screen(
         notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
     question = Text(format_question(job, assumed), "bold")
     while True:
-        between = [_table(options, job, best)] if options else []
+        between = [_table(others, job, best)] if others else []
         screen = Group(question, answer, *between, _labelled(*notes))
         # The slowest of the layouts for which nothing speaks but that they are others.
-        plain = [each for each in options if each.note in ("", "tie")]
+        plain = [each for each in others if each.note in ("", "tie")]
         if not plain or _count_lines(screen) <= _MOST_LINES:
             return Constrain(screen, _MOST_COLUMNS)
-        options.remove(plain[-1])
+        others.remove(plain[-1])
 
 
 def _count_lines(screen: RenderableType) -> int:
@@ -125,21 +123,10 @@ class _Option:
 
 
 def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
-    """What may not fit, the other layouts, what has memory to spare, and what is simple."""
-    best, found = result.best[0], result.choices
-    why: dict[int, list[str]] = {each.number: [] for each in found.layouts[1:]}
-    if found.roomy is not None:
-        why.setdefault(found.roomy.number, []).append("if you fear out-of-memory")
-    if found.simple is not None:
-        table = RecipeTable.of([best.recipe, found.simple.recipe])
-        ours, its = count_switches(table).tolist()
-        words = f"simplest: {ours - its} switch{'es' if ours - its > 1 else ''} fewer"
-        why.setdefault(found.simple.number, []).append(words)
-    others = {each.number: each for each in (*found.layouts, found.roomy, found.simple) if each}
-    ranked = sorted(
-        (others[number] for number in why), key=lambda each: predicted(each).step_time_s
-    )
-    options = [
+    """What may not fit, then what else there is to choose from."""
+    found = choices_of(result)
+    best = found[0][0]
+    listed = [
         _Option(
             each,
             job_of(each.recipe),
@@ -148,15 +135,16 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
         )
         for each in result.tight[:_TIGHT]
     ]
-    for trial, share in zip(ranked, tie_shares([best, *ranked], job_of)[1:], strict=True):
+    shares = tie_shares([trial for trial, _ in found], job_of)
+    for (trial, why), share in list(zip(found, shares, strict=True))[1:]:
         lead = lead_share(predicted(best), predicted(trial))
         tied = share if share is not None and lead <= share else None
-        note = ", ".join(["tie"] * (tied is not None) + why[trial.number])
-        options.append(_Option(trial, job_of(trial.recipe), note, tied))
-    return options
+        note = ", ".join(filter(None, ("tie" if tied is not None else "", why)))
+        listed.append(_Option(trial, job_of(trial.recipe), note, tied))
+    return listed
 
 
-def _table(options: Sequence[_Option], job: Job, best: Trial) -> Table:
+def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
     """One row an option; of its switches those that the answer does not have."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Otherwise", overflow="fold")
@@ -164,7 +152,7 @@ def _table(options: Sequence[_Option], job: Job, best: Trial) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     ours = {*format_recipe(job.recipe, job.dp).split(), f"mb{job.recipe.micro_batch}"}
-    for option in options:
+    for option in listed:
         prediction = predicted(option.trial)
         words = format_recipe(option.job.recipe, option.job.dp).split()
         other = [word for word in words if word not in ours and not _DEGREE.fullmatch(word)]
@@ -222,7 +210,7 @@ def impossible_degrees(job: Job) -> str:
     return ", ".join(found)
 
 
-def _format_sure(result: SearchResult, options: Sequence[_Option]) -> str:
+def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
     """What is proved of the answer, and what nobody can tell from it."""
     certificate = result.certificate
     if certificate is None:
@@ -233,7 +221,7 @@ def _format_sure(result: SearchResult, options: Sequence[_Option]) -> str:
         words = f"the best of {certificate.simulated:,} recipes so far"
         if certificate.gap is not None:
             words += f", and {certificate.gap:.1%} at most behind the best of all"
-    shares = [option.tied for option in options if option.tied is not None]
+    shares = [option.tied for option in others if option.tied is not None]
     if shares:
         words += (
             f"; a tie: predicted differences of measured layouts were off by more than "

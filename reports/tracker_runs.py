@@ -21,6 +21,7 @@ from trainscout.optimizer.tracking.metrics import (
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.answer_note import search_note
 from trainscout.reports.files import recipe_dict
+from trainscout.reports.trials import decided_between
 from trainscout.reports.verification import verification_metrics
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.predictor.question.question import Question
@@ -51,7 +52,7 @@ def search_record(
     tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
     tags |= code_tags("trainscout optimize")
     ended_ms = int(time.time() * 1000)
-    shown = result.pareto if len(result.objectives) > 1 else result.best[:top_k]
+    shown = decided_between(result)
     parent = make_run(
         f"{declared.model.name} on {declared.cluster.name}, {declared.cluster.num_gpus} GPUs",
         ended_ms - int(result.wall_s * 1000),

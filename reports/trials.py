@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from trainscout.optimizer.layouts import Layout, layout_of
+from trainscout.optimizer.layouts import Layout, count_switches, layout_of
 from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.answer.prediction import Prediction
 
 
@@ -21,6 +22,34 @@ def predicted(trial: Trial) -> Prediction:
 def layout(trial: Trial) -> Layout:
     """How its GPUs share the work; recipes of one layout differ in switches only."""
     return layout_of(trial.recipe)
+
+
+def choices_of(result: SearchResult) -> list[tuple[Trial, str]]:
+    """What there is to choose from in a search of one objective: the best recipe of all, then, by
+    step time, the best of other layouts, one with memory to spare and one that is simple; each
+    with what speaks for it, empty where that is the time alone."""
+    if not result.best:
+        return []
+    best, found = result.best[0], result.choices
+    why: dict[int, list[str]] = {each.number: [] for each in found.layouts}
+    if found.roomy is not None:
+        why.setdefault(found.roomy.number, []).append("if you fear out-of-memory")
+    if found.simple is not None:
+        table = RecipeTable.of([best.recipe, found.simple.recipe])
+        ours, its = count_switches(table).tolist()
+        words = f"simplest: {ours - its} switch{'es' if ours - its > 1 else ''} fewer"
+        why.setdefault(found.simple.number, []).append(words)
+    named = {each.number: each for each in (*found.layouts, found.roomy, found.simple) if each}
+    others = [each for number, each in named.items() if number != best.number]
+    others.sort(key=lambda each: predicted(each).step_time_s)
+    return [(best, ""), *((each, ", ".join(why[each.number])) for each in others)]
+
+
+def decided_between(result: SearchResult) -> tuple[Trial, ...]:
+    """The recipes to decide between: ``choices_of``, or the front of several objectives."""
+    if len(result.objectives) > 1:
+        return result.pareto
+    return tuple(trial for trial, _ in choices_of(result))
 
 
 def latest_trials(result: SearchResult) -> list[Trial]:

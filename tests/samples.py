@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.optimizer.trial import Choices, SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -140,5 +140,6 @@ def search_result(**changes: Any) -> SearchResult:
         stopped="n_trials",
         wall_s=1.5,
         space_size=1000,
+        choices=Choices(layouts=(best, second)),
     )
     return replace(whole, **changes)

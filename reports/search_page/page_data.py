@@ -21,7 +21,7 @@ from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
 from trainscout.reports.search_page.waterfall import waterfall
-from trainscout.reports.trials import latest_trials, layout, predicted
+from trainscout.reports.trials import choices_of, latest_trials, layout, predicted
 from trainscout.reports.wording import STOP_WORDS, format_part, format_question, format_tokens
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
@@ -39,6 +39,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
     ranked = list(searched.shown)[:MOST_RECIPES]
     drawn = ranked or _closest_misses(result)
     trials = latest_trials(result)
+    notes = {trial.number: why for trial, why in choices_of(result)}
     record: dict[str, Any] = {
         "title": f"{declared.model.name} on {declared.cluster.name}",
         "question": _question(searched),
@@ -47,7 +48,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
             for name in result.objectives
         ],
         "answered": bool(ranked),
-        "recipes": recipe_rows(drawn, job_of),
+        "recipes": recipe_rows(drawn, job_of, notes),
         "parts": _parts(drawn),
         "memory": [memory_stages(predicted(trial).memory) for trial in drawn],
         "pareto": [trial.number for trial in result.pareto],

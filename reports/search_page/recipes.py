@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,11 +19,14 @@ from trainscout.simulators.predictor.question.job import Job
 SECONDS_A_DAY = 86400.0
 
 
-def recipe_rows(ranked: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
+def recipe_rows(
+    ranked: Sequence[Trial], job_of: JobOf, notes: Mapping[int, str]
+) -> list[dict[str, Any]]:
     """One row a recipe, in the order given.
 
     ``layout`` numbers equal layouts alike. ``tied``: whether it cannot be distinguished from the
-    first (``reports.error_bars``); None where predictions have no error bar.
+    first (``reports.error_bars``); None where predictions have no error bar. ``note``: what
+    speaks for it, of ``notes`` by the trial's number.
     """
     layouts: dict[tuple[object, ...], int] = {}
     rows = []
@@ -41,6 +44,7 @@ def recipe_rows(ranked: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
                 "lead_share": lead,
                 "tie_share": share,
                 "tied": None if share is None else lead <= share,
+                "note": notes.get(trial.number, ""),
                 **figures(predicted(trial), job_of(trial.recipe)),
             }
         )

@@ -1,54 +1,51 @@
 from dataclasses import replace
 
 from tests.samples import job_of, prediction, search_result, trial
+from trainscout.optimizer.trial import Choices
 from trainscout.reports.explain import format_behind, why_best
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
-def kept(*trials):
-    """A search that kept all its trials, best first."""
-    return search_result(trials=trials, best=trials, pareto=trials[:1])
+def kept(*trials, layouts):
+    """A search that kept all its trials, best first, with the best of each layout."""
+    found = search_result(trials=trials, best=trials, pareto=trials[:1])
+    return replace(found, choices=Choices(layouts))
 
 
 def test_says_which_parts_differ_and_by_how_much():
     best = trial(0, Recipe(tp=4), prediction=prediction(2.0, bubble=0.1, exposed_tp_comm=0.4))
     rival = trial(1, Recipe(tp=2), prediction=prediction(2.5, bubble=0.7, exposed_tp_comm=0.3))
-    said = why_best(kept(best, rival), job_of)
+    said = why_best(kept(best, rival, layouts=(best, rival)), job_of)
     # Bubble 0.7 -> 0.1; TP communication 0.3 -> 0.4; compute is 1.5 in both.
     assert said.startswith(
-        "500 ms a step (20.0%) faster than the best of another layout, #2 (tp2 pp1 dp8"
+        "500 ms a step (20.0%) faster than the best of another layout, tp2 pp1 dp8"
     )
     assert "600 ms less on bubble" in said
     assert "100 ms more on exposed TP comm" in said
     assert "compute" not in said
 
 
-def test_the_same_layout_with_other_switches_is_named_in_passing():
+def test_the_same_layout_with_other_switches_is_no_rival():
     best = trial(0, Recipe(tp=4), prediction=prediction(2.0, bubble=0.1))
     switch = trial(
         1, Recipe(tp=4, overlap_grad_reduce=True), prediction=prediction(2.5, bubble=0.1)
     )
     other = trial(2, Recipe(tp=1), prediction=prediction(4.0, bubble=0.1))
-    said = why_best(kept(best, switch, other), job_of)
-    assert said.startswith(
-        "2.000 s a step (50.0%) faster than the best of another layout, #3 (tp1"
-    )
-    assert said.endswith("#2 has its layout with other switches, up to 20.0% slower.")
-    alone = why_best(kept(best, switch), job_of)
-    assert alone.startswith("No recipe of another layout comes near: #2 has its layout")
+    said = why_best(kept(best, switch, other, layouts=(best, other)), job_of)
+    assert said.startswith("2.000 s a step (50.0%) faster than the best of another layout, tp1")
+    alone = why_best(kept(best, switch, layouts=(best,)), job_of)
+    assert alone == "It is the best of 2 that fit, all of one layout."
 
 
 def test_another_layout_as_fast():
     trials = [trial(i, Recipe(tp=1 << i), prediction=prediction(2.0)) for i in range(3)]
-    said = why_best(kept(*trials), job_of)
-    assert said.startswith("as fast within 0.1% as the best of another layout, #2 (tp2")
+    said = why_best(kept(*trials, layouts=tuple(trials)), job_of)
+    assert said.startswith("as fast within 0.1% as the best of another layout, tp2")
 
 
 def test_no_rival():
-    (alone, other) = (trial(n, Recipe(), prediction=prediction(2.0 + n)) for n in range(2))
-    assert "no other fits" in why_best(kept(alone), job_of)
-    # One recipe is kept of two that fit.
-    assert "the best of 2 that fit" in why_best(replace(kept(alone, other), best=(alone,)), job_of)
+    alone = trial(0, Recipe(), prediction=prediction(2.0))
+    assert "no other fits" in why_best(kept(alone, layouts=(alone,)), job_of)
 
 
 def test_what_keeps_a_recipe_behind_is_its_largest_loss():

@@ -34,6 +34,7 @@ from trainscout.reports.search_page import Searched, asked_now, launch_texts, wr
 from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
+from trainscout.reports.trials import decided_between
 from trainscout.simulators.predictor.io.command_line import (
     INTERRUPTED,
     NOTHING_FITS,
@@ -111,7 +112,7 @@ def optimize(config: DictConfig) -> int:
         result,
         declared,
         plan.simulator,
-        shown,
+        decided_between(result),
         asked_now(redacted(_arguments()), settings, plan.seed, result),
         launch_texts(directory, launching),
         checks,

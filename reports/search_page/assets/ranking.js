@@ -60,7 +60,8 @@ const ranking = (() => {
       format.grouped(recipe.tokens_per_s_per_gpu), format.gib(recipe.needed_bytes),
       format.gib(Math.abs(recipe.headroom_bytes)),
       // What cannot run costs nothing.
-      ...(fit ? [format.usd(recipe.cost_of_run_usd), tie(recipe)] : []),
+      ...(fit ? [format.usd(recipe.cost_of_run_usd),
+        [tie(recipe), recipe.note].filter(Boolean).join(", ")] : []),
     ]), [0, 2, 3, 4, 5, 6, 7]);
   }
   return { errorBars, list, whisker, words };

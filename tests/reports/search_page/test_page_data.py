@@ -11,7 +11,9 @@ from tests.reports.search_page.searches import (
     several_objectives,
 )
 from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.trial import Choices
 from trainscout.reports.search_page.page_data import MOST_RECIPES, page_record
+from trainscout.reports.trials import choices_of
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,
@@ -145,3 +147,13 @@ def test_what_tracing_found_stands_side_by_side():
     assert rows["rank 0 (stage 0): communicated, dp"] == (0.0, 3)
     assert found["differences"] == [{"rank": 0, "words": ["a copy"]}]
     assert (other["problem"], other["rows"]) == ("x", [])
+
+
+def test_recipes_say_what_speaks_for_them():
+    given = searched()
+    best, other, roomy, *_ = given.result.best
+    choices = Choices(layouts=(best, other), roomy=roomy)
+    result = replace(given.result, choices=choices)
+    assert choices_of(result) == [(best, ""), (other, ""), (roomy, "if you fear out-of-memory")]
+    record = page_record(replace(given, result=result, shown=(best, other, roomy)))
+    assert [row["note"] for row in record["recipes"]] == ["", "", "if you fear out-of-memory"]
