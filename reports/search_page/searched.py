@@ -52,7 +52,7 @@ def asked_now(
 class Searched:
     """A finished search.
 
-    ``shown``: the trials people choose from, the best first, or the Pareto front. ``launch_files``:
+    ``shown``: the trials to decide between, the best first, or the front. ``launch_files``:
     name, relative to the report, to content; the first is shown open. ``relief``: sentences on
     what would help where nothing fits.
     """
