@@ -78,19 +78,12 @@ _GEMMS = (
         note="as gemm_into, and sums left over k",
     ),
     Kernel(
-        "grouped_gemm(Tensor[] left, Tensor[] right, int[] splits, str layout, str use,"
-        " str out_dtype, bool one_kernel, str recipe) -> Tensor",
-        "grouped_gemm",
-        ("out",),
-        note="rows of out are those of left; right is a weight for each group, or one of three"
-        " dimensions that holds all",
-    ),
-    Kernel(
         "grouped_gemm_into(Tensor[] left, Tensor[] right, Tensor(a!)[] out, int[] splits,"
         " str layout, str use, bool accumulate, bool one_kernel, str recipe) -> ()",
         "grouped_gemm",
         (),
-        note="weight gradients, out[i] = left_i^T right_i",
+        note="rows of out are those of left, right is a weight for each group, or one of three"
+        " dimensions that holds all; weight gradients: out[i] = left_i^T right_i",
     ),
 )
 
@@ -240,28 +233,15 @@ _POINTWISE = (
 
 _QUANTISE = (
     Kernel(
-        "quantize(Tensor input, str recipe, str dtype, bool rowwise, bool columnwise) -> Tensor[]",
-        "cast",
-        ("rowwise data", "rowwise scales", "columnwise data", "columnwise scales"),
-        note="one kernel for both uses; recipe is delayed, current, mxfp8 or blockwise. Those"
-        " outputs that the recipe and the uses have: delayed and current have no scales here (one"
-        " number each, kept apart) and transposed columnwise data; mxfp8 has a byte for 32"
-        " elements along the inner (rowwise) or outer (columnwise) dimension; blockwise fp32 for"
-        " 128 elements and transposed columnwise data",
-    ),
-    Kernel(
-        "quantize_bias_grad(Tensor input, str recipe, str dtype, bool rowwise, bool columnwise)"
-        " -> Tensor[]",
-        "cast",
-        ("bias_grad", "as quantize"),
-        launches=2,
-        note="and sums over rows, in a second small kernel that adds partial sums",
-    ),
-    Kernel(
         "quantize_into(Tensor input, Tensor(a!)[] out, str recipe) -> ()",
         "cast",
         (),
-        note="a weight into its cached 8-bit copy, out as quantize; it only writes out",
+        note="one kernel for both uses, and with delayed scaling for all groups of rows. Out is"
+        " only written: row-wise data and scales, then column-wise ones, as far as recipe and uses"
+        " have them. Delayed and current have no scales here (one number each, kept apart) and"
+        " transposed column-wise data; mxfp8 has a byte for 32 elements along the inner (row-wise)"
+        " or outer (column-wise) dimension; blockwise fp32 for 128 elements (weights: for"
+        " 128 x 128) and transposed column-wise data",
         read={"out": 0},
     ),
     Kernel(
@@ -269,21 +249,8 @@ _QUANTISE = (
         "cast",
         ("bias_grad",),
         launches=2,
-        note="as quantize_into, and sums over rows as quantize_bias_grad does",
+        note="as quantize_into, and sums over rows: a second small kernel adds partial sums",
         read={"out": 0},
-    ),
-    Kernel(
-        "quantize_weight(Tensor input, str dtype, bool columnwise) -> Tensor[]",
-        "cast",
-        ("rowwise data", "rowwise scales", "columnwise data", "columnwise scales"),
-        note="blockwise recipe: blocks of 128 x 128",
-    ),
-    Kernel(
-        "grouped_quantize(Tensor input, int[] splits, str recipe, str dtype, bool rowwise,"
-        " bool columnwise) -> Tensor[]",
-        "cast",
-        ("as quantize, for each group in turn",),
-        note="one kernel casts the rows of every group",
     ),
     Kernel(
         "amax(Tensor input) -> Tensor",

@@ -185,9 +185,7 @@ _RECIPES = {
     )
 }
 _LINEARS: Names = {
-    f"{_TE}linear": ("Linear",),
-    f"{_TE}layernorm_linear": ("LayerNormLinear",),
-    f"{_TE}layernorm_mlp": ("LayerNormMLP",),
+    f"{_TE}linear": ("LayerNormLinear", "LayerNormMLP", "Linear"),
     f"{_TE}norms": ("LayerNorm", "RMSNorm"),
     f"{_TE}grouped_linear": ("Fp8Padding", "Fp8Unpadding", "GroupedLinear"),
 }
@@ -241,7 +239,7 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
         f"{_TE}rope": ("apply_rotary_pos_emb",),
     },
     "transformer_engine.pytorch.attention.rope": {f"{_TE}rope": _ROPE},
-    "transformer_engine.pytorch.constants": {f"{_TE}absent": ("TE_DType",)},
+    "transformer_engine.pytorch.constants": {f"{_TE}products": ("TE_DType",)},
     "transformer_engine.pytorch.cpp_extensions": {f"{_TE}products": ("general_gemm",)},
     "transformer_engine.pytorch.cpu_offload": {f"{_TE}absent": ("get_cpu_offload_context",)},
     "transformer_engine.pytorch.cross_entropy": {
@@ -257,7 +255,7 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
             "is_fp8_activation_recompute_enabled",
         )
     },
-    "transformer_engine.pytorch.float8_tensor": {f"{_TE}absent": ("Float8Tensor",)},
+    "transformer_engine.pytorch.float8_tensor": {f"{_TE}quantized": ("Float8Tensor",)},
     "transformer_engine.pytorch.fp8": {f"{_TE}state": _STATE},
     "transformer_engine.pytorch.graph": {
         f"{_TE}absent": ("make_graphed_callables", "set_capture_end", "set_capture_start")
@@ -296,12 +294,12 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
             "fused_topk_with_score_function",
         )
     },
-    "transformer_engine.pytorch.tensor": {f"{_TE}absent": ("Float8Tensor", "QuantizedTensor")},
+    "transformer_engine.pytorch.tensor": {f"{_TE}quantized": ("Float8Tensor", "QuantizedTensor")},
     "transformer_engine.pytorch.tensor.float8_blockwise_tensor": {
-        f"{_TE}absent": ("Float8BlockwiseQTensor",)
+        f"{_TE}quantized": ("Float8BlockwiseQTensor",)
     },
-    "transformer_engine.pytorch.tensor.float8_tensor": {f"{_TE}absent": ("Float8Tensor",)},
-    "transformer_engine.pytorch.tensor.mxfp8_tensor": {f"{_TE}absent": ("MXFP8Tensor",)},
+    "transformer_engine.pytorch.tensor.float8_tensor": {f"{_TE}quantized": ("Float8Tensor",)},
+    "transformer_engine.pytorch.tensor.mxfp8_tensor": {f"{_TE}quantized": ("MXFP8Tensor",)},
     "transformer_engine.pytorch.tensor.utils": {
         f"{_TE}absent": (
             "cast_master_weights_to_fp8",

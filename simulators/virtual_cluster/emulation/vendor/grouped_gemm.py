@@ -6,48 +6,41 @@ kernel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 
 
-class _GroupedProduct(torch.autograd.Function):
+def _product(use: str, layout: str, left: Tensor, right: Tensor, out: Tensor, splits: Any) -> None:
+    kernel("grouped_gemm_into")([left], [right], [out], splits, layout, use, False, False, "")
+
+
+@differentiable
+def _grouped(
+    rows: Tensor, weights: Tensor, counts: Tensor, transposed: bool
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps rows and weights."""
+    splits = [int(count) for count in counts.tolist()]
+    out = rows.new_empty((rows.shape[0], weights.shape[1 if transposed else 2]))
+    _product("forward", "TN" if transposed else "NN", rows, weights, out, splits)
 
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, weights: Tensor, counts: Tensor, transposed: bool
-    ) -> Tensor:
-        splits = [int(count) for count in counts.tolist()]
-        layout = "TN" if transposed else "NN"
-        out: Tensor = kernel("grouped_gemm")(
-            [rows], [weights], splits, layout, "forward", dtype_name(rows.dtype), False, ""
-        )
-        ctx.save_for_backward(rows, weights)
-        ctx.splits, ctx.transposed = splits, transposed
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weights = ctx.saved_tensors
+    def gradient(rows: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         grad = grad.contiguous()
-        layout = "NN" if ctx.transposed else "TN"
-        name = dtype_name(rows.dtype)
-        grad_rows = kernel("grouped_gemm")(
-            [grad], [weights], ctx.splits, layout, "dgrad", name, False, ""
-        )
-        grad_weights = torch.empty(weights.shape, dtype=weights.dtype, device=weights.device)
-        first, second = (grad, rows) if ctx.transposed else (rows, grad)
-        kernel("grouped_gemm_into")(
-            [first], [second], [grad_weights], ctx.splits, "NT", "wgrad", False, False, ""
-        )
-        return grad_rows, grad_weights, None, None
+        grads = torch.empty_like(rows), torch.empty_like(weights)
+        _product("dgrad", "NN" if transposed else "TN", grad, weights, grads[0], splits)
+        first, second = (grad, rows) if transposed else (rows, grad)
+        _product("wgrad", "NT", first, second, grads[1], splits)
+        return grads
+
+    return out, [rows, weights], gradient
 
 
 def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Tensor:
     """``a[rows of i] b[i]`` below each other; ``batch_sizes`` is in host memory."""
-    out: Tensor = _GroupedProduct.apply(a, b, batch_sizes, trans_b)
+    out: Tensor = _grouped(a, b, batch_sizes, trans_b)
     return out

@@ -53,8 +53,11 @@ class CommOverlap(CommOverlapBase):
     ) -> None:
         self.group = helper.group
         self._buffer = torch.empty(tuple(buffer_shape), dtype=buffer_dtype, device="cuda")
-        self._size, self._rank = tp_size, dist.get_rank(self.group)
-        self._pieces = num_splits
+        self._size, self._pieces = tp_size, num_splits
+
+    @property
+    def _rank(self) -> int:
+        return int(dist.get_rank(self.group))
 
     def set_buffer_params(self, quantizer: Any) -> None:
         """How the buffer is scaled, which costs nothing."""

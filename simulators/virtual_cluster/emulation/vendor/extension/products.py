@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +107,12 @@ def _output_type(A: Any, D: Tensor | None, output_dtype: Any) -> torch.dtype:  #
     return dtype
 
 
+def _one_kernel() -> bool:
+    """CUTLASS's grouped kernel, which Hopper uses when asked to, instead of many products."""
+    asked = os.environ.get("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == "1"
+    return bool(asked and torch.cuda.get_device_capability()[0] == 9)
+
+
 def te_general_grouped_gemm(
     A: Sequence[Any],  # noqa: N803
     transa: bool,
@@ -124,7 +131,7 @@ def te_general_grouped_gemm(
     accumulate: bool,
     *rest: Any,
 ) -> Sequence[Tensor]:
-    """One product for each group, one launch after another; the bias gradients, if wanted."""
+    """One product for each group; the bias gradients, if wanted."""
     found = [_operands(a, transa, b, transb) for a, b in zip(A, B, strict=True)]
     lefts, rights = [each[0] for each in found], [each[1] for each in found]
     layout, recipe = found[0][2:]
@@ -138,6 +145,6 @@ def te_general_grouped_gemm(
     splits = list(m_splits) or [left.shape[0] for left in lefts]
     use = _USES.get((transa, transb), "other")
     kernel("grouped_gemm_into")(
-        lefts, rights, list(D), splits, layout, use, accumulate, False, recipe
+        lefts, rights, list(D), splits, layout, use, accumulate, _one_kernel(), recipe
     )
     return bias

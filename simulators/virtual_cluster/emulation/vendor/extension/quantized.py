@@ -31,7 +31,9 @@ _RECIPES = {
 # The kernels in front write these themselves, rather than leave it to a cast behind them.
 FUSED = ("delayed", "mxfp8")
 # Their scales are put in order before each product; their column-wise data is transposed.
-SWIZZLED, TRANSPOSED = ("mxfp8", "nvfp4"), ("blockwise", "nvfp4")
+SWIZZLED = ("mxfp8", "nvfp4")
+PER_TENSOR = ("delayed", "current")
+TRANSPOSED = ("blockwise", "nvfp4", *PER_TENSOR)
 
 
 class Operand(NamedTuple):
@@ -50,6 +52,9 @@ def takes_any_layout() -> bool:
 
 def recipe_of(quantizer: Any) -> str:
     """How it scales; empty without one."""
+    stated: str = getattr(quantizer, "recipe", "")
+    if stated:
+        return stated
     names = [kind.__name__ for kind in type(quantizer).__mro__]
     return next((_RECIPES[name] for name in names if name in _RECIPES), "")
 
@@ -65,13 +70,14 @@ def operand(tensor: Any, rowwise: bool) -> Operand:
             return Operand(parts["data"], recipe=recipe or "delayed")
         data = tensor._transpose
         return Operand(data.view(data.shape[0], -1), None, True, recipe or "delayed")
-    side = "rowwise" if rowwise else "columnwise"
-    data, scales = parts[f"{side}_data"], parts[f"{side}_scale_inv"]
+    one_scale = recipe in PER_TENSOR
+    side = "rowwise" if rowwise or (one_scale and takes_any_layout()) else "columnwise"
+    data, scales = parts[f"{side}_data"], parts.get(f"{side}_scale_inv")
     if recipe == "nvfp4":
         data = data.view(torch.float4_e2m1fn_x2)
     if parts.get("with_gemm_swizzled_scales"):
         scales = None
-    return Operand(data, scales, not rowwise and recipe in TRANSPOSED, recipe)
+    return Operand(data, scales, side == "columnwise" and recipe in TRANSPOSED, recipe)
 
 
 def plain(tensor: Any) -> Tensor:
@@ -81,7 +87,7 @@ def plain(tensor: Any) -> Tensor:
 
 def _uses(quantizer: Any) -> tuple[bool, bool]:
     """Whether row-wise and column-wise data is kept."""
-    if recipe_of(quantizer) in ("delayed", "current") and takes_any_layout():
+    if recipe_of(quantizer) in PER_TENSOR and takes_any_layout():
         return True, False
     return bool(quantizer.rowwise_usage), bool(quantizer.columnwise_usage)
 
@@ -236,8 +242,14 @@ def fused_multi_quantize(
 def split_quantize(
     tensor: Tensor, split_sections: Sequence[int], quantizer_list: Sequence[Any], **options: Any
 ) -> list[Any]:
-    """The rows of each group in few bits."""
-    return multi_tensor_quantize(tensor.split(list(split_sections)), quantizer_list)
+    """The rows of each group in few bits: one kernel for all with delayed scaling."""
+    groups = tensor.split(list(split_sections))
+    if not all(recipe_of(each) == "delayed" for each in quantizer_list):
+        return [quantize(*pair) for pair in zip(groups, quantizer_list, strict=True)]
+    pairs = zip(groups, quantizer_list, strict=True)
+    made = [make(quantizer, rows.shape, tensor.dtype) for rows, quantizer in pairs]
+    kernel("quantize_into")(tensor, [part for out in made for part in written(out)], "delayed")
+    return made
 
 
 def then_quantized(

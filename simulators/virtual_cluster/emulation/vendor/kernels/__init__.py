@@ -9,12 +9,13 @@ both passes and save what the real ones save.
 from __future__ import annotations
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import (
+    casts,
     experts,
     optimizer_steps,
     pointwise,
     products,
 )
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.casts import MX_BLOCK
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.pointwise import GATED
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry import (
     dtype_name,
     kernel,
@@ -22,7 +23,8 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry imp
 )
 
 __all__ = [
-    "MX_BLOCK",
+    "GATED",
+    "casts",
     "dtype_name",
     "experts",
     "kernel",

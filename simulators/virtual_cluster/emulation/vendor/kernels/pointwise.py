@@ -14,7 +14,7 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry imp
     torch_dtype,
 )
 
-_GATED = {"geglu", "reglu", "swiglu", "qgeglu", "sreglu"}
+GATED = {"geglu", "reglu", "swiglu", "qgeglu", "sreglu"}
 
 
 @shapes_of
@@ -117,7 +117,7 @@ def rope_qkv_bwd(
 
 @shapes_of
 def activation_fwd(input: Tensor, function: str) -> Tensor:
-    width = input.shape[-1] // (2 if function in _GATED else 1)
+    width = input.shape[-1] // (2 if function in GATED else 1)
     return empty(input, (*input.shape[:-1], width))
 
 

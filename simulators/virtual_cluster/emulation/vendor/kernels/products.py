@@ -70,22 +70,6 @@ def gemm_into_bias_grad(
 
 
 @shapes_of
-def grouped_gemm(
-    left: Sequence[Tensor],
-    right: Sequence[Tensor],
-    splits: Sequence[int],
-    layout: str,
-    use: str,
-    out_dtype: str,
-    one_kernel: bool,
-    recipe: str,
-) -> Tensor:
-    width = right[0].shape[-2] if layout == "TN" else right[0].shape[-1]
-    rows = sum(part.shape[0] for part in left)
-    return empty(left[0], (rows, width), torch_dtype(out_dtype))
-
-
-@shapes_of
 def grouped_gemm_into(
     left: Sequence[Tensor],
     right: Sequence[Tensor],

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-import torch
-
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
 
 make_graphed_callables = refused("make_graphed_callables", "CUDA graphs are not captured")
@@ -21,12 +19,6 @@ post_all_gather_processing = refused("post_all_gather_processing", "parameters i
 TransformerLayer = refused("TransformerLayer", "whole layers; their parts are")
 MultiheadAttention = refused("MultiheadAttention", "whole attention layers; their parts are")
 
-# torch's types by themselves: what names the library's types is only looked up.
-TE_DType = {
-    dtype: dtype
-    for dtype in (torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16)
-}
-
 
 def get_cpu_offload_context(
     enabled: bool = False, *arguments: Any, **keywords: Any
@@ -35,19 +27,3 @@ def get_cpu_offload_context(
     if enabled:
         raise refusal("cpu_offloading", "activations moved to the host", "False")
     return nullcontext(), lambda tensor: tensor
-
-
-class QuantizedTensor(torch.Tensor):
-    """Parameters in 8 bits have this type; there are none."""
-
-
-class Float8Tensor(QuantizedTensor):
-    """Scaled per tensor."""
-
-
-class MXFP8Tensor(QuantizedTensor):
-    """Scaled by blocks of 32."""
-
-
-class Float8BlockwiseQTensor(QuantizedTensor):
-    """Scaled by blocks of 128."""

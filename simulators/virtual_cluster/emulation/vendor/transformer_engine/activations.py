@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import GATED, kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+
+__all__ = ["GATED", "activate"]
 
 
-class _Activation(torch.autograd.Function):
-    """Keeps the input."""
+@differentiable
+def _activation(inputs: Tensor, function: str) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
+    def gradient(inputs: Tensor, grad: Tensor) -> Any:
+        return kernel("activation_bwd")(grad.contiguous(), inputs, function)
 
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, function: str) -> Tensor:
-        ctx.save_for_backward(inputs)
-        ctx.function = function
-        out: Tensor = kernel("activation_fwd")(inputs, function)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        (inputs,) = ctx.saved_tensors
-        grad = kernel("activation_bwd")(grad_output.contiguous(), inputs, ctx.function)
-        return grad, None
+    return kernel("activation_fwd")(inputs, function), [inputs], gradient
 
 
 def activate(inputs: Tensor, function: str) -> Tensor:
     """An activation by the name the kernels know."""
-    out: Tensor = _Activation.apply(inputs.contiguous(), function)
+    out: Tensor = _activation(inputs.contiguous(), function)
     return out
 
 
 class FusibleOperation(nn.Module):
     """One of the operations; the gated ones halve the width."""
-
-    function = ""
 
     def __init__(self, cache_quantized_input: bool = False, **others: Any) -> None:
         super().__init__()
@@ -46,35 +38,13 @@ class FusibleOperation(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The activated input."""
-        return activate(input, self.function)
+        return activate(input, type(self).__name__.lower())
 
 
-class GELU(FusibleOperation):
-    function = "gelu"
-
-
-class ReLU(FusibleOperation):
-    function = "relu"
-
-
-class SiLU(FusibleOperation):
-    function = "silu"
-
-
-class GEGLU(FusibleOperation):
-    function = "geglu"
-
-
-class ReGLU(FusibleOperation):
-    function = "reglu"
-
-
-class SwiGLU(FusibleOperation):
-    function = "swiglu"
-
-
-class Sequential:
-    """Fused sequences of operations: refused."""
-
-    def __init__(self, *operations: Any) -> None:
-        raise refusal("te.pytorch.ops.Sequential", "the operation fuser", "use_te_op_fuser off")
+GELU, ReLU, SiLU, GEGLU, ReGLU, SwiGLU = (
+    type(name, (FusibleOperation,), {})
+    for name in ("GELU", "ReLU", "SiLU", "GEGLU", "ReGLU", "SwiGLU")
+)
+Sequential = refused(
+    "te.pytorch.ops.Sequential", "the operation fuser (use_te_op_fuser) is not there"
+)

@@ -9,9 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import MX_BLOCK, kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.products import (
+    Operand,
+)
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.quantized import (
-    Quantized,
+    MX_BLOCK,
+    QuantizedStorage,
 )
 
 
@@ -29,111 +33,83 @@ class Pending:
         return self._finish()
 
 
-def _gathered(tensor: Tensor, group: Any) -> Tensor:
-    size = dist.get_world_size(group)
-    return torch.empty(
-        (tensor.shape[0] * size, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device
-    )
-
-
-def start_gather(value: Tensor | Quantized, group: Any, *, asynchronous: bool) -> Pending:
+def start_gather(value: Operand, group: Any, *, asynchronous: bool) -> Pending:
     """Gather rows of all ranks of ``group``; ``wait()`` gives the whole.
 
     8-bit data travels as it is. Its scales, where there are more than one, go along in the same
     launch; transposed blockwise data is put in order afterwards.
     """
-    if dist.get_world_size(group) == 1:
+    size = dist.get_world_size(group)
+    if size == 1:
         return Pending(None, lambda: value)
-    if isinstance(value, Tensor):
-        whole = _gathered(value, group)
-        work = dist.all_gather_into_tensor(
-            whole, value.contiguous(), group=group, async_op=asynchronous
-        )
-        return Pending(work, lambda: whole)
-    shares = [each for each in value.tensors() if each is not None]
+    shares = [value.contiguous()] if isinstance(value, Tensor) else _unpadded(value)
+    wholes = [
+        torch.empty((each.shape[0] * size, *each.shape[1:]), dtype=each.dtype, device=each.device)
+        for each in shares
+    ]
     if len(shares) == 1:
-        work, wholes = _gather_one(shares[0], group, asynchronous)
+        work = dist.all_gather_into_tensor(
+            wholes[0], shares[0], group=group, async_op=asynchronous
+        )
     else:
-        work, wholes = _gather_together(_unpadded(value), group, asynchronous)
-    return Pending(work, lambda: _assembled(value, wholes, group))
+        with dist._coalescing_manager(
+            group=group, device=shares[0].device, async_ops=asynchronous
+        ) as together:
+            for whole, share in zip(wholes, shares, strict=True):
+                dist.all_gather_into_tensor(whole, share, group=group)
+        work = together if asynchronous else None
+    if isinstance(value, Tensor):
+        return Pending(work, lambda: wholes[0])
+    return Pending(work, lambda: _assembled(value, wholes, size))
 
 
-def _gather_one(share: Tensor, group: Any, asynchronous: bool) -> tuple[Any, list[Tensor]]:
-    whole = _gathered(share, group)
-    work = dist.all_gather_into_tensor(whole, share, group=group, async_op=asynchronous)
-    return work, [whole]
-
-
-def _gather_together(
-    shares: list[Tensor], group: Any, asynchronous: bool
-) -> tuple[Any, list[Tensor]]:
-    wholes = [_gathered(share, group) for share in shares]
-    with dist._coalescing_manager(
-        group=group, device=shares[0].device, async_ops=asynchronous
-    ) as together:
-        for whole, share in zip(wholes, shares, strict=True):
-            dist.all_gather_into_tensor(whole, share, group=group)
-    return (together if asynchronous else None), wholes
-
-
-def _unpadded(value: Quantized) -> list[Tensor]:
+def _unpadded(value: QuantizedStorage) -> list[Tensor]:
     """Scales first, without the rows that only pad them to what tensor cores load."""
     rows = value.shape[0]
+    data, scales, turned, turned_scales = value.tensors()
     shares: list[Tensor] = []
-    pairs = (
-        (value.rowwise, value.rowwise_scales, rows),
-        (value.columnwise, value.columnwise_scales, rows // MX_BLOCK),
-    )
-    for data, scales, scale_rows in pairs:
-        if data is None or scales is None:
-            continue
-        shares += [scales[:scale_rows] if value.recipe == "mxfp8" else scales, data]
+    for each, blocks, count in ((data, scales, rows), (turned, turned_scales, rows // MX_BLOCK)):
+        if blocks is not None:
+            shares.append(blocks[:count] if value.quantizer.recipe == "mxfp8" else blocks)
+        if each is not None:
+            shares.append(each)
     return shares
 
 
-def _assembled(value: Quantized, wholes: list[Tensor], group: Any) -> Quantized:
-    rows = value.shape[0] * dist.get_world_size(group)
+def _assembled(value: QuantizedStorage, wholes: list[Tensor], size: int) -> QuantizedStorage:
+    rows = value.shape[0] * size
     slots: list[Tensor | None] = []
     left = list(wholes)
-    for data in (value.rowwise, value.columnwise):
+    for at, data in enumerate(value.tensors()[::2]):
         if data is None:
             slots += [None, None]
-        elif value.rowwise_scales is None and value.columnwise_scales is None:
-            slots += [left.pop(0), None]
-        else:
-            scales, whole = left.pop(0), left.pop(0)
-            # Shares of what is kept column first lie below each other and belong side by side.
-            if value.recipe == "blockwise" and data is value.columnwise:
-                whole = kernel("fp8_transpose")(whole.view(rows, -1))
-            elif value.recipe == "blockwise":
-                scales = kernel("swizzle_scales")(scales)
-            slots += [whole, scales]
-    return Quantized(value.recipe, value.dtype, (rows, *value.shape[1:])).filled(slots)
+            continue
+        scales = None if value.tensors()[2 * at + 1] is None else left.pop(0)
+        whole = left.pop(0)
+        # Shares of what is kept column first lie below each other and belong side by side.
+        if value.quantizer.recipe == "blockwise" and at:
+            whole = kernel("fp8_transpose")(whole.view(rows, -1))
+        elif value.quantizer.recipe == "blockwise":
+            scales = kernel("swizzle_scales")(scales)
+        slots += [whole, scales]
+    return QuantizedStorage(value.quantizer, (rows, *value.shape[1:])).filled(slots)
 
 
-def gather(value: Tensor | Quantized, group: Any) -> Tensor | Quantized:
+def gather(value: Operand, group: Any) -> Any:
     """Gather rows of all ranks before going on."""
-    whole: Tensor | Quantized = start_gather(value, group, asynchronous=False).wait()
-    return whole
+    return start_gather(value, group, asynchronous=False).wait()
 
 
-def start_reduce_scatter(tensor: Tensor, group: Any, *, asynchronous: bool) -> Pending:
-    """Sum over ranks, each keeping its rows."""
+def start_reduce(tensor: Tensor, group: Any, scatter: bool, *, asynchronous: bool) -> Pending:
+    """Sum over ranks, in place or each keeping its rows."""
     size = dist.get_world_size(group)
     if size == 1:
         return Pending(None, lambda: tensor)
+    if not scatter:
+        return Pending(dist.all_reduce(tensor, group=group, async_op=asynchronous), lambda: tensor)
     share = torch.empty(
         (tensor.shape[0] // size, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device
     )
-    work = dist.reduce_scatter_tensor(
-        share, tensor.contiguous(), group=group, async_op=asynchronous
-    )
+    given = share, tensor.contiguous()
+    work = dist.reduce_scatter_tensor(*given, group=group, async_op=asynchronous)
     return Pending(work, lambda: share)
-
-
-def start_all_reduce(tensor: Tensor, group: Any, *, asynchronous: bool) -> Pending:
-    """Sum over ranks, in place."""
-    if dist.get_world_size(group) == 1:
-        return Pending(None, lambda: tensor)
-    work = dist.all_reduce(tensor, group=group, async_op=asynchronous)
-    return Pending(work, lambda: tensor)

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
 
-class _CrossEntropy(torch.autograd.Function):
+@differentiable
+def _cross_entropy(
+    logits: Tensor, target: Tensor, reduce: bool, group: Any
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps the gradient, which the forward pass writes over the logits."""
+    stats = kernel("cross_entropy_stats")(logits, target)
+    size = 1 if group is None else dist.get_world_size(group)
+    if size > 1:
+        whole = torch.empty((size * stats.shape[0],), dtype=stats.dtype, device=stats.device)
+        dist.all_gather_into_tensor(whole, stats, group=group)
+        stats = whole
+    loss = kernel("cross_entropy_fwd")(logits, target, stats, reduce)
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, reduce: bool, group: Any) -> Tensor:
-        stats = kernel("cross_entropy_stats")(logits, target)
-        size = 1 if group is None else dist.get_world_size(group)
-        if size > 1:
-            whole = torch.empty((size * stats.shape[0],), dtype=stats.dtype, device=stats.device)
-            dist.all_gather_into_tensor(whole, stats, group=group)
-            stats = whole
-        loss: Tensor = kernel("cross_entropy_fwd")(logits, target, stats, reduce)
-        ctx.save_for_backward(logits.detach())
-        return loss
+    def gradient(made: Tensor, grad: Tensor) -> Tensor:
+        kernel("cross_entropy_bwd")(made, grad)
+        return made
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        kernel("cross_entropy_bwd")(gradient, grad_output)
-        return gradient, None, None, None
+    return loss, [logits.detach()], gradient
 
 
 def parallel_cross_entropy(
@@ -47,5 +47,5 @@ def parallel_cross_entropy(
     """Loss of ``inp[batch, sequence, vocabulary shard]``, for each token or their mean."""
     if "_input" in others:
         raise refusal("parallel_cross_entropy._input", "the name inp had", "inp")
-    loss: Tensor = _CrossEntropy.apply(inp, target, reduce_loss, dist_process_group)
+    loss: Tensor = _cross_entropy(inp, target, reduce_loss, dist_process_group)
     return loss

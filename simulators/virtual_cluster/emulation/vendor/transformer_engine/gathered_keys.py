@@ -21,7 +21,7 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention impo
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.collectives import (
     gather,
-    start_reduce_scatter,
+    start_reduce,
 )
 
 
@@ -137,6 +137,6 @@ def _seen(
 
 def _own_sum(grad: Tensor, dimension: int, group: Any) -> Tensor:
     """Gradients summed over ranks, of this rank's tokens."""
-    pending = start_reduce_scatter(_ordered(grad, group), group, asynchronous=False)
+    pending = start_reduce(_ordered(grad, group), group, True, asynchronous=False)
     tokens: Tensor = pending.wait()
     return tokens.movedim(0, dimension).contiguous()

@@ -1,267 +1,265 @@
-"""``te.pytorch.Linear``: a linear layer, whole or sharded."""
+"""``te.pytorch.Linear`` and the layers that have a norm in front, whole or sharded.
+
+Column-parallel layers gather their input, under sequence parallelism, and gather it again beside
+the input-gradient product of the backward pass; the input gradient is reduced beside the
+weight-gradient product. Row-parallel layers reduce their output and gather the output gradient.
+"""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.elementwise import (
+    layernorm_bwd,
+    layernorm_fwd,
+    rmsnorm_bwd,
+    rmsnorm_fwd,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
+    CommOverlapType,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
+    bgrad_quantize,
+    quantize,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
-from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.linear_passes import (
-    LinearPlan,
-    MainGradient,
-    backward,
-    forward_product,
-    kept_input,
-    prepare_weight,
-    quantize_input,
+from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.activations import (
+    GATED,
+    activate,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.collectives import (
+    Pending,
+    gather,
+    start_gather,
+    start_reduce,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.module import (
-    TransformerEngineBaseModule,
-    activation_dtype,
+    Call,
+    LinearModule,
+    MainGradient,
     cast_if_needed,
+    mark_norm,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.products import (
+    Operand,
+    product,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.quantized import (
-    PER_TENSOR,
-    Quantized,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.state import (
-    FP8GlobalStateManager,
+    QuantizedStorage,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.userbuffers import (
-    Overlap,
+    buffer_of,
 )
 
 
-def flatten(operand: Tensor | Quantized | None) -> tuple[list[Tensor | None], Any]:
-    """Tensors of an operand for autograd to keep, and how to put them together again."""
-    if isinstance(operand, Quantized):
-        return list(operand.tensors()), operand.emptied()
-    return [operand], None
-
-
-def rebuild(tensors: list[Tensor | None], form: Any) -> Any:
-    """The operand ``flatten`` took apart; takes its tensors off the front of the list."""
-    if isinstance(form, Quantized):
-        taken, tensors[:4] = tensors[:4], []
-        return form.filled(taken)
-    return tensors.pop(0)
-
-
-class _Linear(torch.autograd.Function):
-    """Keeps this rank's share of the input and the weight (its 8-bit copy too)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, plan: LinearPlan
-    ) -> Tensor:
-        rows = inputs.view(-1, inputs.shape[-1])
-        needs_dgrad, needs_wgrad = inputs.requires_grad, weight.requires_grad
-        operand: Tensor | Quantized
-        if plan.quantizers is None:
-            rows = operand = cast_if_needed(rows, plan.dtype)
+@differentiable
+def _linear(
+    inputs: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    eps: float,
+    call: Call,
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
+    """Keeps this rank's share of the input and the weight (its 8-bit copy too); with a norm in
+    front the norm's input and statistics too."""
+    rows = inputs.view(-1, inputs.shape[-1])
+    needs_wgrad = call.grad_enabled and weight.requires_grad
+    needs_dgrad = inputs.requires_grad or norm_weight is not None
+    needs_bias = bias is not None and bias.requires_grad
+    if call.recipe is None or norm_weight is not None:
+        rows = cast_if_needed(rows, call.dtype)
+    quantizer = call.input_quantizer(needs_wgrad, normed=norm_weight is not None)
+    norm: list[Any] = []
+    operand: Operand
+    if norm_weight is None:
+        operand = rows if quantizer is None else quantize(rows, quantizer)
+    else:
+        norm_weight = cast_if_needed(norm_weight, call.dtype)
+        if norm_bias is None:
+            operand, mean, rsigma = rmsnorm_fwd(rows, norm_weight, eps, None, quantizer)
         else:
-            operand = quantize_input(plan, rows, plan.grad_enabled and needs_wgrad)
-        factor = prepare_weight(plan, weight, needs_dgrad)
-        added = None if bias is None else cast_if_needed(bias, plan.dtype)
-        out = forward_product(plan, operand, factor, added)
-        if plan.grad_enabled:
-            kept, ctx.input_form = flatten(
-                kept_input(plan, operand, rows) if needs_wgrad else None
-            )
-            factors, ctx.weight_form = flatten(factor)
-            ctx.save_for_backward(*kept, *factors, weight, bias)
-            ctx.main_gradient = MainGradient(weight, plan.fuse_wgrad)
-            ctx.plan, ctx.shape = plan, inputs.shape
-            ctx.needs = needs_dgrad, bias is not None and bias.requires_grad
-        return out.view(-1, *inputs.shape[1:-1], out.shape[-1])
+            norm_bias = cast_if_needed(norm_bias, call.dtype)
+            given = (rows, norm_weight, norm_bias, eps, None, quantizer)
+            operand, mean, rsigma = layernorm_fwd(*given)
+        norm = [rows, norm_weight, mean, rsigma]
+    factor = call.weight(weight, needs_dgrad)
+    added = None if bias is None else cast_if_needed(bias, call.dtype)
+    out = _forward(call, operand, factor, added)
+    out = out.view(-1, *inputs.shape[1:-1], out.shape[-1])
+    main = MainGradient(weight, call.layer.fuse_wgrad_accumulation)
+    shape = inputs.shape
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        tensors = list(ctx.saved_tensors)
-        inputs = rebuild(tensors, ctx.input_form)
-        weight = rebuild(tensors, ctx.weight_form)
-        needs_dgrad, needs_bias = ctx.needs
-        dgrad, wgrad, bias_grad = backward(
-            ctx.plan,
-            grad_output,
-            inputs,
-            weight,
-            ctx.main_gradient,
-            needs_dgrad=needs_dgrad,
-            needs_bias=needs_bias,
+    def gradient(kept: Any, factor: Any, _: Any, __: Any, *rest: Any) -> tuple[Tensor | None, ...]:
+        *norm, grad_output = rest
+        dgrad, wgrad, bias_grad = _backward(
+            call, grad_output, kept, factor, main, needs_dgrad, needs_bias
         )
-        if ctx.plan.updates_scales:
-            FP8GlobalStateManager.reduce_and_update_fp8_tensors(forward=False)
-        return (None if dgrad is None else dgrad.view(ctx.shape)), wgrad, bias_grad, None
+        norm_grads: list[Any] = [None, None]
+        if norm:
+            rows, norm_weight, mean, rsigma = norm
+            assert dgrad is not None
+            dgrad = dgrad.view(rows.shape)
+            if mean is None:
+                dgrad, *norm_grads = rmsnorm_bwd(dgrad, rows, rsigma, norm_weight)
+            else:
+                dgrad, *norm_grads = layernorm_bwd(dgrad, rows, mean, rsigma, norm_weight)
+        call.end_backward()
+        dgrad = None if dgrad is None else dgrad.view(shape)
+        return dgrad, wgrad, bias_grad, *norm_grads
+
+    if not call.grad_enabled:
+        return out, [], gradient
+    share = _kept_input(call, operand, rows) if needs_wgrad else None
+    return out, [share, factor, weight, bias, *norm], gradient
 
 
-class LinearModule(TransformerEngineBaseModule):
-    """Weight and bias of a linear layer, and how its calls run."""
+def _forward(call: Call, share: Operand, factor: Operand, bias: Tensor | None) -> Tensor:
+    """Gather, multiply, reduce: the layer's output from its share of the input."""
+    layer = call.layer
+    if layer.gathers_input and "forward" not in layer.overlaps:
+        rows = share.for_rows() if isinstance(share, QuantizedStorage) else share
+        share = gather(rows, layer.tp_group)
+    pending, _ = _multiply(call, "forward", share, factor, bias)
+    out: Tensor = pending.wait()
+    return out
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        sequence_parallel: bool,
-        fuse_wgrad_accumulation: bool,
-        tp_group: Any,
-        tp_size: int,
-        get_rng_state_tracker: Callable[[], Any] | None,
-        rng_tracker_name: str | None,
-        bias: bool,
-        return_bias: bool,
-        params_dtype: torch.dtype | None,
-        parallel_mode: str | None,
-        others: dict[str, Any],
-    ) -> None:
-        super().__init__()
-        self._refuse_others(others)
-        self.dtype = params_dtype or torch.get_default_dtype()
-        self.in_features, self.out_features = in_features, out_features
-        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
-        self.use_bias, self.return_bias = bias, return_bias
-        self.apply_bias = bias and not return_bias
-        self.get_rng_state_tracker = get_rng_state_tracker
-        self.rng_tracker_name = rng_tracker_name
-        self.ub_name = others.get("ub_name")
-        self.save_original_input = bool(others.get("save_original_input", False))
-        if others.get("delay_wgrad_compute"):
-            self._delayed = deque()
-        self._join_group(tp_group, tp_size)
-        self.parallel_mode = parallel_mode
-        if parallel_mode == "column":
-            self.out_features //= self.tp_size
-        elif parallel_mode == "row":
-            self.in_features //= self.tp_size
-        self.sequence_parallel = self.tp_size > 1 and sequence_parallel
-        self.overlap = Overlap.of(others, parallel_mode, self.sequence_parallel)
-        # A sum over ranks comes before the bias, which then is an addition of its own.
-        self.gemm_bias_unfused_add = parallel_mode == "row" and self.apply_bias
 
-    @staticmethod
-    def _refuse_others(others: dict[str, Any]) -> None:
-        if others.get("symmetric_ar_type") is not None:
-            raise refusal("symmetric_ar_type", "all-reduce over symmetric memory", "None")
-        if others.get("parameters_split") is not None:
-            raise refusal("parameters_split", "weights registered in parts", "None")
+def _multiply(
+    call: Call, use: str, rows: Operand, factor: Operand, bias: Tensor | None = None
+) -> tuple[Pending, Operand]:
+    """The product, summed over ranks where it has to be, and the rows that were multiplied:
+    those that go around in user buffers are gathered on the way."""
+    layer = call.layer
+    cut = layer.overlaps.get(use)
+    reduces = layer.parallel_mode == ("row" if use == "forward" else "column")
+    if cut is None:
+        out, _ = product(use, rows, factor, call.dtype, bias=bias)
+        if not reduces or layer.tp_size == 1:
+            return Pending(None, lambda: out), rows
+        beside = use != "forward"
+        pending = start_reduce(out, layer.tp_group, layer.sequence_parallel, asynchronous=beside)
+        return pending, rows
+    buffer = buffer_of(layer.ub_name, use, call.recipe is not None, layer.tp_group)
+    given: dict[str, Any] = {"comm_overlap": buffer, "comm_type": cut}
+    count = rows.shape[0]
+    if cut is CommOverlapType.AG:
+        quantizer = rows.quantizer if isinstance(rows, QuantizedStorage) else None
+        buffer.copy_into_buffer(rows, True)
+        shape = (count * layer.tp_size, *rows.shape[1:])
+        rows = buffer.get_buffer(False, shape, quantizer)
+        out, _ = product(use, rows, factor, call.dtype, **given)
+        return Pending(None, lambda: out), rows
+    width = factor.shape[0 if use == "forward" else 1]
+    share = torch.empty((count // layer.tp_size, width), dtype=call.dtype, device="cuda")
+    whole = buffer.get_buffer(False, (count, width))
+    product(use, rows, factor, call.dtype, whole, **given, extra_output=share)
+    return Pending(None, lambda: share), rows
 
-    def _add_weights(self, init_method: Callable[[Tensor], Any] | None, device: Any) -> None:
-        shape = (self.out_features, self.in_features)
-        initialise = init_method or (lambda tensor: nn.init.normal_(tensor, 0.0, 0.023))
-        weight = torch.empty(shape, dtype=self.dtype, device=device)
-        self._add_parameter("weight", weight, initialise)
-        if self.use_bias:
-            bias = torch.empty(self.out_features, dtype=self.dtype, device=device)
-            self._add_parameter("bias", bias, nn.init.zeros_)
+
+def _kept_input(call: Call, inputs: Operand, original: Tensor) -> Operand:
+    """What of the input the backward pass needs."""
+    if call.layer.save_original_input:
+        return original
+    if isinstance(inputs, QuantizedStorage):
+        return inputs.for_rows() if call.gathers_rows else inputs.for_columns()
+    return inputs
+
+
+def _prepare_gradient(
+    call: Call, grad_output: Tensor, with_bias: bool, needs_wgrad: bool
+) -> tuple[Operand, Tensor | None]:
+    """The output gradient as products take it, gathered but for user buffers, and the bias
+    gradient if made here."""
+    layer = call.layer
+    gathers = layer.gathers_gradient and layer.overlaps.get("dgrad") is None
+    rows = grad_output.reshape(-1, grad_output.shape[-1]).contiguous()
+    if call.recipe is None:
+        return (gather(rows, layer.tp_group) if gathers else rows), None
+    bias_grad = None
+    if layer.gathers_gradient:
+        bias_grad = rows.sum(dim=0) if with_bias else None
+        quantizer = call.quantizer("grad", not call.one_scale, group=layer.tp_group)
+        share = quantize(rows, quantizer)
+        if not gathers:
+            return share, bias_grad
+        whole = gather(share, layer.tp_group)
+        return (whole.with_columns() if needs_wgrad else whole), bias_grad
+    quantizer = call.quantizer("grad", needs_wgrad)
+    if with_bias:
+        bias_grad, made = bgrad_quantize(rows, quantizer)
+        return made, bias_grad
+    return quantize(rows, quantizer), None
+
+
+def _start_input(call: Call, inputs: Operand) -> Pending:
+    """Start gathering the input for the weight gradient."""
+    layer = call.layer
+    if call.recipe is not None and isinstance(inputs, Tensor):
+        inputs = quantize(inputs, call.late_input_quantizer())
+    if not layer.gathers_input:
+        return Pending(None, lambda: inputs)
+    return start_gather(inputs, layer.tp_group, asynchronous=True)
+
+
+def _backward(
+    call: Call,
+    grad_output: Tensor,
+    inputs: Operand | None,
+    weight: Operand,
+    main: MainGradient,
+    needs_dgrad: bool,
+    needs_bias: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of input, weight and bias; ``inputs`` None: no weight gradient."""
+    layer = call.layer
+    gradient, bias_grad = _prepare_gradient(call, grad_output, needs_bias, inputs is not None)
+    coming = None if inputs is None else _start_input(call, inputs)
+    dgrad: Pending | None = None
+    if needs_dgrad or layer.overlaps.get("dgrad") is not None:
+        if isinstance(weight, QuantizedStorage):
+            weight = weight.with_columns()
+        dgrad, gradient = _multiply(call, "dgrad", gradient, weight)
+        if isinstance(gradient, QuantizedStorage) and inputs is not None:
+            gradient = gradient.with_columns()
+    wgrad = None
+    if coming is not None:
+        whole = coming.wait()
+        if isinstance(whole, QuantizedStorage):
+            whole = whole.with_columns()
+        sums = needs_bias and bias_grad is None and call.recipe is None
+        compute = partial(_weight_gradient, call, gradient, whole, main, sums)
+        if layer.delayed is None:
+            (wgrad,), fused_bias_grad = compute()
+            bias_grad = fused_bias_grad if bias_grad is None else bias_grad
         else:
-            self.bias = torch.empty(0, dtype=self.dtype, device=device)
-
-    def _mark_parallel(self) -> None:
-        """Attributes frameworks know sharded parameters by, and those whose gradients wait."""
-        if self._delayed is not None:
-            for parameter in self.weight_parameters() + ([self.bias] if self.use_bias else []):
-                parameter.skip_backward_post_hook = True
-        mark_parallel(self.weight, 1 if self.parallel_mode == "row" else 0)
-        if self.use_bias and self.parallel_mode == "row":
-            self.bias.sequence_parallel = self.sequence_parallel
-        elif self.use_bias and self.parallel_mode == "column":
-            mark_parallel(self.bias, 0)
-
-    def plan(
-        self,
-        inputs: Tensor,
-        weight: Tensor,
-        is_first_microbatch: bool | None,
-        num_gemms: int = 1,
-    ) -> LinearPlan:
-        """How this call runs."""
-        self.init_fp8_metadata(num_gemms)
-        if self.fp8 and self.overlap.is_on and self.fp8_meta["recipe"].kind not in PER_TENSOR:
-            raise refusal("tp_comm_overlap", "user buffers for blocks of scales", "False")
-        grad_enabled = torch.is_grad_enabled()
-        trains = grad_enabled and (inputs.requires_grad or weight.requires_grad)
-        return LinearPlan(
-            parallel_mode=self.parallel_mode,
-            sequence_parallel=self.sequence_parallel,
-            tp_group=self.tp_group,
-            tp_size=self.tp_size,
-            dtype=activation_dtype(inputs),
-            quantizers=self.quantizers(),
-            weight_cache=self._fp8_workspaces,
-            is_first_microbatch=is_first_microbatch,
-            fuse_wgrad=self.fuse_wgrad_accumulation,
-            save_original_input=self.save_original_input,
-            grad_enabled=grad_enabled,
-            updates_scales=self.fp8 and trains and FP8GlobalStateManager.is_first_fp8_module(),
-            delayed=self._delayed,
-            overlap=self.overlap,
-        )
-
-    def finish(self, out: Tensor) -> Any:
-        """Add or hand out the bias."""
-        self.end_forward()
-        if self.gemm_bias_unfused_add:
-            out = out + cast_if_needed(self.bias, out.dtype)
-        if self.return_bias:
-            return out, cast_if_needed(self.bias, out.dtype)
-        return out
+            layer.delayed.append(compute)
+        wgrad = main.answer(wgrad)
+        del whole, compute
+    return (None if dgrad is None else dgrad.wait()), wgrad, bias_grad
 
 
-def mark_parallel(tensor: Tensor, dimension: int) -> None:
-    tensor.tensor_model_parallel = True
-    tensor.partition_dim = dimension
-    tensor.partition_stride = 1
+def _weight_gradient(
+    call: Call, gradient: Operand, inputs: Operand, main: MainGradient, sums: bool
+) -> tuple[list[Tensor | None], Tensor | None]:
+    """The weight's gradient (None: it went into the main gradient), and the bias's if asked."""
+    out = main.target()
+    bias = torch.empty(0, dtype=call.dtype, device="cuda") if sums else None
+    accumulate = main.accumulates(call.is_first_microbatch)
+    given = (gradient, inputs, call.dtype, out)
+    made, bias_grad = product("wgrad", *given, bias=bias, accumulate=accumulate)
+    return [None if out is not None else made], bias_grad
 
 
 class Linear(LinearModule):
     """``te.pytorch.Linear``."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        sequence_parallel: bool = False,
-        fuse_wgrad_accumulation: bool = False,
-        tp_group: Any = None,
-        tp_size: int = 1,
-        get_rng_state_tracker: Callable[[], Any] | None = None,
-        rng_tracker_name: str | None = None,
-        init_method: Callable[[Tensor], Any] | None = None,
-        bias: bool = True,
-        return_bias: bool = False,
-        params_dtype: torch.dtype | None = None,
-        parallel_mode: str | None = None,
-        parameters_split: Any = None,
-        device: Any = "cuda",
-        **others: Any,
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            sequence_parallel=sequence_parallel,
-            fuse_wgrad_accumulation=fuse_wgrad_accumulation,
-            tp_group=tp_group,
-            tp_size=tp_size,
-            get_rng_state_tracker=get_rng_state_tracker,
-            rng_tracker_name=rng_tracker_name,
-            bias=bias,
-            return_bias=return_bias,
-            params_dtype=params_dtype,
-            parallel_mode=parallel_mode,
-            others={**others, "parameters_split": parameters_split},
-        )
-        self._add_weights(init_method, device)
-        self.reset_parameters(defer_init=device == "meta")
-
-    def reset_parameters(self, defer_init: bool = False) -> None:
-        super().reset_parameters(defer_init)
-        if not defer_init:
-            self._mark_parallel()
 
     def forward(
         self,
@@ -271,9 +269,125 @@ class Linear(LinearModule):
         fp8_grad: bool = False,
     ) -> Any:
         """The layer's output (and its bias, with ``return_bias``)."""
-        if fp8_output or fp8_grad:
+        if fp8_output:
             raise refusal("Linear.fp8_output", "outputs handed on in 8 bits", "False")
         inp = inp.contiguous()
+        call = self.call(inp, self.weight, is_first_microbatch)
         bias = self.bias if self.apply_bias and not self.gemm_bias_unfused_add else None
-        plan = self.plan(inp, self.weight, is_first_microbatch)
-        return self.finish(_Linear.apply(inp, self.weight, bias, plan))
+        out = _linear(inp, self.weight, bias, *self.norm(), call)
+        self.end_forward()
+        if self.gemm_bias_unfused_add:
+            out = out + cast_if_needed(self.bias, out.dtype)
+        return (out, cast_if_needed(self.bias, out.dtype)) if self.return_bias else out
+
+    def norm(self) -> tuple[Any, ...]:
+        """Weight, bias and epsilon of the norm in front: none."""
+        return None, None, 0.0
+
+
+class LayerNormLinear(Linear):
+    """``te.pytorch.LayerNormLinear``: a norm and the linear layer behind it."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        eps: float = 1e-5,
+        *,
+        normalization: str = "LayerNorm",
+        zero_centered_gamma: bool = False,
+        return_layernorm_output: bool = False,
+        return_layernorm_output_gathered: bool = False,
+        **options: Any,
+    ) -> None:
+        if return_layernorm_output or return_layernorm_output_gathered:
+            raise refusal("return_layernorm_output", "the norm's output handed out", "False")
+        self.eps, self.normalization = eps, normalization
+        self.zero_centered_gamma = zero_centered_gamma
+        super().__init__(in_features, out_features, **options)
+
+    def add_parameters(self, init_method: Any, device: Any) -> None:
+        start = 0.0 if self.zero_centered_gamma else 1.0
+        size = (self.in_features,)
+        self.add_parameter(
+            "layer_norm_weight", size, device, partial(nn.init.constant_, val=start)
+        )
+        if self.normalization == "RMSNorm":
+            self.layer_norm_bias = None
+        else:
+            self.add_parameter("layer_norm_bias", size, device, nn.init.zeros_)
+        super().add_parameters(init_method, device)
+
+    def mark(self) -> None:
+        mark_norm(self, ("layer_norm_weight", "layer_norm_bias"), self.sequence_parallel)
+        super().mark()
+
+    def norm(self) -> tuple[Any, ...]:
+        return self.layer_norm_weight, self.layer_norm_bias, self.eps
+
+
+class LayerNormMLP(nn.Module):
+    """``te.pytorch.LayerNormMLP``, run as its parts, its parameters named as there.
+
+    The kernels and the tensors kept are theirs. In 8 bits the library lets the activation's kernel
+    write them, which here is a cast of its own.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        ffn_hidden_size: int,
+        eps: float = 1e-5,
+        *,
+        init_method: Any = None,
+        output_layer_init_method: Any = None,
+        return_bias: bool = False,
+        activation: str = "gelu",
+        normalization: str = "LayerNorm",
+        zero_centered_gamma: bool = False,
+        set_parallel_mode: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        width = ffn_hidden_size * (2 if activation in GATED else 1)
+        modes = ("column", "row") if set_parallel_mode else (None, None)
+        self._parts = (
+            LayerNormLinear(
+                hidden_size,
+                width,
+                eps,
+                normalization=normalization,
+                zero_centered_gamma=zero_centered_gamma,
+                init_method=init_method,
+                parallel_mode=modes[0],
+                **common,
+            ),
+            Linear(
+                ffn_hidden_size,
+                hidden_size,
+                init_method=output_layer_init_method,
+                return_bias=return_bias,
+                parallel_mode=modes[1],
+                **common,
+            ),
+        )
+        for part, name, shown in self._names():
+            self.register_parameter(shown, getattr(part, name))
+
+    def _names(self) -> list[tuple[nn.Module, str, str]]:
+        """Parameters of the parts, and how they are called here."""
+        return [
+            (part, name, name if name.startswith("layer_norm") else f"{prefix}{name}")
+            for prefix, part in zip(("fc1_", "fc2_"), self._parts, strict=True)
+            for name, _ in part.named_parameters()
+        ]
+
+    def forward(self, inp: Tensor, is_first_microbatch: bool | None = None) -> Any:
+        """The output of the second layer (and its bias, with ``return_bias``)."""
+        first, second = self._parts
+        # Parameters may have been moved or replaced since: the parts follow.
+        for part, name, shown in self._names():
+            part.register_parameter(name, getattr(self, shown))
+        inner = first(inp, is_first_microbatch=is_first_microbatch)
+        return second(activate(inner, self.activation), is_first_microbatch=is_first_microbatch)

@@ -1,90 +1,59 @@
-"""``te.pytorch.LayerNorm`` and ``RMSNorm``, and the norm in front of a linear layer."""
+"""``te.pytorch.LayerNorm`` and ``RMSNorm``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.elementwise import (
+    layernorm_bwd,
+    layernorm_fwd,
+    rmsnorm_bwd,
+    rmsnorm_fwd,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.module import (
     activation_dtype,
     cast_if_needed,
+    mark_norm,
 )
 
 
-@dataclass(frozen=True)
-class NormStatistics:
-    """What a norm's backward pass needs beside its input: the mean (layer norms) and 1/sigma."""
-
-    mean: Tensor | None
-    rsigma: Tensor
-
-
-def normalize(
+@differentiable
+def _norm(
     inputs: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-) -> tuple[Tensor, NormStatistics]:
-    """A layer norm if there is a bias, else an RMS norm."""
-    if bias is None:
-        out, rsigma = kernel("rms_norm_fwd")(inputs, weight, eps)
-        return out, NormStatistics(None, rsigma)
-    out, mean, rsigma = kernel("layer_norm_fwd")(inputs, weight, bias, eps)
-    return out, NormStatistics(mean, rsigma)
-
-
-def normalize_quantized(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, eps: float, recipe: str, dtype: str
-) -> tuple[Tensor, NormStatistics]:
-    """A norm whose kernel writes 8 bits."""
-    if bias is None:
-        out, rsigma = kernel("rms_norm_quantize_fwd")(inputs, weight, eps, recipe, dtype)
-        return out, NormStatistics(None, rsigma)
-    out, mean, rsigma = kernel("layer_norm_quantize_fwd")(inputs, weight, bias, eps, recipe, dtype)
-    return out, NormStatistics(mean, rsigma)
-
-
-def norm_gradients(
-    grad_output: Tensor, inputs: Tensor, weight: Tensor, statistics: NormStatistics
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of input, weight and bias."""
-    if statistics.mean is None:
-        grad, grad_weight = kernel("rms_norm_bwd")(grad_output, inputs, weight, statistics.rsigma)
-        return grad, grad_weight, None
-    grad, grad_weight, grad_bias = kernel("layer_norm_bwd")(
-        grad_output, inputs, weight, statistics.mean, statistics.rsigma
-    )
-    return grad, grad_weight, grad_bias
-
-
-class _Norm(torch.autograd.Function):
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
     """Keeps input, weight and statistics."""
+    dtype = activation_dtype(inputs)
+    rows = cast_if_needed(inputs.contiguous(), dtype).view(-1, weight.numel())
+    weight = cast_if_needed(weight, dtype)
+    if bias is None:
+        out, mean, rsigma = rmsnorm_fwd(rows, weight, eps, None, None)
+    else:
+        out, mean, rsigma = layernorm_fwd(
+            rows, weight, cast_if_needed(bias, dtype), eps, None, None
+        )
 
-    @staticmethod
-    def forward(
-        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, eps: float
-    ) -> Tensor:
-        dtype = activation_dtype(inputs)
-        rows = cast_if_needed(inputs.contiguous(), dtype).view(-1, weight.numel())
-        weight = cast_if_needed(weight, dtype)
-        added = None if bias is None else cast_if_needed(bias, dtype)
-        out, statistics = normalize(rows, weight, added, eps)
-        ctx.save_for_backward(rows, weight, statistics.mean, statistics.rsigma)
-        return out.view(inputs.shape)
+    def gradient(
+        rows: Tensor, weight: Tensor, mean: Tensor | None, rsigma: Tensor, grad: Tensor
+    ) -> tuple[Tensor, ...]:
+        made = grad.contiguous().view(rows.shape)
+        if mean is None:
+            given, *others = rmsnorm_bwd(made, rows, rsigma, weight)
+        else:
+            given, *others = layernorm_bwd(made, rows, mean, rsigma, weight)
+        return given.view(grad.shape), *others
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, mean, rsigma = ctx.saved_tensors
-        gradient = grad_output.contiguous().view(rows.shape)
-        grad, *others = norm_gradients(gradient, rows, weight, NormStatistics(mean, rsigma))
-        return (grad.view(grad_output.shape), *others, None)
+    return out.view(inputs.shape), [rows, weight, mean, rsigma], gradient
 
 
-class _NormModule(nn.Module):
-    """Weight (and bias) of a norm over the last dimension."""
+class LayerNorm(nn.Module):
+    """``te.pytorch.LayerNorm``: weight and bias of a norm over the last dimension."""
 
-    has_bias = False
+    has_bias = True
 
     def __init__(
         self,
@@ -107,8 +76,7 @@ class _NormModule(nn.Module):
         factory = {"device": device, "dtype": dtype or params_dtype or torch.get_default_dtype()}
         self.weight = nn.Parameter(torch.empty(size, **factory))
         self.bias = nn.Parameter(torch.empty(size, **factory)) if self.has_bias else None
-        if device != "meta":
-            self.reset_parameters()
+        self.reset_parameters(defer_init=device == "meta")
         mark_norm(self, ("weight", "bias"), sequence_parallel)
 
     def reset_parameters(self, defer_init: bool = False) -> None:
@@ -121,25 +89,11 @@ class _NormModule(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The normalised input."""
-        out: Tensor = _Norm.apply(inputs, self.weight, self.bias, self.eps)
+        out: Tensor = _norm(inputs, self.weight, self.bias, self.eps)
         return out
 
 
-def mark_norm(module: nn.Module, names: tuple[str, ...], sequence_parallel: bool | None) -> None:
-    """Tell frameworks that gradients of these are to be summed over sequence-parallel ranks."""
-    if sequence_parallel is None:
-        return
-    for name in names:
-        parameter = getattr(module, name, None)
-        if parameter is not None:
-            parameter.sequence_parallel = sequence_parallel
-
-
-class LayerNorm(_NormModule):
-    """``te.pytorch.LayerNorm``."""
-
-    has_bias = True
-
-
-class RMSNorm(_NormModule):
+class RMSNorm(LayerNorm):
     """``te.pytorch.RMSNorm``."""
+
+    has_bias = False

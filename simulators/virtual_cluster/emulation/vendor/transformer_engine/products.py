@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
+    TORCH_TYPES,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.products import (
+    generic_gemm,
+    te_general_grouped_gemm,
+)
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.quantized import (
-    PER_TENSOR,
-    Quantized,
-    takes_any_layout,
+    QuantizedStorage,
 )
 
-Operand: TypeAlias = Tensor | Quantized
-_LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+Operand: TypeAlias = Tensor | QuantizedStorage
+TE_DType = {torch_type: kind for kind, torch_type in TORCH_TYPES.items()}
+_TRANSPOSED = {"forward": (True, False), "dgrad": (False, False), "wgrad": (False, True)}
 _MIB = 2**20
 _workspaces: dict[tuple[int, int], Tensor] = {}
 
@@ -36,70 +42,44 @@ def get_workspace(streams: int = 1) -> Tensor:
     return _workspaces[device, 0]
 
 
-def operands(left: Operand, right: Operand, use: str) -> tuple[Tensor, Tensor, str, str]:
-    """The tensors to multiply, the layout of the call, and the recipe of 8-bit ones.
-
-    ``left`` and ``right`` are input and weight (forward), output gradient and weight (dgrad),
-    output gradient and input (wgrad). MXFP8 scales are first put in order for tensor cores.
-    """
-    layout = _LAYOUTS[use]
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return left, right, layout, ""
-    assert isinstance(left, Quantized)
-    assert isinstance(right, Quantized)
-    recipe = left.recipe
-    if recipe in PER_TENSOR and takes_any_layout():
-        first, second = left.rowwise, right.rowwise
-    else:
-        columns = use == "wgrad"
-        first = left.columnwise if columns else left.rowwise
-        second = right.rowwise if use == "forward" else right.columnwise
-        if recipe == "mxfp8":
-            kernel("swizzle_scales")(left.columnwise_scales if columns else left.rowwise_scales)
-            kernel("swizzle_scales")(
-                right.rowwise_scales if use == "forward" else right.columnwise_scales
-            )
-        else:
-            layout = "TN"
-    assert first is not None
-    assert second is not None
-    return first, second, layout, recipe
-
-
 def product(
-    left: Operand, right: Operand, use: str, dtype: torch.dtype, bias: Tensor | None = None
-) -> Tensor:
-    """``left x right`` as ``use`` has it, in ``dtype``, with a bias added in the epilogue."""
-    get_workspace()
-    first, second, layout, recipe = operands(left, right, use)
-    out: Tensor = kernel("gemm")(first, second, layout, use, dtype_name(dtype), bias, recipe)
-    return out
-
-
-def weight_gradient(
-    grad_output: Operand,
-    inputs: Operand,
+    use: str,
+    left: Operand,
+    right: Operand,
     dtype: torch.dtype,
-    out: Tensor | None,
-    accumulate: bool,
-    with_bias_grad: bool,
-) -> tuple[Tensor | None, Tensor | None]:
-    """``grad_output^T inputs``, into ``out`` if given; the sum of ``grad_output`` if asked."""
-    get_workspace()
-    first, second, layout, recipe = operands(grad_output, inputs, "wgrad")
-    name = dtype_name(dtype)
-    if out is None:
-        if with_bias_grad:
-            made = kernel("gemm_bias_grad")(first, second, layout, "wgrad", name, recipe)
-            return made[0], made[1]
-        return kernel("gemm")(first, second, layout, "wgrad", name, None, recipe), None
-    if with_bias_grad:
-        bias_grad: Tensor = kernel("gemm_into_bias_grad")(
-            first, second, out, layout, "wgrad", accumulate, name, recipe
-        )
-        return None, bias_grad
-    kernel("gemm_into")(first, second, out, layout, "wgrad", accumulate, recipe)
-    return None, None
+    out: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    accumulate: bool = False,
+    **overlap: Any,
+) -> tuple[Any, ...]:
+    """Input and weight (forward), output gradient and weight (dgrad) or input (wgrad) multiplied.
+
+    Returns the product and, where ``bias`` is given to a wgrad, the sum of the output gradient.
+    """
+    transa, transb = _TRANSPOSED[use]
+    epilogue = (bias, None, False, None, use == "wgrad")
+    given = (right, transa, left, transb, out, None, TE_DType[dtype], *epilogue)
+    return generic_gemm(*given, get_workspace(), 0, accumulate, False, **overlap)[:2]
+
+
+# Grouped products are launched over so many streams in turn, each with scratch memory of its own.
+_STREAMS = 4
+
+
+def grouped_product(
+    use: str,
+    left: Sequence[Operand],
+    right: Sequence[Operand],
+    out: Sequence[Tensor],
+    splits: Sequence[int],
+    accumulate: bool = False,
+) -> None:
+    """As ``product``, for each group, into ``out``."""
+    workspace = get_workspace(_STREAMS)
+    transa, transb = _TRANSPOSED[use]
+    given: Any = (right, transa, left, transb, out, None, splits, [], None, len(out) == 1, [])
+    te_general_grouped_gemm(*given, use == "wgrad", workspace, 0, accumulate)
 
 
 def general_gemm(
@@ -122,9 +102,6 @@ def general_gemm(
 
     Returns the product, the bias gradient, and two things only fused epilogues make.
     """
-    dtype = out_dtype or (B.dtype if out is None else out.dtype)
-    if out is not None:
-        kernel("gemm_into")(B, A, out, layout, "other", accumulate, "")
-        return out, None, None, None
-    made = kernel("gemm")(B, A, layout, "other", dtype_name(dtype), bias, "")
-    return made, None, None, None
+    dtype = TE_DType[out_dtype or (B.dtype if out is None else out.dtype)]
+    given = (A, layout[0] == "T", B, layout[1] == "T", out, None, dtype, bias, None, False, None)
+    return generic_gemm(*given, grad, workspace, 0, accumulate, use_split_accumulator)

@@ -1,4 +1,4 @@
-"""Tensors in 8 bits: what each recipe makes of one, by which kernels, and what it keeps.
+"""Tensors in 8 bits, as the emulated compiled part asks for them (``extension.quantized``).
 
 A tensor is used row by row in one product and column by column in another. Tensor cores before
 Blackwell contract the inner dimension only, so that the second use of a tensor with one scale is
@@ -8,182 +8,171 @@ tensors are quantised for each use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
+    TORCH_TYPES,
+    DType,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
+    PER_TENSOR,
+    takes_any_layout,
+)
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 
-PER_TENSOR = ("delayed", "current")
-
-
-def takes_any_layout() -> bool:
-    """Whether tensor cores contract either dimension of 8-bit operands (Blackwell does)."""
-    return bool(torch.cuda.get_device_capability() >= (10, 0))
+# Scales of MXFP8 blocks are padded to what tensor cores load at once: 128 rows by 4 blocks.
+MX_BLOCK, _MX_ROWS, _MX_COLUMNS = 32, 128, 4
+_BLOCK = 128
+_SLOTS = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """8-bit data of a matrix by use, with scales where the recipe has them.
+class Quantizer:
+    """How a tensor of one role becomes 8-bit, and for which uses.
 
-    Per tensor and blockwise, ``columnwise`` is transposed.
+    ``group``: ranks that hold shares of the same tensor and agree on its largest value.
+    ``square``: blocks of 128 x 128 (weights) instead of 1 x 128.
     """
 
     recipe: str
-    dtype: str
-    shape: tuple[int, ...]
-    rowwise: Tensor | None = None
-    rowwise_scales: Tensor | None = None
-    columnwise: Tensor | None = None
-    columnwise_scales: Tensor | None = None
+    dtype: Any = DType.kFloat8E4M3
+    rowwise_usage: bool = True
+    columnwise_usage: bool = False
+    group: Any = None
+    square: bool = False
+    internal = True
 
-    def tensors(self) -> tuple[Tensor | None, ...]:
+    @property
+    def with_amax_reduction(self) -> bool:
+        return self.group is not None
+
+    def _canonicalized_amax_reduction_group(self) -> Any:
+        return self.group
+
+    def make_empty(self, shape: Sequence[int], **options: Any) -> QuantizedStorage:
+        """Data and scales of both uses, as the recipe lays them out."""
+        rows, columns = math.prod(shape[:-1]), shape[-1]
+        eight = TORCH_TYPES[self.dtype]
+        device = options.get("device", "cuda")
+        slots: list[Tensor | None] = []
+        for down, across, turned in ((rows, columns, False), (columns, rows, True)):
+            size = (down, across) if turned and self.recipe != "mxfp8" else tuple(shape)
+            slots.append(torch.empty(size, dtype=eight, device=device))
+            scales = self._scales(down, across, turned)
+            kind = torch.uint8 if self.recipe == "mxfp8" else torch.float32
+            slots.append(scales and torch.empty(scales, dtype=kind, device=device))
+        return QuantizedStorage(self, tuple(shape)).filled(slots)
+
+    def _scales(self, rows: int, columns: int, turned: bool) -> Any:
+        """The shape of the scales of blocks along ``columns``; None with one for all."""
+        if self.recipe == "mxfp8":
+            blocks = _padded(math.ceil(columns / MX_BLOCK), _MX_COLUMNS)
+            shape = (_padded(rows, _MX_ROWS), blocks)
+            return shape[::-1] if turned else shape
+        if self.recipe != "blockwise":
+            return None
+        across = math.ceil(columns / _BLOCK)
+        if self.square:
+            return math.ceil(rows / _BLOCK), _padded(across, 4)
+        return across, _padded(rows, 4)
+
+    def create_tensor_from_data(self, data: Tensor, **options: Any) -> QuantizedStorage:
+        """Bytes that already are what this makes."""
+        eight = data.view(TORCH_TYPES[self.dtype])
+        return QuantizedStorage(self, tuple(data.shape)).filled([eight, None, None, None])
+
+
+def _padded(size: int, multiple: int) -> int:
+    return math.ceil(size / multiple) * multiple
+
+
+class QuantizedStorage:
+    """8-bit data of a matrix by use, with scales where the recipe has them.
+
+    Data for column use is transposed, but with MXFP8.
+    """
+
+    _rowwise_data: Tensor | None
+    _rowwise_scale_inv: Tensor | None
+    _columnwise_data: Tensor | None
+    _columnwise_scale_inv: Tensor | None
+
+    def __init__(self, quantizer: Quantizer, shape: tuple[int, ...], **parts: Any) -> None:
+        self.quantizer, self.shape = quantizer, shape
+        for name in _SLOTS:
+            setattr(self, f"_{name}", parts.get(name))
+
+    def size(self) -> tuple[int, ...]:
+        return self.shape
+
+    def get_metadata(self) -> dict[str, Any]:
+        """What another one with the same tensors is made of."""
+        slots = _SLOTS[::2] if self.quantizer.recipe in PER_TENSOR else _SLOTS
+        parts = {name: getattr(self, f"_{name}") for name in slots}
+        return {"quantizer": self.quantizer, "shape": self.shape, **parts}
+
+    def tensors(self) -> list[Tensor | None]:
         """What autograd keeps."""
-        return (self.rowwise, self.rowwise_scales, self.columnwise, self.columnwise_scales)
+        return [getattr(self, f"_{name}") for name in _SLOTS]
 
-    def emptied(self) -> Quantized:
-        """The same without tensors, to put those that autograd kept back into."""
-        return self.filled((None,) * 4)
+    def filled(self, tensors: Sequence[Tensor | None]) -> QuantizedStorage:
+        """Another one with these tensors."""
+        parts = dict(zip(_SLOTS, tensors, strict=True))
+        return QuantizedStorage(self.quantizer, self.shape, **parts)
 
-    def filled(self, tensors: Sequence[Tensor | None]) -> Quantized:
-        rowwise, rowwise_scales, columnwise, columnwise_scales = tensors
-        return replace(
-            self,
-            rowwise=rowwise,
-            rowwise_scales=rowwise_scales,
-            columnwise=columnwise,
-            columnwise_scales=columnwise_scales,
-        )
-
-    def for_rows(self) -> Quantized:
+    def for_rows(self) -> QuantizedStorage:
         """Without what only column use needs."""
-        return self.filled((self.rowwise, self.rowwise_scales, None, None))
+        return self.filled([*self.tensors()[:2], None, None])
 
-    def for_columns(self) -> Quantized:
+    def for_columns(self) -> QuantizedStorage:
         """Ready for column use, and without what only row use needs."""
         made = self.with_columns()
-        if made.columnwise is None:
+        if made._columnwise_data is None:
             return made
-        return made.filled((None, None, made.columnwise, made.columnwise_scales))
+        return made.filled([None, None, *made.tensors()[2:]])
 
-    def with_columns(self) -> Quantized:
+    def with_columns(self) -> QuantizedStorage:
         """Ready for column use: transposes data where that needs a copy.
 
         With square blocks (weights) the scales are transposed too; MXFP8 data for one use cannot
         be turned into data for the other.
         """
-        if self.columnwise is not None or self.recipe == "mxfp8":
+        recipe = self.quantizer.recipe
+        if self._columnwise_data is not None or recipe == "mxfp8":
             return self
-        if self.recipe == "blockwise":
-            assert self.rowwise_scales is not None
-            scales = self.rowwise_scales.t().contiguous()
-            data = kernel("fp8_transpose")(self.rowwise)
-            return replace(self, columnwise=data, columnwise_scales=scales)
-        if takes_any_layout():
+        if recipe in PER_TENSOR and takes_any_layout():
             return self
-        return replace(self, columnwise=kernel("fp8_transpose")(self.rowwise))
+        scales = self._rowwise_scale_inv
+        turned = None if scales is None else scales.t().contiguous()
+        data = kernel("fp8_transpose")(self._rowwise_data)
+        return self.filled([*self.tensors()[:2], data, turned])
 
     @property
     def must_be_made_again(self) -> bool:
         """Whether a kept weight is quantised anew when column use is asked for."""
-        if self.columnwise is not None or self.recipe == "blockwise":
+        recipe = self.quantizer.recipe
+        if self._columnwise_data is not None or recipe == "blockwise":
             return False
-        return self.recipe == "mxfp8" or not takes_any_layout()
+        return recipe == "mxfp8" or not takes_any_layout()
 
 
-@dataclass(frozen=True)
-class Quantizer:
-    """Makes 8-bit tensors of one role of one layer.
+class QuantizedTensor(torch.Tensor):
+    """Parameters in 8 bits have this type; there are none."""
 
-    ``recipe`` and ``dtype`` as the kernels name them. ``weight``: blockwise scales are square.
-    ``group``: ranks that hold shares of the same tensor and agree on its largest value.
-    """
 
-    recipe: str
-    dtype: str
-    weight: bool = False
+class Float8Tensor(QuantizedTensor):
+    """Scaled per tensor."""
 
-    @property
-    def gathers_rows_only(self) -> bool:
-        """Transposed data cannot be gathered over rows, so row data is, and transposed after."""
-        return self.recipe in PER_TENSOR
 
-    def __call__(
-        self,
-        tensor: Tensor,
-        *,
-        rowwise: bool = True,
-        columnwise: bool = False,
-        group: Any = None,
-        amax_known: bool = False,
-    ) -> Quantized:
-        """Quantise a matrix; ``amax_known``: the kernel before found the largest value."""
-        rowwise, columnwise = self._uses(rowwise, columnwise)
-        self._scale(tensor, group, amax_known)
-        if self.weight and self.recipe == "blockwise":
-            made = kernel("quantize_weight")(tensor, self.dtype, columnwise)
-        else:
-            made = kernel("quantize")(tensor, self.recipe, self.dtype, rowwise, columnwise)
-        return self.arrange(tensor.shape, made, rowwise, columnwise)
+class MXFP8Tensor(QuantizedTensor):
+    """Scaled by blocks of 32."""
 
-    def with_bias_grad(
-        self, tensor: Tensor, *, rowwise: bool, columnwise: bool
-    ) -> tuple[Tensor, Quantized]:
-        """Quantise an output gradient and sum it over rows.
 
-        One kernel does both with MXFP8 and with delayed scaling, before Blackwell only if it also
-        transposes.
-        """
-        fused = self.recipe == "mxfp8" or (
-            self.recipe == "delayed" and (columnwise or takes_any_layout())
-        )
-        if not fused:
-            return tensor.sum(dim=0), self(tensor, rowwise=rowwise, columnwise=columnwise)
-        rowwise, columnwise = self._uses(rowwise, columnwise)
-        bias_grad, *made = kernel("quantize_bias_grad")(
-            tensor, self.recipe, self.dtype, rowwise, columnwise
-        )
-        return bias_grad, self.arrange(tensor.shape, made, rowwise, columnwise)
-
-    def update(self, tensor: Tensor, out: Quantized) -> None:
-        """Quantise into the tensors of ``out``."""
-        self._scale(tensor, None, False)
-        kernel("quantize_into")(
-            tensor, [each for each in out.tensors() if each is not None], self.recipe
-        )
-
-    def arrange(
-        self, shape: Sequence[int], made: Sequence[Tensor], rowwise: bool, columnwise: bool
-    ) -> Quantized:
-        """Name the tensors a quantising kernel made."""
-        empty = Quantized(self.recipe, self.dtype, tuple(shape))
-        left = list(made)
-        each = 1 if self.recipe in PER_TENSOR else 2
-        slots: list[Tensor | None] = []
-        for used in (rowwise, columnwise):
-            taken: list[Tensor | None] = [left.pop(0) for _ in range(each if used else 0)]
-            slots += taken + [None] * (2 - len(taken))
-        return empty.filled(slots)
-
-    def _uses(self, rowwise: bool, columnwise: bool) -> tuple[bool, bool]:
-        if self.recipe in PER_TENSOR:
-            # Column use is of a transposed copy, or of the row data itself.
-            return (True, columnwise) if not takes_any_layout() else (True, False)
-        if self.recipe == "blockwise" and self.weight:
-            return True, columnwise
-        return rowwise, columnwise
-
-    def _scale(self, tensor: Tensor, group: Any, amax_known: bool) -> None:
-        if self.recipe != "current":
-            return
-        if amax_known:
-            amax = torch.empty(1, dtype=torch.float32, device=tensor.device)
-        else:
-            amax = kernel("amax")(tensor)
-        if group is not None and dist.get_world_size(group) > 1:
-            dist.all_reduce(amax, op=dist.ReduceOp.MAX, group=group)
-        kernel("scale_from_amax")(amax, self.dtype)
+class Float8BlockwiseQTensor(QuantizedTensor):
+    """Scaled by blocks of 128."""

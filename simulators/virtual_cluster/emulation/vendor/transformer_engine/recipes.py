@@ -5,34 +5,24 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
-
-
-class _Type:
-    """An 8-bit type as recipes name it; ``name`` is torch's."""
-
-    def __init__(self, name: str, max_fwd: float) -> None:
-        self.name = name
-        self.max_fwd = max_fwd
-
-
-_E4M3, _E5M2 = _Type("float8_e4m3fn", 448.0), _Type("float8_e5m2", 57344.0)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import DType
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
 
 
 class Format(Enum):
     """Types of the forward and the backward pass."""
 
-    E4M3 = (_E4M3, _E4M3)
-    HYBRID = (_E4M3, _E5M2)
-    E5M2 = (_E5M2, _E5M2)
+    E4M3 = (DType.kFloat8E4M3, DType.kFloat8E4M3)
+    HYBRID = (DType.kFloat8E4M3, DType.kFloat8E5M2)
+    E5M2 = (DType.kFloat8E5M2, DType.kFloat8E5M2)
 
     @property
-    def forward_type(self) -> str:
-        return self.value[0].name
+    def forward_type(self) -> Any:
+        return self.value[0]
 
     @property
-    def backward_type(self) -> str:
-        return self.value[1].name
+    def backward_type(self) -> Any:
+        return self.value[1]
 
 
 class Recipe:
@@ -122,8 +112,4 @@ class Float8BlockScaling(Recipe):
     default_format = Format.E4M3
 
 
-class NVFP4BlockScaling(Recipe):
-    """Four bits; refused."""
-
-    def __init__(self, **others: Any) -> None:
-        raise refusal("NVFP4BlockScaling", "training in four bits")
+NVFP4BlockScaling = refused("NVFP4BlockScaling", "training in four bits")

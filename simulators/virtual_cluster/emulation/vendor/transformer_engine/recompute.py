@@ -61,12 +61,12 @@ class CudaRNGStatesTracker:
 
 def is_fp8_activation_recompute_enabled() -> bool:
     """Whether a checkpoint is open in an 8-bit region."""
-    return FP8GlobalStateManager._recomputes
+    return FP8GlobalStateManager.recomputes
 
 
 def in_fp8_activation_recompute_phase() -> bool:
     """Whether a checkpoint runs for the second time."""
-    return FP8GlobalStateManager.is_recomputing()
+    return FP8GlobalStateManager.recomputing
 
 
 def activation_recompute_forward(

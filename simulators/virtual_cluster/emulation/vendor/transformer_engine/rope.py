@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
 
-class _Rope(torch.autograd.Function):
-    """Keeps the frequencies."""
+@differentiable
+def _rope(
+    tensor: Tensor, frequencies: Tensor, *form: Any
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
+    frequencies = frequencies.float()
 
-    @staticmethod
-    def forward(
-        ctx: Any, tensor: Tensor, frequencies: Tensor, layout: str, interleaved: bool
-    ) -> Tensor:
-        frequencies = frequencies.float()
-        ctx.save_for_backward(frequencies)
-        ctx.form = layout, interleaved
-        out: Tensor = kernel("rope_fwd")(tensor, frequencies, layout, interleaved)
-        return out
+    def gradient(frequencies: Tensor, grad: Tensor) -> Any:
+        return kernel("rope_bwd")(grad, frequencies, *form)
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        (frequencies,) = ctx.saved_tensors
-        return kernel("rope_bwd")(grad_output, frequencies, *ctx.form), None, None, None
+    return kernel("rope_fwd")(tensor, frequencies, *form), [frequencies], gradient
 
 
-class _JoinedRope(torch.autograd.Function):
-    """Keeps the frequencies; takes the joined projection apart on the way."""
+@differentiable
+def _joined_rope(
+    qkv: Tensor, query_frequencies: Tensor, key_frequencies: Tensor, *form: Any
+) -> tuple[tuple[Tensor, ...], list[Tensor], Callable[..., Any]]:
+    """Takes the joined projection apart on the way."""
+    frequencies = [query_frequencies.float(), key_frequencies.float()]
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        qkv: Tensor,
-        query_frequencies: Tensor,
-        key_frequencies: Tensor,
-        split: list[int],
-        layout: str,
-        interleaved: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        frequencies = query_frequencies.float(), key_frequencies.float()
-        ctx.save_for_backward(*frequencies)
-        ctx.form = split, layout, interleaved
-        query, key, value = kernel("rope_qkv_fwd")(qkv, *frequencies, *ctx.form)
-        return query, key, value
+    def gradient(first: Tensor, second: Tensor, *grads: Tensor) -> Any:
+        parts = [grad.contiguous() for grad in grads]
+        return kernel("rope_qkv_bwd")(*parts, first, second, *form)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        parts = [gradient.contiguous() for gradient in gradients]
-        grad = kernel("rope_qkv_bwd")(*parts, *ctx.saved_tensors, *ctx.form)
-        return grad, None, None, None, None, None
+    return tuple(kernel("rope_qkv_fwd")(qkv, *frequencies, *form)), frequencies, gradient
 
 
 def apply_rotary_pos_emb(
@@ -71,7 +52,7 @@ def apply_rotary_pos_emb(
     """Turn queries or keys by their position."""
     if not fused:
         raise refusal("apply_rotary_pos_emb.fused", "rotary positions unfused", "True")
-    out: Tensor = _Rope.apply(t, freqs, tensor_format, interleaved)
+    out: Tensor = _rope(t, freqs, tensor_format, interleaved)
     return out
 
 
@@ -88,7 +69,6 @@ def apply_fused_qkv_rotary_pos_emb(
     cp_rank: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Take ``qkv`` apart and turn queries and keys."""
-    query, key, value = _JoinedRope.apply(
-        qkv, q_freqs, k_freqs, list(qkv_split_arg_list), tensor_format, interleaved
-    )
+    given = (q_freqs, k_freqs, list(qkv_split_arg_list), tensor_format, interleaved)
+    query, key, value = _joined_rope(qkv, *given)
     return query, key, value

@@ -2,78 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 
 
-class _TopK(torch.autograd.Function):
+@differentiable
+def _topk(
+    logits: Tensor, bias: Tensor | None, topk: int, score: str
+) -> tuple[tuple[Tensor, Tensor], list[Tensor], Callable[..., Any]]:
     """Keeps the map and the scores."""
+    shape = logits.shape
+    rows = logits.view(-1, shape[-1])
+    probs, routing_map, scores = kernel("moe_router_fwd")(rows, bias, topk, score)
 
-    @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, bias: Tensor | None, topk: int, score: str
-    ) -> tuple[Tensor, Tensor]:
-        shape = logits.shape
-        rows = logits.view(-1, shape[-1])
-        probs, routing_map, scores = kernel("moe_router_fwd")(rows, bias, topk, score)
-        ctx.save_for_backward(routing_map, scores)
-        ctx.form = topk, score
-        ctx.mark_non_differentiable(routing_map)
-        return probs.view(shape), routing_map
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        routing_map, scores = ctx.saved_tensors
+    def gradient(routing_map: Tensor, scores: Tensor, grad: Tensor, _: Any) -> Tensor:
         rows = grad.contiguous().view(scores.shape)
-        made = kernel("moe_router_bwd")(rows, routing_map, scores, *ctx.form)
-        return made.view(grad.shape), None, None, None
+        made: Tensor = kernel("moe_router_bwd")(rows, routing_map, scores, topk, score)
+        return made.view(shape)
+
+    return (probs.view(shape), routing_map), [routing_map, scores], gradient
 
 
-class _Scores(torch.autograd.Function):
+@differentiable
+def _scores(
+    logits: Tensor, topk: int, score: str
+) -> tuple[tuple[Tensor, Tensor], list[Tensor], Callable[..., Any]]:
     """Keeps what the score function made on the way."""
+    routing_map, scores, intermediate = kernel("moe_aux_scores_fwd")(logits, topk, score)
 
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, topk: int, score: str) -> tuple[Tensor, Tensor]:
-        routing_map, scores, intermediate = kernel("moe_aux_scores_fwd")(logits, topk, score)
-        ctx.save_for_backward(intermediate)
-        ctx.form = topk, score
-        ctx.mark_non_differentiable(routing_map)
-        return routing_map, scores
+    def gradient(intermediate: Tensor, _: Any, grad: Tensor) -> Any:
+        return kernel("moe_aux_scores_bwd")(grad.contiguous(), intermediate, topk, score)
 
-    @staticmethod
-    def backward(ctx: Any, _: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (intermediate,) = ctx.saved_tensors
-        made = kernel("moe_aux_scores_bwd")(grad.contiguous(), intermediate, *ctx.form)
-        return made, None, None
+    return (routing_map, scores), [intermediate], gradient
 
 
-class _AuxLoss(torch.autograd.Function):
+@differentiable
+def _aux_loss(
+    probs: Tensor, counts: Tensor, *form: Any
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps a coefficient and the counts of tokens."""
+    loss, kept = kernel("moe_aux_loss_fwd")(probs, counts, *form)
+    rows = probs.shape[0]
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        probs: Tensor,
-        counts: Tensor,
-        tokens: int,
-        experts: int,
-        topk: int,
-        coefficient: float,
-    ) -> Tensor:
-        loss, kept = kernel("moe_aux_loss_fwd")(probs, counts, tokens, experts, topk, coefficient)
-        ctx.save_for_backward(kept, counts)
-        ctx.rows = probs.shape[0]
-        return loss
+    def gradient(kept: Tensor, counts: Tensor, grad: Tensor) -> Any:
+        return kernel("moe_aux_loss_bwd")(kept, counts, grad, rows)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        kept, counts = ctx.saved_tensors
-        made = kernel("moe_aux_loss_bwd")(kept, counts, grad, ctx.rows)
-        return made, None, None, None, None, None
+    return loss, [kept, counts], gradient
 
 
 def fused_topk_with_score_function(
@@ -87,7 +66,7 @@ def fused_topk_with_score_function(
     expert_bias: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Weights of the chosen experts and the mask of choices, ``[tokens, experts]`` both."""
-    probs, routing_map = _TopK.apply(logits, expert_bias, topk, score_function)
+    probs, routing_map = _topk(logits, expert_bias, topk, score_function)
     return probs, routing_map
 
 
@@ -95,7 +74,7 @@ def fused_compute_score_for_moe_aux_loss(
     logits: Tensor, topk: int, score_function: str
 ) -> tuple[Tensor, Tensor]:
     """The mask of choices and all scores, for the balancing loss."""
-    routing_map, scores = _Scores.apply(logits, topk, score_function)
+    routing_map, scores = _scores(logits, topk, score_function)
     return routing_map, scores
 
 
@@ -108,7 +87,6 @@ def fused_moe_aux_loss(
     coeff: float,
 ) -> Tensor:
     """The balancing loss."""
-    loss: Tensor = _AuxLoss.apply(
-        probs, tokens_per_expert, int(total_num_tokens), num_experts, topk, coeff
-    )
+    form = (int(total_num_tokens), num_experts, topk, coeff)
+    loss: Tensor = _aux_loss(probs, tokens_per_expert, *form)
     return loss

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,40 +11,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
+    update_scales,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.recipes import (
     DelayedScaling,
     Recipe,
 )
 
-_FP8, _BLACKWELL, _HOPPER = (8, 9), (10, 0), (9, 0)
+
+def _available_from(major: int, minor: int) -> Callable[..., Any]:
+    """Asks whether the device multiplies so, with the reason why not if that is wanted."""
+
+    def function(return_reason: bool = False) -> Any:
+        available = torch.cuda.get_device_capability() >= (major, minor)
+        reason = "" if available else f"needs compute capability {major}.{minor}"
+        return (available, reason) if return_reason else available
+
+    return function
 
 
-def _capability() -> tuple[int, int]:
-    major, minor = torch.cuda.get_device_capability()
-    return major, minor
-
-
-def is_fp8_available(return_reason: bool = False) -> Any:
-    """Whether the device multiplies in 8 bits."""
-    return _answer(_capability() >= _FP8, "compute capability 8.9", return_reason)
-
-
-def is_mxfp8_available(return_reason: bool = False) -> Any:
-    """Whether the device takes scales for blocks of 32."""
-    return _answer(_capability() >= _BLACKWELL, "compute capability 10.0", return_reason)
-
-
-def is_fp8_block_scaling_available(return_reason: bool = False) -> Any:
-    """Whether the device takes scales for blocks of 128."""
-    return _answer(_capability() >= _HOPPER, "compute capability 9.0", return_reason)
-
-
-def _answer(available: bool, needs: str, return_reason: bool) -> Any:
-    if return_reason:
-        return available, "" if available else f"needs {needs}"
-    return available
+is_fp8_available = _available_from(8, 9)
+is_fp8_block_scaling_available = _available_from(9, 0)
+is_mxfp8_available = _available_from(10, 0)
+_NEEDS = {"mxfp8": is_mxfp8_available, "blockwise": is_fp8_block_scaling_available}
 
 
 def check_fp8_support() -> tuple[bool, str]:
@@ -72,8 +63,17 @@ class FP8GlobalStateManager:
     _depth = 0
     _is_first_module = False
     _amaxes: dict[bool, _Amaxes] = {}  # noqa: RUF012 - process-wide on purpose
-    _recomputes = False
-    _recomputing = False
+    # Inside of an activation checkpoint, and whether this is its second run.
+    recomputes = False
+    recomputing = False
+
+    is_fp8_available = staticmethod(check_fp8_support)
+    set_skip_fp8_weight_update_tensor = staticmethod(
+        refused("set_skip_fp8_weight_update_tensor", "CUDA graphs are not captured")
+    )
+    is_fp8_calibration = staticmethod(lambda: False)
+    with_fp8_parameters = staticmethod(lambda: False)
+    fp8_graph_capturing = staticmethod(lambda: False)
 
     @classmethod
     def reset(cls) -> None:
@@ -88,22 +88,6 @@ class FP8GlobalStateManager:
         return cls._enabled
 
     @classmethod
-    def is_fp8_calibration(cls) -> bool:
-        return False
-
-    @classmethod
-    def with_fp8_parameters(cls) -> bool:
-        return False
-
-    @classmethod
-    def fp8_graph_capturing(cls) -> bool:
-        return False
-
-    @classmethod
-    def is_fp8_available(cls) -> tuple[bool, str]:
-        return check_fp8_support()
-
-    @classmethod
     def get_fp8_recipe(cls) -> Recipe:
         return cls._recipe or DelayedScaling()
 
@@ -116,10 +100,6 @@ class FP8GlobalStateManager:
         """True once in a region: its backward, the last to run, updates gradients' scales."""
         first, cls._is_first_module = cls._is_first_module, False
         return first
-
-    @classmethod
-    def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        raise refusal("set_skip_fp8_weight_update_tensor", "CUDA graphs are not captured")
 
     @classmethod
     def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
@@ -139,87 +119,50 @@ class FP8GlobalStateManager:
         if amaxes is None or not isinstance(amaxes.recipe, DelayedScaling):
             return
         joined = torch.cat([history[0] for history in amaxes.histories])
-        if (
-            amaxes.recipe.reduce_amax
-            and dist.is_initialized()
-            and dist.get_world_size(amaxes.group) > 1
-        ):
+        shared = amaxes.recipe.reduce_amax and dist.is_initialized()
+        if shared and dist.get_world_size(amaxes.group) > 1:
             dist.all_reduce(joined, op=dist.ReduceOp.MAX, group=amaxes.group)
-        kernel("update_amax_and_scale")(joined, amaxes.histories, amaxes.scales)
+        update_scales(joined, amaxes.histories, amaxes.scales)
 
     @classmethod
-    def enter(cls, enabled: bool, recipe: Recipe | None, group: Any) -> tuple[Any, ...]:
-        """Start a region; what to restore at its end."""
-        before = (cls._enabled, cls._recipe, cls._group)
-        if enabled:
-            _check_support(recipe or DelayedScaling())
-        cls._enabled, cls._recipe, cls._group = enabled, recipe or DelayedScaling(), group
-        if cls._depth == 0:
-            cls._is_first_module = True
+    @contextmanager
+    def region(cls, enabled: bool, recipe: Recipe | None, group: Any) -> Iterator[None]:
+        """Modules run by ``recipe`` inside; the outermost updates the forward pass's scales."""
+        before = cls._enabled, cls._recipe, cls._group
+        recipe = recipe or DelayedScaling()
+        for check in (is_fp8_available, _NEEDS.get(recipe.kind)) if enabled else ():
+            available, reason = check(return_reason=True) if check is not None else (True, "")
+            if not available:
+                raise AssertionError(f"{type(recipe).__name__} {reason}")
+        cls._enabled, cls._recipe, cls._group = enabled, recipe, group
+        cls._is_first_module = cls._is_first_module or cls._depth == 0
         cls._depth += 1
-        return before
-
-    @classmethod
-    def leave(cls, enabled: bool, before: tuple[Any, ...]) -> None:
-        """End a region; the outermost updates the scales of the forward pass."""
-        cls._enabled, cls._recipe, cls._group = before
-        cls._depth -= 1
-        if enabled and cls._depth == 0 and torch.is_grad_enabled():
-            cls.reduce_and_update_fp8_tensors(forward=True)
+        try:
+            yield
+        finally:
+            cls._enabled, cls._recipe, cls._group = before
+            cls._depth -= 1
+            if enabled and cls._depth == 0 and torch.is_grad_enabled():
+                cls.reduce_and_update_fp8_tensors(forward=True)
 
     @classmethod
     @contextmanager
     def recomputation(cls, recomputes: bool, recomputing: bool) -> Iterator[None]:
         """Inside of an activation checkpoint: its first run, or (``recomputing``) its second."""
-        before = (cls._recomputes, cls._recomputing, cls._is_first_module)
-        cls._recomputes = recomputes and cls._enabled
-        cls._recomputing = recomputes and recomputing
+        before = (cls.recomputes, cls.recomputing, cls._is_first_module)
+        cls.recomputes = recomputes and cls._enabled
+        cls.recomputing = recomputes and recomputing
         try:
             yield
         finally:
-            cls._recomputes, cls._recomputing = before[:2]
+            cls.recomputes, cls.recomputing = before[:2]
             if recomputing:
                 cls._is_first_module = before[2]
 
     @classmethod
-    def is_recomputing(cls) -> bool:
-        """Whether this is the second run of a checkpoint."""
-        return cls._recomputing
-
-    @classmethod
     def will_recompute(cls) -> bool:
         """Whether this is the first run of a checkpoint in 8 bits."""
-        return cls._recomputes and not cls._recomputing
-
-
-def _check_support(recipe: Recipe) -> None:
-    checks = [is_fp8_available]
-    if recipe.mxfp8():
-        checks.append(is_mxfp8_available)
-    if recipe.float8_block_scaling():
-        checks.append(is_fp8_block_scaling_available)
-    for check in checks:
-        available, reason = check(return_reason=True)
-        if not available:
-            raise AssertionError(f"{type(recipe).__name__} {reason}")
-
-
-@contextmanager
-def fp8_autocast(
-    enabled: bool = True,
-    calibrating: bool = False,
-    fp8_recipe: Recipe | None = None,
-    fp8_group: Any = None,
-    _graph: bool = False,
-) -> Iterator[None]:
-    """Modules run in 8 bits inside."""
-    if calibrating:
-        raise refusal("fp8_autocast.calibrating", "calibration", "False")
-    before = FP8GlobalStateManager.enter(enabled, fp8_recipe, fp8_group)
-    try:
-        yield
-    finally:
-        FP8GlobalStateManager.leave(enabled, before)
+        return cls.recomputes and not cls.recomputing
 
 
 def autocast(
@@ -229,8 +172,21 @@ def autocast(
     amax_reduction_group: Any = None,
     _graph: bool = False,
 ) -> Any:
-    """``fp8_autocast`` by its newer name."""
-    return fp8_autocast(enabled, calibrating, recipe, amax_reduction_group, _graph)
+    """Modules run in 8 bits inside."""
+    if calibrating:
+        raise refusal("fp8_autocast.calibrating", "calibration", "False")
+    return FP8GlobalStateManager.region(enabled, recipe, amax_reduction_group)
+
+
+def fp8_autocast(
+    enabled: bool = True,
+    calibrating: bool = False,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: Any = None,
+    _graph: bool = False,
+) -> Any:
+    """``autocast`` by its older name."""
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group)
 
 
 @contextmanager
@@ -245,6 +201,4 @@ def fp8_model_init(
     yield
 
 
-def get_default_fp8_recipe() -> Recipe:
-    """The recipe of a region that names none."""
-    return DelayedScaling()
+get_default_fp8_recipe = DelayedScaling

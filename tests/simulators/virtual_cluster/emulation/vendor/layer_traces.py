@@ -44,8 +44,7 @@ class Pass:
     def kernels(self, *names: str) -> list[Op]:
         """Emulated kernels, of these names if any, in launch order."""
         found = [op for op in self.of(Op) if kernel_of(op) is not None]
-        wanted = {*names, *(_INTO[name] for name in names if OWN_PYTHON and name in _INTO)}
-        return [op for op in found if not names or kernel_name(op) in wanted]
+        return [op for op in found if not names or kernel_name(op) in names]
 
     def gemms(self) -> list[tuple[str, str, tuple[int, int, int]]]:
         """Use, layout and ``m, n, k`` of every product."""
@@ -102,13 +101,6 @@ class Layer:
     saved_bytes: int
 
 
-# What kernels are above Transformer Engine's own Python, which allocates their outputs itself.
-_INTO = {
-    "quantize": "quantize_into",
-    "quantize_weight": "quantize_into",
-    "quantize_bias_grad": "quantize_into_bias_grad",
-    "grouped_gemm": "grouped_gemm_into",
-}
 # Whether Transformer Engine's own Python is installed, which then runs above its emulated part.
 OWN_PYTHON = find_version("transformer_engine", "transformer-engine") is not None
 

@@ -46,7 +46,7 @@ def made(name: str, *arguments: Any) -> list[tuple[tuple[int, ...], str]]:
 
 
 def test_shapes_and_types() -> None:
-    bf16, e4m3 = torch.bfloat16, "float8_e4m3fn"
+    bf16 = torch.bfloat16
     with FakeTensorMode():
         rows = torch.empty(4, 2, 256, dtype=bf16)
         weight = torch.empty(64, 256, dtype=bf16)
@@ -64,27 +64,6 @@ def test_shapes_and_types() -> None:
         ]
         assert made("activation_fwd", rows, "swiglu") == [((4, 2, 128), "bfloat16")]
         assert made("activation_fwd", rows, "gelu") == [((4, 2, 256), "bfloat16")]
-        # Blocks of scales are padded to 128 rows by 4 blocks of 32, or 4 numbers.
-        assert made("quantize", flat, "mxfp8", e4m3, True, True) == [
-            ((8, 256), e4m3),
-            ((128, 8), "uint8"),
-            ((8, 256), e4m3),
-            ((4, 256), "uint8"),
-        ]
-        assert made("quantize", flat, "blockwise", e4m3, True, True) == [
-            ((8, 256), e4m3),
-            ((2, 8), "float32"),
-            ((256, 8), e4m3),
-            ((1, 256), "float32"),
-        ]
-        assert made("quantize", flat, "delayed", e4m3, True, True) == [
-            ((8, 256), e4m3),
-            ((256, 8), e4m3),
-        ]
-        assert made("quantize_weight", torch.empty(512, 384), e4m3, False) == [
-            ((512, 384), e4m3),
-            ((4, 4), "float32"),
-        ]
         query = torch.empty(16, 2, 8, 64, dtype=bf16)
         key = torch.empty(16, 2, 2, 64, dtype=bf16)
         form = ("sbhd", "causal", [-1, 0], 0.0, 0.125, 2, 16, 16, "cudnn")
@@ -93,3 +72,28 @@ def test_shapes_and_types() -> None:
             ((2, 8, 16), "float32"),
             ((2,), "int64"),
         ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "square", "shape", "expected"),
+    [
+        # Blocks of scales are padded to 128 rows by 4 blocks of 32, or to 4 numbers.
+        ("mxfp8", False, (8, 256), [(8, 256), (128, 8), (8, 256), (4, 256)]),
+        ("blockwise", False, (8, 256), [(8, 256), (2, 8), (256, 8), (1, 256)]),
+        ("blockwise", True, (512, 384), [(512, 384), (4, 4), (384, 512), (3, 4)]),
+        ("delayed", False, (4, 2, 256), [(4, 2, 256), None, (256, 8), None]),
+    ],
+)
+def test_8_bit_tensors_are_laid_out_by_recipe(
+    recipe: str, square: bool, shape: tuple[int, ...], expected: list[tuple[int, ...] | None]
+) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine import quantized
+
+    quantizer = quantized.Quantizer(recipe, columnwise_usage=True, square=square)
+    tensors = quantizer.make_empty(shape, device="meta").tensors()
+    assert [None if each is None else tuple(each.shape) for each in tensors] == expected
+    data = {each.dtype for each in tensors[::2] if each is not None}
+    scales = {each.dtype for each in tensors[1::2] if each is not None}
+    assert data == {torch.float8_e4m3fn}
+    kinds = {"mxfp8": {torch.uint8}, "blockwise": {torch.float32}, "delayed": set()}
+    assert scales == kinds[recipe]

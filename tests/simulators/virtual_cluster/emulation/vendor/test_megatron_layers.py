@@ -76,8 +76,6 @@ def source(op: Op) -> tuple[int, ...]:
 def has_columns(op: Op) -> bool:
     """Whether a cast makes data for products over rows."""
     given = arguments(op)
-    if "columnwise" in given:
-        return bool(given["columnwise"])
     size = math.prod(given["input"].shape)  # type: ignore[union-attr]
     uses = [each for each in tensors(given["out"]) if math.prod(each.shape) >= size]
     return len(uses) > 1
@@ -196,8 +194,8 @@ def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
     for found, without in ((layer.forward, plain.forward), (layer.backward, plain.backward)):
         sends = [each.bytes for each in found.of(PointToPoint) if each.kind == "send"]
         assert sends == [MATRIX // TP] * 2 * (TP - 1)
-        quantised = sorted(found.bytes_of("quantize", "fp8_transpose"))
-        assert quantised == sorted(without.bytes_of("quantize", "fp8_transpose"))
+        quantised = sorted(found.bytes_of("quantize_into", "fp8_transpose"))
+        assert quantised == sorted(without.bytes_of("quantize_into", "fp8_transpose"))
     assert layer.saved_bytes == plain.saved_bytes
 
 
@@ -324,12 +322,10 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
     rows = 4096 * 2
     found = [
         (given["use"], given["splits"], given["layout"], len(given["right"]))  # type: ignore[arg-type]
-        for given in map(arguments, layer.forward.kernels("grouped_gemm"))
+        for given in map(arguments, layer.forward.kernels("grouped_gemm_into"))
     ]
     assert found == [("forward", (rows // 2, rows // 2), "TN", 2)] * 2
-    uses = [
-        arguments(op)["use"] for op in layer.backward.kernels("grouped_gemm", "grouped_gemm_into")
-    ]
+    uses = [arguments(op)["use"] for op in layer.backward.kernels("grouped_gemm_into")]
     assert uses == ["dgrad", "wgrad"] * 2
     sizes = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
     assert sizes == [rows * 4096 * 2, rows * 2, rows * 4096 * 2]
@@ -350,12 +346,10 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
 
 
 def test_weights_are_quantised_once_a_step(layers: dict[str, Layer]) -> None:
-    for case in ("gpt_delayed", "gpt_current", "gpt_mxfp8"):
+    for case in ("gpt_delayed", "gpt_current", "gpt_mxfp8", "gpt_blockwise"):
         first, second = layers[case].first_forward, layers[case].forward
-        assert {source(op) for op in first.kernels("quantize")} >= WEIGHTS
-        assert not WEIGHTS & {source(op) for op in second.kernels("quantize")}
-    blockwise = layers["gpt_blockwise"].first_forward.kernels("quantize_weight")
-    assert {source(op) for op in blockwise} >= WEIGHTS
+        assert {source(op) for op in first.kernels("quantize_into")} >= WEIGHTS
+        assert not WEIGHTS & {source(op) for op in second.kernels("quantize_into")}
 
 
 @pytest.mark.parametrize("recipe", ["current", "mxfp8", "blockwise"])
@@ -367,14 +361,13 @@ def test_weights_kept_by_a_checkpoint_gain_their_other_use(
     full, plain = layers[f"gpt_{recipe}_full"], layers[f"gpt_{recipe}"]
     assert full.forward.gemms() == plain.forward.gemms()
     assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
-    name = "quantize_weight" if recipe == "blockwise" else "quantize"
     flags = {
         has_columns(op)
-        for op in full.first_forward.kernels(name)
+        for op in full.first_forward.kernels("quantize_into")
         if arguments(op)["input"].shape[0] != TOKENS // TP  # type: ignore[union-attr]
     }
     assert flags == {False}
-    casts = full.backward.kernels(name)
+    casts = full.backward.kernels("quantize_into")
     seen = WEIGHTS if recipe == "blockwise" else {source(op) for op in casts}
     again = [op for op in casts if has_columns(op) and source(op) in seen]
     assert bool(again) is (recipe != "blockwise")
@@ -386,11 +379,13 @@ def test_delayed_scaling_casts_what_the_built_in_workload_does(layers: dict[str,
     # But that the norms in front of the column-parallel layers write 8 bits themselves, and one
     # number for each tensor is agreed on and turned into a scale at the end of a pass.
     norms = 3 * MATRIX // TP
-    assert sorted([norms, norms, *layer.forward.bytes_of("quantize")]) == sorted(casts(forward))
+    assert sorted([norms, norms, *layer.forward.bytes_of("quantize_into")]) == sorted(
+        casts(forward)
+    )
     assert len(layer.forward.kernels("layer_norm_quantize_fwd")) == 2
-    made = layer.backward.bytes_of("quantize", "fp8_transpose")
+    made = layer.backward.bytes_of("quantize_into", "fp8_transpose")
     # The gradient of the joined projection is summed on the way; it writes that sum too.
-    (joined,) = layer.backward.bytes_of("quantize_bias_grad")
+    (joined,) = layer.backward.bytes_of("quantize_into_bias_grad")
     assert sorted([*made, joined - 4608 * 2]) == sorted(casts(backward))
     agreed = [size for kind, size in layer.forward.collectives() if kind == "all_reduce"]
     assert agreed == [4 * 3 * 4 + ATTENTION_SCALES]
@@ -408,11 +403,11 @@ def test_current_scaling_looks_at_tensors_first(layers: dict[str, Layer]) -> Non
     assert sorted([norms, norms, *found]) == sorted(looks(forward))
     # Megatron keeps attention's own output for the projection behind it, and quantises it again,
     # for column use only then; the built-in workload keeps an 8-bit copy beside it.
-    made = layer.forward.bytes_of("quantize")
+    made = layer.forward.bytes_of("quantize_into")
     assert sorted([*made, 4 * output]) == sorted([*casts(forward), 3 * output])
     found = [size - 4 for size in layer.backward.bytes_of("amax")]
     assert sorted(found) == sorted([*looks(backward), 2 * output])
-    made = layer.backward.bytes_of("quantize", "fp8_transpose")
+    made = layer.backward.bytes_of("quantize_into", "fp8_transpose")
     assert sorted(made) == sorted([*casts(backward), 4 * output])
     # Ranks that hold shares of one tensor agree on its largest value, four bytes.
     shared = [size for kind, size in layer.forward.collectives() if kind == "all_reduce"]
@@ -423,7 +418,7 @@ def test_mxfp8_makes_both_uses_and_their_scales(layers: dict[str, Layer]) -> Non
     layer, (forward, _) = layers["gpt_mxfp8"], built("mxfp8", "b200")
     output = TOKENS * HIDDEN // TP
     both, one = 4 + 2 / 32, 3 + 1 / 32
-    made = layer.forward.bytes_of("quantize")
+    made = layer.forward.bytes_of("quantize_into")
     # Attention's output is quantised for each use when it is needed, as with current scaling.
     expected = [both * MATRIX / TP, one * output, both * MATRIX / TP, both * 4 * output]
     assert made == pytest.approx(expected)

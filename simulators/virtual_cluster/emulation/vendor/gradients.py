@@ -1,0 +1,57 @@
+"""Functions with their gradient beside them, for what stands in for a library's own Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[..., Any]]]) -> Any:
+    """Let autograd use ``compute``, which returns outputs, what it keeps, and the gradient.
+
+    The gradient is called with what was kept and then with the outputs' gradients; it returns
+    those of the first arguments, the others have none. It may remember anything but tensors: those
+    are kept, so that they are freed when they have been used. Kept may be None, tensors, or what
+    has ``tensors()`` and ``filled(tensors)``.
+    """
+
+    def call(*arguments: Any) -> Any:
+        return _Differentiable.apply(compute, *arguments)
+
+    # Libraries offer some of them as autograd functions.
+    call.apply = call  # type: ignore[attr-defined]
+    call.__name__, call.__doc__ = compute.__name__, compute.__doc__
+    return call
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Any], *arguments: Any) -> Any:
+        outputs, kept, ctx.gradient = compute(*arguments)
+        tensors: list[Tensor | None] = []
+        ctx.forms = []
+        for each in kept:
+            parts = [each] if each is None or isinstance(each, Tensor) else list(each.tensors())
+            whole = len(parts) == 1 and parts[0] is each
+            ctx.forms.append(None if whole else (each.filled([None] * len(parts)), len(parts)))
+            tensors += parts
+        ctx.save_for_backward(*tensors)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        tensors = list(ctx.saved_tensors)
+        kept: list[Any] = []
+        for form in ctx.forms:
+            if form is None:
+                kept.append(tensors.pop(0))
+            else:
+                empty, count = form
+                kept.append(empty.filled(tensors[:count]))
+                del tensors[:count]
+        made = ctx.gradient(*kept, *gradients)
+        made = made if isinstance(made, tuple) else (made,)
+        return (None, *made, *[None] * (len(ctx.needs_input_grad) - 1 - len(made)))
