@@ -71,8 +71,8 @@ class SearchOptions:
             value = getattr(self, name)
             if value is None and name in ("n_trials", "patience"):
                 continue
-            _require_whole(f"search.{name}", value)
-        _require_whole("search.min_trials", self.min_trials, allow_zero=True)
+            require_whole(f"search.{name}", value)
+        require_whole("search.min_trials", self.min_trials, allow_zero=True)
         for name in ("timeout_s", "proof_timeout_s"):
             if getattr(self, name) is not None:
                 require_positive(f"search.{name}", getattr(self, name))
@@ -108,7 +108,7 @@ class ExecutorOptions:
         """
         require_choice("executor.name", self.name, tuple(EXECUTORS))
         if self.n_jobs != -1:
-            _require_whole("executor.n_jobs", self.n_jobs)
+            require_whole("executor.n_jobs", self.n_jobs)
         elif self.name == "slurm":
             raise InputError("executor.n_jobs", -1, "is no number of workers", "1 or more")
         if self.trial_timeout_s is not None:
@@ -124,7 +124,12 @@ class ExecutorOptions:
         require_package("executor.name", self.name, EXECUTORS)
 
 
-def _require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:
+def require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:
+    """Refuse what is no count.
+
+    Raises:
+        InputError: naming the field.
+    """
     require_positive(field_name, value, allow_zero=allow_zero)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(

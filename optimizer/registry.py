@@ -45,7 +45,7 @@ class ExecutorEntry:
 
 SAMPLERS = {
     "auto": SamplerEntry(None),
-    "tpe": SamplerEntry("optuna:build_sampler"),
+    "tpe": SamplerEntry("tpe:TpeSampler"),
     "gp": SamplerEntry("optuna:build_sampler", package="torch"),
     "nsga2": SamplerEntry("optuna:build_sampler"),
     "cmaes": SamplerEntry("optuna:build_sampler", one_objective=True),

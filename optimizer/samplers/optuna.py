@@ -22,24 +22,6 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 # them those that miss memory by more.
 _INFEASIBLE_LOSS = 1e30
 
-# TPE models what is good only as well as it has seen the space. On two spaces with 600
-# recipes, 64 random points ended more than 3 % above the optimum in 4 of 8 runs, 128 in 2 of
-# 13, 200 in none of 13, 256 in 1 of 8: more than 64 is clear, which of the others is not.
-_TPE_STARTUP_SHARE = 3
-_TPE_MOST_STARTUP = 200
-
-
-def _tpe(options: SearchOptions, seed: int) -> dict[str, Any]:
-    budget = options.n_trials or _TPE_STARTUP_SHARE * _TPE_MOST_STARTUP
-    # Multivariate TPE models knobs jointly (tp and pp trade off) and is the faster of the two;
-    # the liar keeps one batch from crowding around one point.
-    return {
-        "seed": seed,
-        "multivariate": True,
-        "constant_liar": True,
-        "n_startup_trials": max(1, min(_TPE_MOST_STARTUP, budget // _TPE_STARTUP_SHARE)),
-    }
-
 
 def _gp(options: SearchOptions, seed: int) -> dict[str, Any]:
     return {"seed": seed, "deterministic_objective": True, "n_startup_trials": 32}
@@ -66,7 +48,6 @@ def _random(options: SearchOptions, seed: int) -> dict[str, Any]:
 Factory = Callable[[SearchOptions, int], dict[str, Any]]
 
 _BACKENDS: dict[str, tuple[str, Factory]] = {
-    "tpe": ("TPESampler", _tpe),
     "gp": ("GPSampler", _gp),
     "nsga2": ("NSGAIISampler", _nsga2),
     "cmaes": ("CmaEsSampler", _cmaes),
