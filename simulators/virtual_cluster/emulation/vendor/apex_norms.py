@@ -3,96 +3,80 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension.apex_norms import (
+    backward_affine,
+    forward_affine,
+    rms_backward_affine,
+    rms_forward_affine,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
 
-class FusedLayerNormAffineFunction(torch.autograd.Function):
+def _layer_norm(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    shape: Sequence[int],
+    eps: float,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
     """Keeps input (``memory_efficient``: output), weight, bias and the statistics."""
+    input = input.contiguous()
+    out, mean, rsigma = forward_affine(input, shape, weight, bias, eps)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        normalized_shape: Sequence[int],
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> Tensor:
-        input = input.contiguous()
-        out, mean, rsigma = kernel("layer_norm_fwd")(input, weight, bias, eps)
-        if memory_efficient:
-            ctx.save_for_backward(out, weight, bias, None, rsigma)
-        else:
-            ctx.save_for_backward(input, weight, bias, mean, rsigma)
-        return out
+    def gradient(
+        kept: Tensor, weight: Tensor, bias: Tensor, mean: Any, rsigma: Tensor, grad: Tensor
+    ) -> tuple[Tensor, ...]:
+        return backward_affine(grad.contiguous(), mean, rsigma, kept, shape, weight, bias, eps)
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight, _, mean, rsigma = ctx.saved_tensors
-        grads = kernel("layer_norm_bwd")(grad_output.contiguous(), kept, weight, mean, rsigma)
-        return (*grads, None, None, None)
+    statistics = [None if memory_efficient else mean, rsigma]
+    return out, [out if memory_efficient else input, weight, bias, *statistics], gradient
 
 
-class FusedRMSNormAffineFunction(torch.autograd.Function):
+def _rms_norm(
+    input: Tensor,
+    weight: Tensor,
+    shape: Sequence[int],
+    eps: float,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps input (``memory_efficient``: output), weight and the statistics."""
+    input = input.contiguous()
+    out, rsigma = rms_forward_affine(input, shape, weight, eps)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        normalized_shape: Sequence[int],
-        eps: float,
-        memory_efficient: bool = False,
-    ) -> Tensor:
-        input = input.contiguous()
-        out, rsigma = kernel("rms_norm_fwd")(input, weight, eps)
-        ctx.save_for_backward(out if memory_efficient else input, weight, rsigma)
-        return out
+    def gradient(kept: Tensor, weight: Tensor, rsigma: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        return rms_backward_affine(grad.contiguous(), rsigma, kept, shape, weight, eps)
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight, rsigma = ctx.saved_tensors
-        grads = kernel("rms_norm_bwd")(grad_output.contiguous(), kept, weight, rsigma)
-        return (*grads, None, None, None)
+    return out, [out if memory_efficient else input, weight, rsigma], gradient
 
 
-class FastLayerNormFN(torch.autograd.Function):
+def _fast_layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
     """The persistent kernel: works on rows, so that its result is a view of them."""
+    shape = gamma.shape
+    rows = x.contiguous().view(-1, gamma.numel())
+    out, kept, of_rows = _layer_norm(rows, gamma, beta, shape, epsilon, memory_efficient)
+    whole = x.shape
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        gamma: Tensor,
-        beta: Tensor,
-        epsilon: float,
-        memory_efficient: bool = False,
-    ) -> Tensor:
-        rows = x.contiguous().view(-1, gamma.numel())
-        out, mean, rsigma = kernel("layer_norm_fwd")(rows, gamma, beta, epsilon)
-        if memory_efficient:
-            ctx.save_for_backward(out, gamma, beta, None, rsigma)
-        else:
-            ctx.save_for_backward(x, gamma, beta, mean, rsigma)
-        return out.view(x.shape)
+    def gradient(*given: Any) -> tuple[Tensor, ...]:
+        *kept, grad = given
+        made, *others = of_rows(*kept, grad.contiguous().view(-1, shape.numel()))
+        return made.view(whole), *others
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        kept, gamma, _, mean, rsigma = ctx.saved_tensors
-        rows = grad_output.contiguous().view(-1, gamma.numel())
-        grad, *others = kernel("layer_norm_bwd")(
-            rows, kept.view(-1, gamma.numel()), gamma, mean, rsigma
-        )
-        return (grad.view(grad_output.shape), *others, None, None)
+    return out.view(whole), kept, gradient
+
+
+FusedLayerNormAffineFunction = differentiable(_layer_norm)
+FusedRMSNormAffineFunction = differentiable(_rms_norm)
+FastLayerNormFN = differentiable(_fast_layer_norm)
 
 
 def fused_layer_norm_affine(
@@ -104,9 +88,9 @@ def fused_layer_norm_affine(
     memory_efficient: bool = False,
 ) -> Tensor:
     """Layer norm over the trailing ``normalized_shape``."""
-    return FusedLayerNormAffineFunction.apply(
-        input, weight, bias, normalized_shape, eps, memory_efficient
-    )
+    given = (input, weight, bias, normalized_shape, eps, memory_efficient)
+    out: Tensor = FusedLayerNormAffineFunction(*given)
+    return out
 
 
 def fused_rms_norm_affine(
@@ -117,11 +101,13 @@ def fused_rms_norm_affine(
     memory_efficient: bool = False,
 ) -> Tensor:
     """RMS norm over the trailing ``normalized_shape``."""
-    return FusedRMSNormAffineFunction.apply(input, weight, normalized_shape, eps, memory_efficient)
+    given = (input, weight, normalized_shape, eps, memory_efficient)
+    out: Tensor = FusedRMSNormAffineFunction(*given)
+    return out
 
 
-class _Norm(nn.Module):
-    """Parameters of a norm; only the affine form, which is what transformers use."""
+class FusedRMSNorm(nn.Module):
+    """``apex.normalization.FusedRMSNorm``; only the affine form, which transformers use."""
 
     def __init__(
         self,
@@ -142,8 +128,13 @@ class _Norm(nn.Module):
         self.memory_efficient = memory_efficient
         self.weight = nn.Parameter(torch.ones(self.normalized_shape, **factory))
 
+    def forward(self, input: Tensor) -> Tensor:
+        return fused_rms_norm_affine(
+            input, self.weight, self.normalized_shape, self.eps, self.memory_efficient
+        )
 
-class FusedLayerNorm(_Norm):
+
+class FusedLayerNorm(FusedRMSNorm):
     """``apex.normalization.FusedLayerNorm``."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -153,15 +144,6 @@ class FusedLayerNorm(_Norm):
     def forward(self, input: Tensor) -> Tensor:
         return fused_layer_norm_affine(
             input, self.weight, self.bias, self.normalized_shape, self.eps, self.memory_efficient
-        )
-
-
-class FusedRMSNorm(_Norm):
-    """``apex.normalization.FusedRMSNorm``."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return fused_rms_norm_affine(
-            input, self.weight, self.normalized_shape, self.eps, self.memory_efficient
         )
 
 
@@ -183,6 +165,6 @@ class FastLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return FastLayerNormFN.apply(
-            x, self.weight, self.bias, self.epsilon, self.memory_efficient
-        )
+        given = (x, self.weight, self.bias, self.epsilon, self.memory_efficient)
+        out: Tensor = FastLayerNormFN(*given)
+        return out

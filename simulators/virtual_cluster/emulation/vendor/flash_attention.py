@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
     AttentionForm,
-    FusedAttention,
+    fused_attention,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
 
@@ -40,7 +40,7 @@ def _attend(
     mask = "none" if not causal else "causal" if max_q == max_k else "causal_bottom_right"
     window = (window_size[0], 0 if causal else window_size[1])
     full = AttentionForm(layout, mask, window, dropout_p, scale, sequences, max_q, max_k, "flash2")
-    out: Tensor = FusedAttention.apply(query, key, value, full)
+    out: Tensor = fused_attention(query, key, value, full)
     return out
 
 

@@ -7,104 +7,56 @@ from typing import Any
 
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
-    AttentionForm,
-    attention_backward,
-    attention_forward,
-)
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
 
-Sizes = tuple[str, int, int, int]
-
-
-def _form(sizes: Sizes, query: Tensor, options: dict[str, Any]) -> AttentionForm:
-    layout, sequences, max_q, max_k = sizes
-    causal = bool(options.get("causal"))
-    mask = "none" if not causal else "causal" if max_q == max_k else "causal_bottom_right"
-    scale = options.get("softmax_scale") or 1.0 / math.sqrt(query.shape[-1])
-    left = options.get("window_size_left", options.get("window_size", (-1, -1))[0])
-    right = options.get("window_size_right", options.get("window_size", (-1, -1))[1])
-    window = (int(left), 0 if causal else int(right))
-    dropout = float(options.get("dropout_p", 0.0))
-    return AttentionForm(layout, mask, window, dropout, scale, sequences, max_q, max_k, "flash2")
-
-
-def _named(names: tuple[str, ...], given: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Positions by the names they have."""
-    options.update(zip(names, given, strict=False))
-
-
+# As the compiled functions take them, after those that are only there for packed sequences.
 _REST = ("dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right")
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 
 
-def _whole(query: Tensor, key: Tensor) -> Sizes:
-    return ("bshd", query.shape[0], query.shape[1], key.shape[1])
-
-
-def _packed(options: dict[str, Any]) -> Sizes:
-    sequences = options["cu_seqlens_q"].shape[0] - 1
-    return ("thd", sequences, int(options["max_seqlen_q"]), int(options["max_seqlen_k"]))
-
-
-def _forward(query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Any:
-    out, stats, random = attention_forward(query, key, value, form)
-    return out, stats, None, random
+def _arguments(query: Tensor, packed: bool, given: Any, options: dict[str, Any]) -> list[Any]:
+    """The options, by position or name, as the compiled functions take them."""
+    names = (*_LENGTHS, *_REST) if packed else _REST
+    found = {**options, **dict(zip(names, given, strict=False))}
+    window = found.get("window_size", (-1, -1))
+    rest = [
+        float(found.get("dropout_p", 0.0)),
+        found.get("softmax_scale") or 1.0 / math.sqrt(query.shape[-1]),
+        bool(found.get("causal")),
+        int(found.get("window_size_left", window[0])),
+        int(found.get("window_size_right", window[1])),
+    ]
+    if not packed:
+        return rest
+    # Behind the scale, whether outputs are zeroed first.
+    return [*(found[name] for name in _LENGTHS), *rest[:2], False, *rest[2:]]
 
 
 def _flash_attn_forward(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Any:
     """Output, log-sum-exps, no probabilities, the random state."""
-    _named(_REST, given, options)
-    return _forward(q, k, v, _form(_whole(q, k), q, options))
+    out, stats, _, random = flash_attn_2.fwd(q, k, v, *_arguments(q, False, given, options))
+    return out, stats, None, random
 
 
 def _flash_attn_varlen_forward(
     q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any
 ) -> Any:
     """As ``_flash_attn_forward``, of packed sequences."""
-    _named((*_LENGTHS, *_REST), given, options)
-    return _forward(q, k, v, _form(_packed(options), q, options))
+    out, stats, _, random = flash_attn_2.varlen_fwd(q, k, v, *_arguments(q, True, given, options))
+    return out, stats, None, random
 
 
-def _backward(tensors: tuple[Any, ...], form: AttentionForm) -> Tensor:
-    grad, q, k, v, out, stats, *grads = tensors
-    dq, dk, dv = grads
-    attention_backward(grad.contiguous(), q, k, v, out, stats, (dq, dk, dv), form)
+def _flash_attn_backward(dout: Tensor, *given: Any, **options: Any) -> Tensor:
+    """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
+    tensors, given = given[:8], given[8:]
+    rest = _arguments(tensors[0], False, given, options)
+    stats: Tensor = flash_attn_2.bwd(dout.contiguous(), *tensors, *rest)[-1]
     return stats
 
 
-def _flash_attn_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    *given: Any,
-    **options: Any,
-) -> Tensor:
-    """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
-    _named(_REST, given, options)
-    form = _form(_whole(q, k), q, options)
-    return _backward((dout, q, k, v, out, softmax_lse, dq, dk, dv), form)
-
-
-def _flash_attn_varlen_backward(
-    dout: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    softmax_lse: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    *given: Any,
-    **options: Any,
-) -> Tensor:
+def _flash_attn_varlen_backward(dout: Tensor, *given: Any, **options: Any) -> Tensor:
     """As ``_flash_attn_backward``, of packed sequences."""
-    _named((*_LENGTHS, *_REST), given, options)
-    form = _form(_packed(options), q, options)
-    return _backward((dout, q, k, v, out, softmax_lse, dq, dk, dv), form)
+    tensors, given = given[:8], given[8:]
+    rest = _arguments(tensors[0], True, given, options)
+    stats: Tensor = flash_attn_2.varlen_bwd(dout.contiguous(), *tensors, *rest)[-1]
+    return stats

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 
 # FlashAttention-2 pads its scratch memory to whole blocks of rows and of head width.
@@ -63,7 +65,7 @@ def attention_backward(
     value: Tensor,
     out: Tensor,
     stats: Tensor,
-    grads: tuple[Tensor, Tensor, Tensor],
+    grads: Sequence[Tensor],
     form: AttentionForm,
 ) -> None:
     """Gradients into ``grads``.
@@ -79,7 +81,7 @@ def attention_backward(
     padded_width = math.ceil(width / block) * block
     sums = torch.empty(rows, dtype=torch.float32, device=query.device)
     scratch = torch.empty(rows * padded_width, dtype=torch.float32, device=query.device)
-    targets = grads
+    targets = tuple(grads)
     repeats = heads // key.shape[-2]
     expanded = form.kernel == "flash2" and repeats > 1
     if expanded:
@@ -120,34 +122,25 @@ def are_interleaved(query: Tensor, key: Tensor, value: Tensor) -> bool:
     )
 
 
-class FusedAttention(torch.autograd.Function):
+@differentiable
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps queries, keys, values, the output, the log-sum-exps and the random state."""
+    interleaved = are_interleaved(query, key, value)
 
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
-    ) -> Tensor:
-        out, stats, random = attention_forward(query, key, value, form)
-        ctx.save_for_backward(query, key, value, out, stats, random)
-        ctx.form = form
-        ctx.interleaved = are_interleaved(query, key, value)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, stats, _ = ctx.saved_tensors
-        if ctx.interleaved:
+    def gradient(
+        query: Tensor, key: Tensor, value: Tensor, out: Tensor, stats: Tensor, _: Any, grad: Tensor
+    ) -> tuple[Tensor, ...]:
+        if interleaved:
             # Gradients of slices of one tensor are slices of one tensor.
             width = query.shape[-1]
-            shape = (*query.shape[:-1], 3 * width)
-            joined = torch.empty(shape, dtype=query.dtype, device=query.device)
-            grads = tuple(joined.split(width, dim=-1))
+            joined = query.new_empty((*query.shape[:-1], 3 * width))
+            grads: tuple[Tensor, ...] = joined.split(width, dim=-1)
         else:
-            grads = tuple(
-                torch.empty(each.shape, dtype=each.dtype, device=each.device)
-                for each in (query, key, value)
-            )
-        attention_backward(
-            grad_output.contiguous(), query, key, value, out, stats, grads, ctx.form
-        )
-        return (*grads, None)
+            grads = tuple(each.new_empty(each.shape) for each in (query, key, value))
+        attention_backward(grad.contiguous(), query, key, value, out, stats, grads, form)
+        return grads
+
+    out, stats, random = attention_forward(query, key, value, form)
+    return out, [query, key, value, out, stats, random], gradient

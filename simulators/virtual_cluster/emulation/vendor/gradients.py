@@ -21,8 +21,8 @@ def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[...
     def call(*arguments: Any) -> Any:
         return _Differentiable.apply(compute, *arguments)
 
-    # Libraries offer some of them as autograd functions.
-    call.apply = call  # type: ignore[attr-defined]
+    # Libraries offer some of them as autograd functions, and callers look up their arguments.
+    call.apply, call.forward = call, compute  # type: ignore[attr-defined]
     call.__name__, call.__doc__ = compute.__name__, compute.__doc__
     return call
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
     AttentionForm,
-    FusedAttention,
+    fused_attention,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import elementwise
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
@@ -51,7 +51,7 @@ def memory_efficient_attention(
     mask = "causal" if isinstance(attn_bias, LowerTriangularMask) else "none"
     scale = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
     form = AttentionForm("bshd", mask, (-1, -1), p, scale, b, tokens, keys, "flash2")
-    out: Tensor = FusedAttention.apply(query, key, value, form)
+    out: Tensor = fused_attention(query, key, value, form)
     return out.squeeze(2) if flat else out
 
 

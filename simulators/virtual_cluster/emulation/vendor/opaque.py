@@ -7,7 +7,7 @@ counts; a backward pass has two for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 # ``triton::launch`` is what an opaque launch is, whoever wrote the kernel.
 from trainscout.simulators.virtual_cluster.emulation.vendor import triton_kernels as _declared
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 
 assert _declared
 
@@ -68,39 +69,36 @@ def launch(name: str, written: Sequence[Tensor], read: Sequence[Tensor]) -> None
         torch.ops.triton.launch(list(written), list(read), name, [1])
 
 
-class _Opaque(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, form: OpaqueKernel, *tensors: Tensor | None) -> Tensor:
-        given = [each for each in tensors if each is not None]
-        for product in form.products:
-            product.launch(given[0])
-        out = torch.empty(form.shape, dtype=form.dtype, device=given[0].device)
-        launch(form.name, [out], given)
-        ctx.save_for_backward(*tensors, out if form.keeps_output else None)
-        ctx.form = form
-        return out
+@differentiable
+def _opaque(
+    form: OpaqueKernel, *tensors: Tensor | None
+) -> tuple[Tensor, list[Tensor | None], Callable[..., Any]]:
+    given = [each for each in tensors if each is not None]
+    for product in form.products:
+        product.launch(given[0])
+    out = torch.empty(form.shape, dtype=form.dtype, device=given[0].device)
+    launch(form.name, [out], given)
+    wanted = [each is not None and each.requires_grad for each in tensors]
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        form: OpaqueKernel = ctx.form
-        *tensors, out = ctx.saved_tensors
+    def gradient(*given: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, out, grad = given
         kept = [each for each in (grad, *tensors, out) if each is not None]
-        for product in form.again:
-            product.launch(grad)
-        for product in form.products:
-            for each in product.backward:
-                each.launch(grad)
+        backward = [each for product in form.products for each in product.backward]
+        for product in (*form.again, *backward):
+            product.launch(kept[0])
         grads = [
-            torch.empty_like(tensor) if wanted and tensor is not None else None
-            for tensor, wanted in zip(tensors, ctx.needs_input_grad[1:], strict=True)
+            torch.empty_like(each) if wants and each is not None else None
+            for each, wants in zip(tensors, wanted, strict=True)
         ]
         launch(f"{form.name}_backward", [each for each in grads if each is not None], kept)
         return (None, *grads)
 
+    return out, [*tensors, out if form.keeps_output else None], gradient
+
 
 def opaque(form: OpaqueKernel, *tensors: Tensor | None) -> Tensor:
     """Launch it, with a gradient for each tensor that wants one."""
-    out: Tensor = _Opaque.apply(form, *tensors)
+    out: Tensor = _opaque(form, *tensors)
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor, nn
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
     AttentionForm,
-    FusedAttention,
     are_interleaved,
+    fused_attention,
 )
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.context_parallel import (
     context_parallel_attention,
@@ -31,26 +33,23 @@ _MASKS = {
 }
 
 
-class SplitAlongDim(torch.autograd.Function):
+def _split_along_dim(
+    tensor: Tensor, dimension: int, sizes: Any
+) -> tuple[tuple[Tensor, ...], list[Tensor], Callable[..., Any]]:
     """Views of a tensor; gradients that are such views themselves are not copied."""
+    count = tensor.dim() - 1
 
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, dimension: int, sizes: Any) -> tuple[Tensor, ...]:
-        ctx.dimension = dimension
-        parts = [sizes] * (tensor.shape[dimension] // sizes) if isinstance(sizes, int) else sizes
-        ctx.sizes = list(parts)
-        return tuple(torch.split(tensor, ctx.sizes, dim=dimension))
+    def gradient(*grads: Tensor) -> Tensor:
+        if dimension in (-1, count) and len(grads) == 3 and are_interleaved(*grads):
+            first = grads[0]
+            shape = (*first.shape[:-1], 3 * first.shape[-1])
+            return first.as_strided(shape, first.stride(), first.storage_offset())
+        return torch.cat(grads, dim=dimension)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        last = ctx.dimension in (-1, gradients[0].dim() - 1)
-        if last and len(gradients) == 3 and are_interleaved(*gradients):
-            first = gradients[0]
-            joined = first.as_strided(
-                (*first.shape[:-1], sum(ctx.sizes)), first.stride(), first.storage_offset()
-            )
-            return joined, None, None
-        return torch.cat(gradients, dim=ctx.dimension), None, None
+    return tuple(torch.split(tensor, sizes, dim=dimension)), [], gradient
+
+
+SplitAlongDim = differentiable(_split_along_dim)
 
 
 def choose_kernel() -> str:
@@ -171,7 +170,7 @@ class DotProductAttention(nn.Module):
         elif form.kernel == "flash2" and layout == "sbhd":
             out = _batch_first(query_layer, key_layer, value_layer, form)
         else:
-            out = FusedAttention.apply(query_layer, key_layer, value_layer, form)
+            out = fused_attention(query_layer, key_layer, value_layer, form)
         return out.reshape(*out.shape[:-2], -1)
 
     def _form(
@@ -224,7 +223,7 @@ def _group_size(group: Any) -> int:
 def _batch_first(query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
     """FlashAttention-2 takes batches first: what is not, is copied."""
     turned = [each.transpose(0, 1).contiguous() for each in (query, key, value)]
-    out: Tensor = FusedAttention.apply(*turned, replace(form, layout="bshd"))
+    out: Tensor = fused_attention(*turned, replace(form, layout="bshd"))
     return out.transpose(0, 1).contiguous()
 
 

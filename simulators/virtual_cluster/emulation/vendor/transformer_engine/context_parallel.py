@@ -10,6 +10,7 @@ tokens of all heads for all tokens of their heads, before and after.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +23,11 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention impo
     attention_backward,
     attention_forward,
 )
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.gathered_keys import (
-    GatheredKeys,
+    gathered_keys,
 )
 
 
@@ -43,13 +45,13 @@ def context_parallel_attention(
     if form.window[0] != -1:
         raise refusal("window_size", "sliding windows with context parallelism", "None")
     if how == "p2p":
-        return _Ring.apply(query, key, value, form, group, ranks, stream)
+        return _ring(query, key, value, form, group, ranks, stream)
     if how == "a2a":
         if form.layout == "thd":
             raise refusal("cp_comm_type", "a2a for packed sequences", "p2p")
-        return _AllToAll.apply(query, key, value, form, group, stream)
+        return _all_to_all(query, key, value, form, group, stream)
     if how == "all_gather" and form.layout != "thd":
-        return GatheredKeys.apply(query, key, value, form, group, stream)
+        return gathered_keys(query, key, value, form, group, stream)
     raise refusal("cp_comm_type", f"context parallelism by {how}", "p2p, a2a, all_gather")
 
 
@@ -114,72 +116,63 @@ class _Parts:
         return self.half(query, True), key, value, replace(plain, max_q=form.max_q // 2)
 
 
-class _Ring(torch.autograd.Function):
+@differentiable
+def _ring(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    form: AttentionForm,
+    group: Any,
+    ranks: Any,
+    stream: Any,
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps queries, the keys and values that came last (joined), output and log-sum-exps."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        form: AttentionForm,
-        group: Any,
-        ranks: Any,
-        stream: Any,
-    ) -> Tensor:
-        size, rank = dist.get_world_size(group), dist.get_rank(group)
-        parts = _Parts(form, rank)
-        query = query.contiguous()
-        shapes = key.shape, value.shape
-        streams = [torch.cuda.current_stream(), stream]
-        done = torch.cuda.Event()
-        rings = [torch.cat((key.reshape(-1), value.reshape(-1)))]
-        outs: list[Tensor] = []
-        stats: list[Tensor] = []
-        pending: list[list[Any]] = [[], []]
-        total: Tensor | None = None
-        for step in range(size + 1):
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    parts = _Parts(form, rank)
+    query = query.contiguous()
+    shapes = key.shape, value.shape
+    streams = [torch.cuda.current_stream(), stream]
+    done = torch.cuda.Event()
+    rings = [torch.cat((key.reshape(-1), value.reshape(-1)))]
+    outs: list[Tensor] = []
+    stats: list[Tensor] = []
+    pending: list[list[Any]] = [[], []]
+    total: Tensor | None = None
+    for step in range(size + 1):
+        if step < size:
+            with torch.cuda.stream(streams[step % 2]):
+                for request in pending[(step + 1) % 2]:
+                    request.wait()
+                if step < size - 1:
+                    rings.append(torch.empty_like(rings[step]))
+                    pending[step % 2] = _exchange(
+                        rings[step], rings[step + 1], rank, ranks, group, True
+                    )
+                keys, values = _apart(rings[step], shapes)
+                section = parts.of(parts.section(step), query, keys, values)
+                out, each, _ = attention_forward(*section)
+                outs.append(out)
+                stats.append(each)
+        if step > 0:
+            before = step - 1
+            if step > 1:
+                streams[before % 2].wait_event(done)
+            with torch.cuda.stream(streams[before % 2]):
+                if total is None:
+                    total = stats[0].clone()
+                else:
+                    kernel("attention_merge_stats")(total, stats[before])
             if step < size:
-                with torch.cuda.stream(streams[step % 2]):
-                    for request in pending[(step + 1) % 2]:
-                        request.wait()
-                    if step < size - 1:
-                        rings.append(torch.empty_like(rings[step]))
-                        pending[step % 2] = _exchange(
-                            rings[step], rings[step + 1], rank, ranks, group, True
-                        )
-                    keys, values = _apart(rings[step], shapes)
-                    section = parts.of(parts.section(step), query, keys, values)
-                    out, each, _ = attention_forward(*section)
-                    outs.append(out)
-                    stats.append(each)
-            if step > 0:
-                before = step - 1
-                if step > 1:
-                    streams[before % 2].wait_event(done)
-                with torch.cuda.stream(streams[before % 2]):
-                    if total is None:
-                        total = stats[0].clone()
-                    else:
-                        kernel("attention_merge_stats")(total, stats[before])
-                if step < size:
-                    streams[before % 2].record_event(done)
-        streams[0].wait_stream(streams[1])
-        assert total is not None
-        merged = torch.empty_like(outs[0])
-        for out, each in zip(outs, stats, strict=True):
-            kernel("attention_merge_output")(merged, out, total, each)
-        ctx.save_for_backward(query, rings[-1], merged, total)
-        ctx.form, ctx.group, ctx.ranks, ctx.shapes = form, group, ranks, shapes
-        return merged
+                streams[before % 2].record_event(done)
+    streams[0].wait_stream(streams[1])
+    assert total is not None
+    merged = torch.empty_like(outs[0])
+    for out, each in zip(outs, stats, strict=True):
+        kernel("attention_merge_output")(merged, out, total, each)
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, last, out, total = ctx.saved_tensors
-        group, ranks, shapes = ctx.group, ctx.ranks, ctx.shapes
-        size, rank = dist.get_world_size(group), dist.get_rank(group)
-        parts = _Parts(ctx.form, rank)
+    def gradient(
+        query: Tensor, last: Tensor, out: Tensor, total: Tensor, grad_output: Tensor
+    ) -> tuple[Tensor, ...]:
         grad_output = grad_output.contiguous()
         grad_query = torch.empty_like(query)
         # Keys and values in the first row, their gradients in the second.
@@ -199,15 +192,15 @@ class _Ring(torch.autograd.Function):
             requests = _exchange(send, receive, rank, ranks, group, False)
             keys, values = _apart(buffers[step % 2][0], shapes)
             section = parts.section(size - 1 - step)
-            half, key, value, form = parts.of(section, query, keys, values)
+            half, key, value, step_form = parts.of(section, query, keys, values)
             late = section == "late queries"
             outs = parts.half(out, True) if late else out
-            gradient = parts.half(grad_output, True) if late else grad_output
+            gradient_part = parts.half(grad_output, True) if late else grad_output
             stats = total
-            if late and ctx.form.layout != "thd":
+            if late and form.layout != "thd":
                 stats = total[..., total.shape[-1] // 2 :].contiguous()
             grads = tuple(torch.empty_like(each) for each in (half, key, value))
-            attention_backward(gradient, half, key, value, outs, stats, grads, form)
+            attention_backward(gradient_part, half, key, value, outs, stats, grads, step_form)
             _add(grad_query, grads[0], step == 0, late, True, parts)
             for request in requests:
                 request.wait()
@@ -216,8 +209,9 @@ class _Ring(torch.autograd.Function):
             early = section == "early keys"
             for target, grad in zip(targets, grads[1:], strict=True):
                 _add(target, grad, step == 0, early, False, parts)
-        grad_key, grad_value = _apart(buffers[size % 2][1], shapes)
-        return grad_query, grad_key, grad_value, None, None, None, None
+        return grad_query, *_apart(buffers[size % 2][1], shapes)
+
+    return merged, [query, rings[-1], merged, total], gradient
 
 
 def _apart(joined: Tensor, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Tensor]:
@@ -243,38 +237,26 @@ def _add(
         part.add_(made)
 
 
-class _AllToAll(torch.autograd.Function):
+@differentiable
+def _all_to_all(
+    query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, group: Any, stream: Any
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps queries, keys, values and the output of this rank's heads over all tokens."""
+    given = (form.layout.index("s"), dist.get_world_size(group), group, stream)
+    size = given[1]
+    whole = replace(form, max_q=form.max_q * size, max_k=form.max_k * size)
+    exchanged = _to_heads([query, key, value], *given)
+    out, stats, random = attention_forward(exchanged[0], exchanged[1], exchanged[2], whole)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        form: AttentionForm,
-        group: Any,
-        stream: Any,
-    ) -> Tensor:
-        size = dist.get_world_size(group)
-        dimension = form.layout.index("s")
-        exchanged = _to_heads([query, key, value], dimension, size, group, stream)
-        whole = replace(form, max_q=form.max_q * size, max_k=form.max_k * size)
-        out, stats, random = attention_forward(exchanged[0], exchanged[1], exchanged[2], whole)
-        ctx.save_for_backward(*exchanged, out, stats, random)
-        ctx.form, ctx.group, ctx.stream = whole, group, stream
-        return _to_tokens([out], dimension, size, group, stream)[0]
+    def gradient(
+        query: Tensor, key: Tensor, value: Tensor, out: Tensor, stats: Tensor, _: Any, grad: Tensor
+    ) -> tuple[Tensor, ...]:
+        (made,) = _to_heads([grad], *given)
+        grads = [torch.empty_like(each) for each in (query, key, value)]
+        attention_backward(made, query, key, value, out, stats, grads, whole)
+        return tuple(_to_tokens(grads, *given))
 
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, stats, _ = ctx.saved_tensors
-        size = dist.get_world_size(ctx.group)
-        dimension = ctx.form.layout.index("s")
-        (gradient,) = _to_heads([grad_output], dimension, size, ctx.group, ctx.stream)
-        grads = tuple(torch.empty_like(each) for each in (query, key, value))
-        attention_backward(gradient, query, key, value, out, stats, grads, ctx.form)
-        grads = tuple(_to_tokens(list(grads), dimension, size, ctx.group, ctx.stream))
-        return (*grads, None, None, None)
+    return _to_tokens([out], *given)[0], [*exchanged, out, stats, random], gradient
 
 
 def _order(tensor: Tensor, size: int) -> Tensor:

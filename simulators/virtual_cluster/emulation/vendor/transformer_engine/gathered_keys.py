@@ -7,6 +7,7 @@ gradients summed over ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,70 +20,52 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention impo
     attention_backward,
     attention_forward,
 )
+from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.collectives import (
     gather,
     start_reduce,
 )
 
 
-class GatheredKeys(torch.autograd.Function):
+@differentiable
+def gathered_keys(
+    query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, group: Any, stream: Any
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps this rank's queries, keys and values, the output, and both log-sum-exps."""
+    dimension = form.layout.index("s")
+    wholes = _gathered(key, value, dimension, group)
+    streams = [torch.cuda.current_stream(), stream]
+    stream.wait_stream(streams[0])
+    query = query.contiguous()
+    out = torch.empty_like(query)
+    stats: list[Tensor] = []
+    for half in range(2):
+        with torch.cuda.stream(streams[half]):
+            part = _half(query, dimension, half)
+            keys, values, step = _seen(wholes, form, dimension, group, half)
+            made, each, _ = attention_forward(part, keys, values, step)
+            stats.append(each)
+            _half_view(out, dimension, half).copy_(made)
+    streams[0].wait_stream(stream)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        form: AttentionForm,
-        group: Any,
-        stream: Any,
-    ) -> Tensor:
-        dimension = form.layout.index("s")
-        wholes = _gathered(key, value, dimension, group)
-        streams = [torch.cuda.current_stream(), stream]
-        stream.wait_stream(streams[0])
-        query = query.contiguous()
-        out = torch.empty_like(query)
-        stats: list[Tensor] = []
-        for half in range(2):
-            with torch.cuda.stream(streams[half]):
-                part = _half(query, dimension, half)
-                keys, values, step = _seen(wholes, form, dimension, group, half)
-                made, each, _ = attention_forward(part, keys, values, step)
-                stats.append(each)
-                _half_view(out, dimension, half).copy_(made)
-        streams[0].wait_stream(stream)
-        ctx.save_for_backward(query, key, value, out, *stats)
-        ctx.form, ctx.group, ctx.stream = form, group, stream
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, *stats = ctx.saved_tensors
-        form, group = ctx.form, ctx.group
-        dimension = form.layout.index("s")
+    def gradient(query: Tensor, key: Tensor, value: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        out, *stats, grad_output = given
         grad_output = grad_output.contiguous()
         wholes = _gathered(key, value, dimension, group)
         grad_query = torch.empty_like(query)
         grads = [torch.zeros_like(whole) for whole in wholes]
-        streams = [torch.cuda.current_stream(), ctx.stream]
-        ctx.stream.wait_stream(streams[0])
+        streams = [torch.cuda.current_stream(), stream]
+        stream.wait_stream(streams[0])
         added = torch.cuda.Event()
         for half in range(2):
             with torch.cuda.stream(streams[half]):
-                part = _half(query, dimension, half)
+                part, out_part, grad_part = (
+                    _half(each, dimension, half) for each in (query, out, grad_output)
+                )
                 keys, values, step = _seen(wholes, form, dimension, group, half)
-                made = (torch.empty_like(part), torch.empty_like(keys), torch.empty_like(values))
+                made = [torch.empty_like(each) for each in (part, keys, values)]
                 attention_backward(
-                    _half(grad_output, dimension, half),
-                    part,
-                    keys,
-                    values,
-                    _half(out, dimension, half),
-                    stats[half],
-                    made,
-                    step,
+                    grad_part, part, keys, values, out_part, stats[half], made, step
                 )
                 _half_view(grad_query, dimension, half).copy_(made[0])
                 if half:
@@ -92,9 +75,10 @@ class GatheredKeys(torch.autograd.Function):
                     grad[: tokens.shape[0]].add_(tokens)
                 if not half:
                     streams[half].record_event(added)
-        streams[0].wait_stream(ctx.stream)
-        summed = [_own_sum(grad, dimension, group) for grad in grads]
-        return grad_query, *summed, None, None, None
+        streams[0].wait_stream(stream)
+        return grad_query, *(_own_sum(grad, dimension, group) for grad in grads)
+
+    return out, [query, key, value, out, *stats], gradient
 
 
 def _half_view(tensor: Tensor, dimension: int, half: int) -> Tensor:
