@@ -1,44 +1,206 @@
-"""Count the parameters of released models as Transformers builds them, on ``meta``.
+"""Hold what is read from a ``config.json`` to what Transformers builds, on ``meta``.
 
-``python benchmarks/transformers_parameters.py tests/conf/configurations.json`` writes beside each
-configuration how many parameters its causal language model has. Needs ``transformers`` (5 or
-newer) and no network: configurations are those of the file.
+``python -m benchmarks.transformers_parameters released`` writes beside each configuration of the
+tests how many parameters its model has; ``defaults`` writes what Transformers takes for fields
+that a file leaves out; ``types`` counts the default configuration of every ``model_type`` that has
+a causal or an image-text model, with us and with Transformers, and ``fields`` one change of every
+number, switch and list of those that are read. Needs ``transformers`` (5 or newer) and no network.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
+import re
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as WITH_IMAGES,
+)
 
+from trainscout.commands.listing import parameters
+from trainscout.conf import config_json
+from trainscout.conf.families import FAMILIES
+from trainscout.conf.vision_config import TOWERS
+from trainscout.conf.vision_config import WITH_IMAGES as READ_WITH_IMAGES
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.model import Model
+
+RELEASED = Path("tests/conf/configurations.json")
+TYPES = Path("tests/conf/types.json")
+CONF = Path(config_json.__file__).parent
+DEFAULTS = CONF / "transformers_defaults.json"
 # Published configurations name code of their own for what Transformers has under another name.
 _SAME = {"kimi_k2": "deepseek_v3"}
+# Types whose default configuration Transformers cannot build: what a published one says.
+_NEEDED: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+}
+# What changes no weight: tokens, rates, scales.
+_WEIGHTLESS = re.compile(
+    "^_|model_type|token|_range|dropout|pdrop|eps|theta|scal|return_|output_|coef|chunk|router_"
+    "|use_cache|is_encoder|dtype|alpha|beta|prob|multiplier|cap|label|problem|rope_param"
+)
 
 
-def count(given: dict[str, object]) -> int:
+def count(given: dict[str, Any]) -> int:
     """Parameters of the model that a configuration describes, tied ones once."""
     fields = dict(given)
     kind = str(fields.pop("model_type"))
     config = AutoConfig.for_model(_SAME.get(kind, kind), **fields)
-    build = AutoModelForImageTextToText if "vision_config" in given else AutoModelForCausalLM
+    is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in given)
+    build = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     with torch.device("meta"):
         model = build.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def main(path: Path) -> None:
-    table = json.loads(path.read_text())
+def released() -> None:
+    """Write the counts of the configurations that tests hold."""
+    table = json.loads(RELEASED.read_text())
     for name, row in table.items():
         row["parameters"] = count(row["config"])
         print(f"{name:60} {row['parameters']:>18,}")
     lines = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    RELEASED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(table)} models, transformers {transformers.__version__}")
 
 
+def defaults() -> None:
+    """Write what Transformers takes for left-out fields that the reader looks at."""
+    read = "".join(
+        (CONF / f"{name}.py").read_text()
+        for name in ("config_json", "families", "layer_lists", "vision_config")
+    )
+    lines = []
+    for kind in sorted({*FAMILIES, *TOWERS, *READ_WITH_IMAGES}):
+        of_class = CONFIG_MAPPING[_SAME.get(kind, kind)]
+        known = {}
+        for field in dataclasses.fields(of_class):
+            factory = field.default_factory
+            value = field.default if factory is dataclasses.MISSING else factory()
+            names = {
+                field.name,
+                field.name.removeprefix("linear_"),
+                field.name.removeprefix("mamba_"),
+            }
+            sizes = value if isinstance(value, (list, tuple)) else [value]
+            if any(f'"{name}"' in read for name in names) and all(
+                isinstance(size, (int, float)) for size in sizes
+            ):
+                known[field.name] = value
+        lines.append(f" {json.dumps(kind)}: {json.dumps(known)}")
+    DEFAULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(f"{len(lines)} types, transformers {transformers.__version__}")
+
+
+def compare(given: dict[str, Any]) -> tuple[str, str]:
+    """``equal``, ``refused``, ``wrong`` or ``not built`` (by Transformers), and its detail."""
+    try:
+        theirs = count(given)
+    except Exception as error:  # Transformers refuses in many ways
+        return "not built", f"{type(error).__name__}: {str(error)[:80]}"
+    try:
+        model = typed_value(Model, "model", config_json.model_fields(given, "read"))
+        model.check()
+    except InputError as error:
+        return "refused", error.field
+    ours = parameters(replace(model, vocab_multiple=1))
+    off = ours / theirs - 1
+    return ("equal" if abs(off) <= 1e-4 else "wrong"), f"{ours:,} of {theirs:,} ({off:+.3%})"
+
+
+def written(kind: str, **fields: Any) -> dict[str, Any]:
+    """The configuration of a type as Transformers writes it."""
+    config = AutoConfig.for_model(kind, **_NEEDED.get(kind, {}) | fields)
+    text = config.to_json_string(use_diff=False)
+    given: dict[str, Any] = json.loads(text, object_hook=_infinity) | {"model_type": kind}
+    return given
+
+
+def _infinity(value: dict[str, Any]) -> Any:
+    return float("inf") if set(value) == {"__float__"} else value
+
+
+def types() -> None:
+    """Write how many parameters every type has by default, and print what we make of it."""
+    found: Counter[str] = Counter()
+    table = {}
+    for kind in sorted({*CAUSAL, *WITH_IMAGES}):
+        parts: dict[str, Any] = {"text_config": {}, "vision_config": {}}
+        given = {"model_type": kind} | _NEEDED.get(kind, {})
+        given |= parts if kind in READ_WITH_IMAGES else {}
+        result, detail = compare(given)
+        if result == "refused":  # lists of layers are in what Transformers writes
+            with contextlib.suppress(Exception):
+                result, detail = compare(written(kind))
+        found[result] += 1
+        print(f"{kind:30} {result:10} {detail}", flush=True)
+        if result != "not built":
+            table[kind] = {"config": given, "parameters": count(given)}
+    lines = (f" {json.dumps(kind)}: {json.dumps(row)}" for kind, row in table.items())
+    TYPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    print(dict(found), f"transformers {transformers.__version__}")
+
+
+def _changes(given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The configuration with one field changed or left out."""
+    for name, value in given.items():
+        if _WEIGHTLESS.search(name) and not name.startswith("tie_"):
+            continue
+        rest = {key: each for key, each in given.items() if key != name}
+        if name in ("vision_config", "text_config"):
+            for inner, changed in _changes(value):
+                yield f"{name}.{inner}", rest | {name: changed}
+            continue
+        if isinstance(value, bool):
+            yield name, rest | {name: not value}
+        elif isinstance(value, int):
+            yield name, rest | {name: value * 2 if value > 1 else value + 1}
+        elif isinstance(value, list) and value and isinstance(value[0], str):
+            yield name, rest | {name: value[::-1]}
+        elif value is None:
+            yield name, rest | {name: 64}
+        yield f"without {name}", rest
+
+
+def fields() -> None:
+    """Print which changes of one field make a count wrong, and how many of each result."""
+    found: Counter[str] = Counter()
+    for kind in sorted({*FAMILIES, *READ_WITH_IMAGES} & {*CAUSAL, *WITH_IMAGES}):
+        few = {"text_config": {"num_hidden_layers": 8}} if kind in READ_WITH_IMAGES else {}
+        for changed, given in _changes(written(kind, **few or {"num_hidden_layers": 8})):
+            result, detail = compare(given)
+            found[result] += 1
+            if result == "wrong":
+                print(f"{kind:24} {changed:40} {detail}", flush=True)
+    print(dict(found), f"transformers {transformers.__version__}")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError):
+        {each.__name__: each for each in (released, defaults, types, fields)}[sys.argv[1]]()

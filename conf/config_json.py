@@ -1,22 +1,24 @@
 """A Hugging Face ``config.json`` as a declared model.
 
 What a ``model_type`` fixes beside its fields (norms of queries and keys, biases, sinks, gates) is
-in ``FAMILIES``; the layers come from ``layer_types`` and ``mlp_layer_types`` (Transformers 5) or
-from the older fields that said the same. What cannot be said as a model is refused by its field.
+in ``families``, with what Transformers takes for fields that are left out; the layers come from
+``layer_types`` and ``mlp_layer_types`` (Transformers 5) or from the older fields that said the
+same. What cannot be said as a model is refused by its field.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainscout.conf.families import FAMILIES, Family, transformers_defaults
 from trainscout.conf.layer_lists import layer_kinds
-from trainscout.conf.vision_config import tower_fields
+from trainscout.conf.vision_config import TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
+    DENSE,
     MOE,
     Layer,
     Mixer,
@@ -33,129 +35,6 @@ MOST_BYTES = 2**20
 _USUAL_LENGTH = 8192
 
 
-@dataclass(frozen=True)
-class Family:
-    """What a ``model_type`` says beside its fields, and where fields are left out."""
-
-    qkv_bias: bool | str = False
-    """Queries, keys and values have biases, or the field that says so."""
-    linear_bias: bool | str = False
-    """All linear layers have, or the field that says so."""
-    qk_norm: str | None = None
-    """``head`` or ``whole``, where queries and keys are normalised."""
-    qk_norm_field: str | None = None
-    """The field without which they are not."""
-    post_norms: bool = False
-    """Four norms a layer."""
-    gated_mlp: bool = True
-    """Two input projections."""
-    layernorm: bool = False
-    """Norms have a shift."""
-    position: str = "rope"
-    """How positions enter."""
-    tied: bool = False
-    """The output projection is the embedding where ``tie_word_embeddings`` is left out."""
-    expert_width: str = "moe_intermediate_size"
-    """The field that says an expert's width."""
-    dense_width: str = "intermediate_size"
-    """The field that says a dense MLP's width."""
-    defaults: tuple[tuple[str, int], ...] = ()
-    """What Transformers takes where sizes are left out, as in published files."""
-    refused: tuple[str, ...] = ()
-    """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
-
-
-_LLAMA = Family(qkv_bias="attention_bias", linear_bias="mlp_bias")
-_LATENT = Family(qkv_bias="attention_bias", refused=("mlp_bias",))
-_GEMMA = Family(qkv_bias="attention_bias", post_norms=True, tied=True)
-_QWEN3 = Family(qkv_bias="attention_bias", qk_norm="head")
-_OLMO = Family(qkv_bias="attention_bias", qk_norm="whole")
-
-FAMILIES: dict[str, Family] = {
-    "deepseek_v2": _LATENT,
-    "deepseek_v3": _LATENT,
-    "deepseek_v32": _LATENT,
-    "falcon_h1": Family(
-        qkv_bias="attention_bias",
-        linear_bias="mlp_bias",
-        refused=("projectors_bias", "mamba_proj_bias"),
-    ),
-    "gemma2": _GEMMA,
-    "gemma3_text": Family(
-        qkv_bias="attention_bias",
-        qk_norm="head",
-        post_norms=True,
-        tied=True,
-        defaults=(
-            ("vocab_size", 262208),
-            ("num_attention_heads", 8),
-            ("num_key_value_heads", 4),
-            ("head_dim", 256),
-        ),
-    ),
-    "glm4_moe": Family(qkv_bias="attention_bias", qk_norm="head", qk_norm_field="use_qk_norm"),
-    "glm_moe_dsa": _LATENT,
-    "gpt2": Family(
-        qkv_bias=True,
-        linear_bias=True,
-        gated_mlp=False,
-        layernorm=True,
-        position="learned",
-        tied=True,
-        refused=("add_cross_attention",),
-    ),
-    "gpt_oss": Family(
-        qkv_bias="attention_bias", linear_bias="attention_bias", expert_width="intermediate_size"
-    ),
-    "granite": _LLAMA,
-    "granitemoehybrid": Family(
-        qkv_bias="attention_bias",
-        expert_width="intermediate_size",
-        dense_width="shared_intermediate_size",
-        refused=("mamba_proj_bias",),
-    ),
-    "kimi_k2": _LATENT,
-    "kimi_linear": _LATENT,
-    "llama": _LLAMA,
-    "llama4_text": Family(
-        qkv_bias="attention_bias",
-        expert_width="intermediate_size",
-        dense_width="intermediate_size_mlp",
-    ),
-    "minimax_m2": Family(
-        qk_norm="whole", expert_width="intermediate_size", refused=("shared_intermediate_size",)
-    ),
-    "ministral3": Family(),
-    "mistral": Family(),
-    "mistral4": _LATENT,
-    "mixtral": Family(expert_width="intermediate_size"),
-    "nemotron_h": Family(
-        position="none",
-        qkv_bias="attention_bias",
-        linear_bias="mlp_bias",
-        gated_mlp=False,
-        refused=("use_bias", "mamba_proj_bias", "moe_latent_size", "num_nextn_predict_layers"),
-    ),
-    "olmo2": _OLMO,
-    "olmo3": _OLMO,
-    "phi3": Family(),
-    "qwen2": Family(qkv_bias=True),
-    "qwen2_moe": Family(qkv_bias=True),
-    "qwen3": _QWEN3,
-    "qwen3_moe": _QWEN3,
-    "qwen3_next": _QWEN3,
-    "qwen3_vl_text": _QWEN3,
-    "qwen3_vl_moe_text": Family(qkv_bias="attention_bias", qk_norm="head"),
-    "smollm3": Family(qkv_bias="attention_bias", linear_bias="mlp_bias", tied=True),
-}
-# Of text and images: the language model of one of these is in ``text_config``, its tower in
-# ``vision_config``.
-WITH_IMAGES = {
-    "gemma3": "gemma3_text",
-    "mistral3": "mistral",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-}
 _TEXT, _VISION = "text_config", "vision_config"
 _OLDER = {
     "n_embd": "hidden_size",
@@ -164,6 +43,10 @@ _OLDER = {
     "n_inner": "intermediate_size",
     "n_positions": "max_position_embeddings",
     "model_max_length": "max_position_embeddings",
+    "moe_k": "num_experts_per_tok",
+    "moe_num_experts": "num_experts",
+    "moe_num_shared_experts": "n_shared_experts",
+    "moe_topk": "num_experts_per_tok",
     "num_local_experts": "num_experts",
     "n_routed_experts": "num_experts",
     "num_experts_per_token": "num_experts_per_tok",
@@ -177,10 +60,9 @@ class Config:
     ``text(name)``, ``whole(name)`` and so on refuse a missing or mistyped field by its name.
     """
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
-        self.fields = {_OLDER.get(name, name): value for name, value in fields.items()} | {
-            name: value for name, value in fields.items() if name not in _OLDER
-        }
+    def __init__(self, fields: Mapping[str, Any], kind: object = None) -> None:
+        """``kind``: the ``model_type`` whose defaults stand for fields that are left out."""
+        self.fields = _newer(transformers_defaults().get(str(kind), {})) | _newer(fields)
 
     def has(self, name: str) -> bool:
         """Whether a field says something: not left out, null, 0, false or empty."""
@@ -216,6 +98,12 @@ class Config:
         return value
 
 
+def _newer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The same fields by their newer names."""
+    renamed = {_OLDER.get(name, name): value for name, value in fields.items()}
+    return renamed | {name: value for name, value in fields.items() if name not in _OLDER}
+
+
 def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a declared model that a configuration says.
 
@@ -244,28 +132,33 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     if kind not in FAMILIES:
         raise InputError(f"{FILE}: model_type", kind, "is no model that is read", FAMILIES)
     family = FAMILIES[kind]
-    config = Config(dict(family.defaults) | dict(given))
+    config = Config(given, kind)
     for field in family.refused:
         if config.has(field):
             value = config.fields[field]
             raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", "left out")
     hidden = config.whole("hidden_size")
-    mixers, layers = layer_kinds(config, kind)
-    experts = _experts(config, family) if any(each.mlp == MOE for each in layers) else None
+    mixers, layers = layer_kinds(config, kind, family)
+    mlps = {each.mlp for each in layers}
+    experts = _experts(config, family) if MOE in mlps else None
     latent = _latent(config) if config.has("kv_lora_rank") else None
     heads = config.whole("num_attention_heads", 1)
-    bias = {each: _flag(config, getattr(family, each)) for each in ("qkv_bias", "linear_bias")}
+    flags = {
+        each: _flag(config, getattr(family, each))
+        for each in ("qkv_bias", "linear_bias", "post_norms")
+    }
     norm = family.qk_norm
     if family.qk_norm_field is not None and not config.has(family.qk_norm_field):
         norm = None
     length = config.whole("max_position_embeddings", _USUAL_LENGTH)
     fields = {
         "name": name,
-        "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens",
+        "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens"
+        f"{family.aside}",
         "num_layers": len(layers),
         "hidden_size": hidden,
         "num_heads": heads,
-        "ffn_hidden_size": _dense_width(config, family, hidden),
+        "ffn_hidden_size": _dense_width(config, family, hidden, DENSE in mlps),
         "vocab_size": config.whole("vocab_size"),
         "sequence_length": length if family.position == "learned" else min(length, _USUAL_LENGTH),
         "gated_mlp": family.gated_mlp,
@@ -273,17 +166,19 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "position": _position(config, family),
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),
-        **bias,
+        **flags,
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
-        "post_norms": family.post_norms,
-        "dropout": family.layernorm and config.fields.get("resid_pdrop") != 0,
-        "tied_embeddings": bool(config.fields.get("tie_word_embeddings", family.tied)),
+        "dropout": config.has("resid_pdrop"),
+        "tied_embeddings": config.has("tie_word_embeddings"),
         "moe": experts,
         "mla": latent,
     }
     if latent is None:
-        groups, width = config.whole("num_key_value_heads", heads), config.whole("head_dim", 0)
+        groups = config.whole("num_key_value_heads", heads)
+        if "multi_query" in config.fields:
+            groups = 1 if config.has("multi_query") else heads
+        width = config.whole("head_dim", 0)
         fields["num_query_groups"] = None if groups == heads else groups
         fields["head_dim"] = None if width * heads in (0, hidden) else width
     return fields | _declared_layers(layers, mixers, experts)
@@ -291,12 +186,16 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     """A model of text with the tower in front of it."""
-    own = {key: given[key] for key in ("tie_word_embeddings",) if key in given}
-    fields = model_fields({"model_type": WITH_IMAGES[kind]} | dict(given[_TEXT]) | own, name)
     vision = given.get(_VISION)
     if not isinstance(vision, Mapping):
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
-    tower = Tower(**tower_fields(kind, Config(vision), given, fields["hidden_size"]))
+    whole, usual = Config(given, kind), WITH_IMAGES[kind][0]
+    ties = "tie_word_embeddings"
+    own = {ties: whole.fields.get(ties)}
+    fields = model_fields({"model_type": usual} | dict(given[_TEXT]) | own, name)
+    sight = tower_kind(kind, vision)
+    read = tower_fields(kind, TOWERS[sight], Config(vision, sight), whole, fields["hidden_size"])
+    tower = Tower(**read)
     source = f"{fields['source']}; one image of {tower.patches:,} patches a sequence assumed"
     return fields | {"source": source, "towers": (tower,)}
 
@@ -331,25 +230,26 @@ def _flag(config: Config, said: bool | str) -> bool:
     return config.has(said) if isinstance(said, str) else said
 
 
-def _dense_width(config: Config, family: Family, hidden: int) -> int:
-    if family.layernorm:
-        return config.whole("intermediate_size", 4 * hidden)
-    return config.whole(family.dense_width)
+def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
+    usual = 4 * hidden if family.position == "learned" or not is_needed else None
+    return config.whole(family.dense_width, usual)
 
 
 def _experts(config: Config, family: Family) -> dict[str, Any]:
-    width = config.whole(family.expert_width)
-    shared = config.fields.get("moe_shared_expert_intermediate_size")
-    for field in ("shared_expert_intermediate_size", "shared_intermediate_size"):
-        shared = shared or config.fields.get(field)
-    number = config.whole("n_shared_experts", 0)
-    if shared is None and config.fields["model_type"] == "llama4_text":
-        shared = width
+    width, number = config.whole(family.expert_width), config.whole("n_shared_experts", 0)
+    names = ("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size")
+    of_family = () if family.shared_width is None else (family.shared_width,)
+    shared = [
+        config.whole(name)
+        for name in (*names, "shared_intermediate_size", *of_family)
+        if config.has(name)
+    ]
     return {
         "num_experts": config.whole("num_experts"),
         "top_k": config.whole("num_experts_per_tok"),
         "ffn_hidden_size": width,
-        "shared_ffn_hidden_size": shared * max(1, number) if shared else number * width,
+        "shared_ffn_hidden_size": shared[0] if shared else number * width,
+        "latent_size": config.whole("moe_latent_size") if config.has("moe_latent_size") else None,
     }
 
 

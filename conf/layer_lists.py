@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.question.layers import (
 
 if TYPE_CHECKING:
     from trainscout.conf.config_json import Config
+    from trainscout.conf.families import Family
 
 FILE = "config.json"
 # Names of layers in Transformers, older ones among them, by what they are here.
@@ -35,17 +36,15 @@ _MIXERS = {
     "mamba": "linear",
     "mamba2": "linear",
 }
+# How often a layer attends to everything: a number, or letters of that many layers.
+_PERIODS = ("sliding_window_pattern", "global_attn_every_n_layers")
+# The first layer with experts, by whichever of these is said.
+_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # Nemotron-H's letters; a layer is a mixer or an MLP.
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
-# Models whose layers have experts but where a field says otherwise.
-_SPARSE = (
-    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
-    *("kimi_k2", "kimi_linear", "llama4_text", "minimax_m2", "mistral4", "mixtral"),
-    *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text"),
-)
 
 
-def layer_kinds(config: Config, kind: str) -> tuple[dict[str, Mixer], list[Layer]]:
+def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mixer], list[Layer]]:
     """The kinds of a configuration beside plain attention, by name, and its layers.
 
     Raises:
@@ -57,8 +56,8 @@ def layer_kinds(config: Config, kind: str) -> tuple[dict[str, Mixer], list[Layer
         mlps = [{"mlp": DENSE, "moe": MOE}.get(word, NONE) for word in words]
     else:
         number = config.whole("num_hidden_layers")
-        mixers, mlps = _mixers(config, kind, number), _mlps(config, kind, number)
-    special = _special(config, kind)
+        mixers, mlps = _mixers(config, kind, family, number), _mlps(config, kind, family, number)
+    special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
     layers = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
@@ -73,38 +72,45 @@ def layer_kinds(config: Config, kind: str) -> tuple[dict[str, Mixer], list[Layer
     return found, layers
 
 
-def _special(config: Config, kind: str) -> dict[str, Mixer]:
+def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
     """Every kind that the configuration has sizes of; ``full`` where it is not plain attention."""
-    sinks, gated = kind == "gpt_oss", kind == "qwen3_next"
+    sinks, gated = family.sinks, family.gated
     found = {}
     if sinks or gated:
         found["full"] = Mixer(attention=AttentionMixer(sinks=sinks, gated=gated))
     if config.has("sliding_window"):
         window = config.whole("sliding_window")
-        found["window"] = Mixer(attention=AttentionMixer(window=window, sinks=sinks))
+        found["window"] = Mixer(attention=AttentionMixer(window=window, sinks=sinks, gated=gated))
     if config.has("attention_chunk_size"):
         chunk = config.whole("attention_chunk_size")
         found["chunk"] = Mixer(attention=AttentionMixer(chunk=chunk))
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
         found["index"] = Mixer(attention=AttentionMixer(index=index))
-    if kind == "qwen3_next":
+    if family.recurrent == "delta":
         found["linear"] = Mixer(delta=_delta(config))
-    if kind == "kimi_linear":
+    if family.recurrent == "kda":
         found["linear"] = Mixer(delta=_kimi_delta(config))
-    if kind == "nemotron_h":
-        names = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-        found["linear"] = Mixer(mamba2=_mamba(config, (*names, "chunk_size"), norm=True))
-    if kind in ("granitemoehybrid", "falcon_h1"):
-        named = (f"mamba_{each}" for each in _MAMBA)
-        norm = kind == "granitemoehybrid" or config.has("mamba_rms_norm")
-        ssm = _mamba(config, named, norm=norm)
+    if family.recurrent in _MAMBA:
+        norm = kind != "falcon_h1" or config.has("mamba_rms_norm")
+        ssm = _mamba(config, _MAMBA[str(family.recurrent)], norm=norm)
         beside = AttentionMixer() if kind == "falcon_h1" else None
         found["full" if beside else "linear"] = Mixer(attention=beside, mamba2=ssm)
     return found
 
 
-_MAMBA = ("n_heads", "d_head", "d_state", "n_groups", "d_conv", "chunk_size")
+# Names of Mamba-2's sizes: heads, their width, state, groups, taps of the convolution, chunk.
+_MAMBA = {
+    "mamba2": ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "chunk_size"),
+    "mamba2_half": (
+        *("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups"),
+        *("conv_kernel", "chunk_size"),
+    ),
+    "mamba2_prefixed": tuple(
+        f"mamba_{each}"
+        for each in ("n_heads", "d_head", "d_state", "n_groups", "d_conv", "chunk_size")
+    ),
+}
 
 
 def _mamba(config: Config, names: Iterable[str], *, norm: bool) -> Mamba2:
@@ -153,7 +159,7 @@ def _single_layers(config: Config) -> list[str]:
     return list(words)
 
 
-def _mixers(config: Config, kind: str, number: int) -> list[str]:
+def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]:
     """What mixes tokens in each layer, as in ``_MIXERS``."""
     words = config.names("layer_types", number)
     if words is not None:
@@ -161,7 +167,14 @@ def _mixers(config: Config, kind: str, number: int) -> list[str]:
             if word not in _MIXERS:
                 raise InputError(f"{FILE}: layer_types", word, "is no known layer", _MIXERS)
         return [_MIXERS[word] for word in words]
-    if kind == "qwen3_next":
+    if kind == "mamba2":
+        return ["linear"] * number
+    if kind == "granitemoehybrid":
+        raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
+    if kind == "bamba":
+        attends = config.fields.get("attn_layer_indices") or ()
+        return ["full" if at in attends else "linear" for at in range(number)]
+    if family.recurrent == "delta":
         period = config.whole("full_attention_interval", 4)
         return ["linear" if (at + 1) % period else "full" for at in range(number)]
     if kind == "kimi_linear":
@@ -170,9 +183,10 @@ def _mixers(config: Config, kind: str, number: int) -> list[str]:
         if not isinstance(whole, list):
             raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
         return ["full" if at + 1 in whole else "linear" for at in range(number)]
-    if kind in ("gemma2", "gemma3_text"):
-        usual = 2 if kind == "gemma2" else 6
-        period = config.whole("sliding_window_pattern", usual)
+    if family.period and config.has("sliding_window"):
+        name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
+        said = config.fields.get(name)
+        period = len(said) if isinstance(said, str) else config.whole(name, family.period)
         return ["window" if (at + 1) % period else "full" for at in range(number)]
     if kind == "llama4_text" and config.has("attention_chunk_size"):
         rotated: Any = config.fields.get("no_rope_layers") or [
@@ -181,24 +195,22 @@ def _mixers(config: Config, kind: str, number: int) -> list[str]:
         return ["chunk" if each else "full" for each in rotated[:number]]
     if config.has("index_topk"):
         return ["index"] * number
-    return _windows(config, kind, number)
+    return _windows(config, family, number)
 
 
-def _windows(config: Config, kind: str, number: int) -> list[str]:
+def _windows(config: Config, family: Family, number: int) -> list[str]:
     """Layers of models that say one window for all, or from which layer on."""
     if not config.has("sliding_window") or config.fields.get("use_sliding_window") is False:
         return ["full"] * number
-    if kind.startswith("qwen"):
-        whole = (
-            config.whole("max_window_layers", 28) if config.has("use_sliding_window") else number
-        )
+    if config.has("max_window_layers"):
+        whole = config.whole("max_window_layers") if config.has("use_sliding_window") else number
         return ["full" if at < whole else "window" for at in range(number)]
-    if kind in ("mistral", "mixtral", "phi3", "ministral3"):
+    if family.windowed:
         return ["window"] * number
     raise InputError(f"{FILE}: layer_types", None, "is missing beside sliding_window")
 
 
-def _mlps(config: Config, kind: str, number: int) -> list[str]:
+def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     words = config.names("mlp_layer_types", number)
     if words is not None:
         known = {"dense": DENSE, "sparse": MOE}
@@ -208,16 +220,21 @@ def _mlps(config: Config, kind: str, number: int) -> list[str]:
         return [known[word] for word in words]
     if kind == "granitemoehybrid":
         return [MOE if config.has("num_experts") else DENSE] * number
-    if kind not in _SPARSE:
-        return [DENSE] * number
+    if not family.sparse:
+        return [NONE if kind == "mamba2" else DENSE] * number
     listed = config.fields.get("moe_layers")
     if isinstance(listed, list):
         return [MOE if at in listed else DENSE for at in range(number)]
     period = config.whole("decoder_sparse_step", 1)
     period = config.whole("interleave_moe_layer_step", period)
     period = config.whole("moe_layer_freq", period)
-    first, dense = config.whole("first_k_dense_replace", 0), config.fields.get("mlp_only_layers")
+    period = config.whole("moe_layer_interval", period)
+    dense = config.fields.get("mlp_only_layers") or ()
+    said = [config.whole(name) for name in _FIRST if name in config.fields]
+    first = max(said, default=0 if dense else family.first_dense)
+    end = config.whole("moe_layer_end_index", -1)
+    experts = range(first, number if end == -1 else end + 1)
     return [
-        DENSE if at < first or (at + 1) % max(1, period) or at in (dense or ()) else MOE
+        DENSE if at not in experts or (at + 1) % max(1, period) or at in dense else MOE
         for at in range(number)
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -11,17 +13,78 @@ if TYPE_CHECKING:
     from trainscout.conf.config_json import Config
 
 FILE = "config.json"
-# Qwen3-VL takes images of any size: of 512 x 512 pixels there are so many patches.
+# Towers without learned positions take images of any size: of 448 to 512 pixels a side there are
+# about so many patches.
 _USUAL_PATCHES = 1024
 
 
+@dataclass(frozen=True)
+class Sight:
+    """What a tower's ``model_type`` says beside its fields."""
+
+    gated_mlp: bool = False
+    linear_bias: bool = True
+    normalization: str = "layernorm"
+    positions: bool = True
+    """They are learned, not rotary."""
+    any_size: bool = False
+    """Images of any size: of usual ones there are ``_USUAL_PATCHES``."""
+    refused: tuple[str, ...] = ()
+    """Fields that must be false."""
+
+
+_QWEN = Sight(any_size=True)
+TOWERS: dict[str, Sight] = {
+    "clip_vision_model": Sight(),
+    "idefics3_vision": Sight(),
+    "internvl_vision": Sight(refused=("use_mask_token",)),
+    "kimi_k25_vision": Sight(any_size=True),
+    "pixtral": Sight(gated_mlp=True, linear_bias=False, normalization="rmsnorm", positions=False),
+    "qwen2_vl_vision": Sight(positions=False, any_size=True),
+    "qwen2_5_vl_vision": Sight(
+        gated_mlp=True, normalization="rmsnorm", positions=False, any_size=True
+    ),
+    "qwen3_vl_vision": _QWEN,
+    "qwen3_vl_moe_vision": _QWEN,
+    "qwen3_5_vision": _QWEN,
+    "qwen3_5_moe_vision": _QWEN,
+    "siglip_vision_model": Sight(refused=("vision_use_head",)),
+    "smolvlm_vision": Sight(),
+}
+# Of text and images: the language model where ``text_config`` says none, and the tower.
+WITH_IMAGES = {
+    "gemma3": ("gemma3_text", "siglip_vision_model"),
+    "idefics3": ("llama", "idefics3_vision"),
+    "internvl": ("qwen2", "internvl_vision"),
+    "kimi_k25": ("deepseek_v3", "kimi_k25_vision"),
+    "llava": ("llama", "clip_vision_model"),
+    "llava_next": ("llama", "clip_vision_model"),
+    "llava_onevision": ("qwen2", "siglip_vision_model"),
+    "mistral3": ("mistral", "pixtral"),
+    "paligemma": ("gemma", "siglip_vision_model"),
+    "qwen2_vl": ("qwen2_vl_text", "qwen2_vl_vision"),
+    "qwen2_5_vl": ("qwen2_5_vl_text", "qwen2_5_vl_vision"),
+    "qwen3_5": ("qwen3_5_text", "qwen3_5_vision"),
+    "qwen3_5_moe": ("qwen3_5_moe_text", "qwen3_5_moe_vision"),
+    "qwen3_vl": ("qwen3_vl_text", "qwen3_vl_vision"),
+    "qwen3_vl_moe": ("qwen3_vl_moe_text", "qwen3_vl_moe_vision"),
+    "smolvlm": ("llama", "smolvlm_vision"),
+}
+_HEADS, _LAYERS, _CHANNELS = (
+    ("num_attention_heads", "num_heads"),
+    ("num_hidden_layers", "depth"),
+    ("num_channels", "in_channels"),
+)
+
+
 def tower_fields(
-    kind: str, vision: Config, given: Mapping[str, Any], width: int
+    kind: str, sight: Sight, vision: Config, given: Config, width: int
 ) -> dict[str, Any]:
     """The tower that ``vision_config`` says, one image a sequence.
 
     Args:
         kind: the ``model_type`` of the whole.
+        sight: of the tower.
         vision: its ``vision_config``.
         given: the whole.
         width: of the language model.
@@ -29,48 +92,98 @@ def tower_fields(
     Raises:
         InputError: naming the field, for what cannot be expressed.
     """
-    hidden = vision.whole("hidden_size")
-    fields = {
+    for field in sight.refused:
+        if vision.has(field):
+            raise InputError(f"{FILE}: {field}", True, f"is not read for {kind}", "false")
+    hidden = vision.whole("embed_dim" if kind == "qwen2_vl" else "hidden_size")
+    patch = _side(vision, "patch_size")
+    patches = _USUAL_PATCHES if sight.any_size else (_side(vision, "image_size") // patch) ** 2
+    values = _either(vision, _CHANNELS, 3) * patch**2
+    merged, projector = _projector(kind, vision, given, hidden, width, patches)
+    listed = vision.fields.get("deepstack_visual_indexes")
+    return {
         "name": "vision",
+        "num_layers": _either(vision, _LAYERS),
         "hidden_size": hidden,
-        "ffn_hidden_size": vision.whole("intermediate_size"),
-    }
-    if kind in ("qwen3_vl", "qwen3_vl_moe"):
-        merged = vision.whole("spatial_merge_size", 2) ** 2
-        listed = vision.fields.get("deepstack_visual_indexes")
-        values = vision.whole("in_channels", 3) * vision.whole("patch_size") ** 2
-        return fields | {
-            "num_layers": vision.whole("depth"),
-            "num_heads": vision.whole("num_heads"),
-            "patch_size": values * vision.whole("temporal_patch_size", 2),
-            "patches": _USUAL_PATCHES,
-            "positions": vision.whole("num_position_embeddings"),
-            "merged": merged,
-            "projector": (merged * hidden, merged * hidden, vision.whole("out_hidden_size")),
-            "projectors": 1 + len(listed if isinstance(listed, list) else ()),
-        }
-    patch = vision.whole("patch_size")
-    side = vision.whole("image_size") // patch
-    fields |= {
-        "num_layers": vision.whole("num_hidden_layers"),
-        "num_heads": vision.whole("num_attention_heads"),
-        "patch_size": vision.whole("num_channels", 3) * patch**2,
-        "patches": side**2,
-    }
-    if kind == "gemma3":
-        if vision.fields.get("vision_use_head", False):
-            raise InputError(f"{FILE}: vision_use_head", True, "is not read for gemma3", "false")
-        tokens = given.get("mm_tokens_per_image", 256)
-        return fields | {
-            "positions": side**2,
-            "merged": max(1, side**2 // tokens),
-            "projector": (hidden, width),
-        }
-    merged = given.get("spatial_merge_size", 2) ** 2
-    return fields | {
-        "gated_mlp": True,
-        "linear_bias": False,
-        "normalization": "rmsnorm",
+        "num_heads": _either(vision, _HEADS),
+        "ffn_hidden_size": vision.whole(
+            "intermediate_size", hidden * vision.whole("mlp_ratio", 4)
+        ),
+        "patch_size": values * vision.whole("temporal_patch_size", 1),
+        "patches": patches // merged * merged,
+        "gated_mlp": sight.gated_mlp,
+        "linear_bias": sight.linear_bias,
+        "normalization": sight.normalization,
+        "positions": _positions(vision, patches) if sight.positions else 0,
         "merged": merged,
-        "projector": (merged * hidden, hidden, width, width),
+        "projector": projector,
+        "projectors": 1 + len(listed if isinstance(listed, list) else ()),
     }
+
+
+def _positions(vision: Config, patches: int) -> int:
+    if vision.fields.get("use_absolute_position_embeddings") is False:
+        return 0
+    names = ("pos_emb_height", "pos_emb_width")
+    sides = [vision.whole(name) for name in names if vision.has(name)]
+    return math.prod(sides) if sides else vision.whole("num_position_embeddings", patches)
+
+
+def _projector(
+    kind: str, vision: Config, given: Config, hidden: int, width: int, patches: int
+) -> tuple[int, tuple[int, ...]]:
+    """Patches that become one token, and widths on their way to the language model."""
+    if kind == "gemma3":
+        return max(1, patches // given.whole("mm_tokens_per_image", 256)), (hidden, width)
+    if kind == "paligemma":
+        return 1, (hidden, given.whole("projection_dim", width))
+    if kind in ("idefics3", "smolvlm"):
+        merged = given.whole("scale_factor", 2) ** 2
+        return merged, (merged * hidden, width)
+    if kind == "internvl":
+        ratio = given.fields.get("downsample_ratio", 0.5)
+        merged = round(1 / float(ratio)) ** 2
+        return merged, (merged * hidden, width, width)
+    if kind.startswith("llava"):
+        return 1, (hidden, width, width)
+    if kind == "mistral3":
+        merged = given.whole("spatial_merge_size", 2) ** 2
+        return merged, (merged * hidden, hidden, width, width)
+    merged = vision.whole("spatial_merge_size", 2) ** 2
+    out = {"qwen2_vl": "hidden_size", "kimi_k25": ""}.get(kind, "out_hidden_size")
+    return merged, (merged * hidden, merged * hidden, vision.whole(out) if out else width)
+
+
+def _either(vision: Config, names: tuple[str, ...], default: int | None = None) -> int:
+    """The size by the first of several names that it goes by."""
+    name = next((each for each in names if each in vision.fields), names[0])
+    return vision.whole(name, default)
+
+
+def _side(vision: Config, name: str) -> int:
+    """A side in pixels, of one number or of two equal ones.
+
+    Raises:
+        InputError: for two that differ.
+    """
+    value = vision.fields.get(name)
+    if isinstance(value, list) and value and value == value[:1] * len(value):
+        value = value[0]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{FILE}: {name}", value, "is no number of pixels", "a whole number")
+    return value
+
+
+def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
+    """The ``model_type`` of a configuration's tower.
+
+    Raises:
+        InputError: for one that is not read.
+    """
+    said = vision.get("model_type", WITH_IMAGES[kind][1])
+    said = WITH_IMAGES[kind][1] if said == kind else said  # as published before Transformers 5
+    if said not in TOWERS:
+        raise InputError(
+            f"{FILE}: vision_config.model_type", said, f"is not read for {kind}", TOWERS
+        )
+    return str(said)

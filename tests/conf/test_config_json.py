@@ -14,13 +14,16 @@ import trainscout as ts
 from tests.in_process import command
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.config_json import FAMILIES, WITH_IMAGES, model_fields
+from trainscout.conf.config_json import model_fields
+from trainscout.conf.families import FAMILIES, transformers_defaults
+from trainscout.conf.vision_config import TOWERS, WITH_IMAGES
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
 # Counted by benchmarks/transformers_parameters.py with Transformers 5.23.
 RELEASED = json.loads((Path(__file__).parent / "configurations.json").read_text())
+TYPES = json.loads((Path(__file__).parent / "types.json").read_text())
 
 
 def imported(config: dict[str, Any], name: str = "imported") -> Model:
@@ -37,6 +40,23 @@ def config_of(name: str, **changes: object) -> dict[str, Any]:
 def test_parameters_are_those_that_transformers_builds(name: str) -> None:
     counted = parameters(replace(imported(config_of(name)), vocab_multiple=1))
     assert counted == pytest.approx(RELEASED[name]["parameters"], rel=1e-4)
+
+
+def test_every_type_of_transformers_is_counted_as_it_is_built_or_refused() -> None:
+    equal = set()
+    for kind, row in TYPES.items():
+        with contextlib.suppress(InputError):
+            counted = parameters(replace(imported(row["config"]), vocab_multiple=1))
+            assert counted == pytest.approx(row["parameters"], rel=1e-4), kind
+            equal.add(kind)
+    assert equal >= {"qwen3_5_moe", "ernie4_5_moe", "olmoe", "phimoe", "kimi_k25", "internvl"}
+    assert len(equal) >= 80
+
+
+def test_defaults_are_those_of_what_is_read() -> None:
+    assert set(transformers_defaults()) == {*FAMILIES, *TOWERS, *WITH_IMAGES}
+    older = {"model_type": "mixtral", "num_experts": 4}
+    assert imported(older).moe.num_experts == 4  # its own field, of another name, says 8
 
 
 def test_most_of_what_is_read_was_counted() -> None:
@@ -112,7 +132,11 @@ def test_older_fields_say_the_same_as_lists_of_layers(name: str, newer: dict[str
             {"hybrid_override_pattern": "M-X"},
             "hybrid_override_pattern",
         ),
-        ("nvidia/Nemotron-H-8B-Base-8K", {"moe_latent_size": 1024}, "moe_latent_size"),
+        (
+            "nvidia/Nemotron-H-8B-Base-8K",
+            {"num_nextn_predict_layers": 2},
+            "num_nextn_predict_layers",
+        ),
         ("tiiuae/Falcon-H1-7B-Base", {"projectors_bias": True}, "projectors_bias"),
         ("moonshotai/Kimi-Linear-48B-A3B-Base", {"linear_attn_config": {}}, "layer_types"),
     ],
@@ -132,9 +156,12 @@ def test_diffusion_transformers_are_refused_in_words() -> None:
 
 
 def test_other_models_of_images_are_refused_with_what_would_do() -> None:
-    given = {"model_type": "llava", "text_config": {}, "vision_config": {}}
+    given = {"model_type": "mllama", "text_config": {}, "vision_config": {}}
     with pytest.raises(InputError, match="text_config in a file of its own"):
-        model_fields(given, "gemma")
+        model_fields(given, "llama")
+    given = {"model_type": "llava", "text_config": {}, "vision_config": {"model_type": "eva"}}
+    with pytest.raises(InputError, match=r"vision_config\.model_type"):
+        model_fields(given, "llava")
 
 
 @given(
