@@ -6,7 +6,7 @@ import argparse
 import datetime
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibration.checks import check_runs
 from trainscout.simulators.laboratory.calibration.logs import read_log
+from trainscout.simulators.laboratory.calibration.profiled import OPTION, read_profiled
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings
 from trainscout.simulators.laboratory.calibration.runs import (
     MeasuredRun,
@@ -31,6 +32,7 @@ from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
+    AS_IT_COMES,
     FACTORS,
     Calibration,
     CalibrationRun,
@@ -50,12 +52,13 @@ _FURTHER = {
 @dataclass(frozen=True)
 class Sources:
     """Runs that can be used, beside their predictions; their jobs as numbers; where they come
-    from; and what is to be said of them."""
+    from; what is to be said of them; and what a profile states, which predictions know."""
 
     runs: tuple[CalibrationRun, ...]
     jobs: np.ndarray
     origin: str
     notes: tuple[str, ...]
+    stated: Calibration | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,17 +70,41 @@ def main(arguments: Sequence[str]) -> int:
         code: int = further.main(arguments[1:])
         return code
     options = _parser().parse_args(arguments)
-    check_output("--output", options.output, [*options.runs, *options.from_log])
-    found = read_sources(options)
+    profile = options.from_profile
+    read = [*options.runs, *options.from_log, *([profile] if profile else [])]
+    check_output("--output", options.output, read)
+    stated = None if profile is None else read_profiled(profile)
+    if stated is not None and not _names_runs(options):
+        return _write_stated(stated, options.output)
+    found = read_sources(options, stated)
     errors = np.array([run.log_residual for run in found.runs])
     expected = left_out(columns_of(found.runs), errors, found.jobs)
     helps = supported(errors, expected)
+    if found.stated is not None and not helps:
+        return _write_stated(found.stated, options.output)
     calibration = calibration_of(found)
     if helps:
         text = calibration_text(calibration, _comments(calibration))
         write_output("--output", options.output, text)
     show(_report(found, calibration, expected, options.output if helps else None))
     return OK if helps else FAILURE
+
+
+def _names_runs(options: argparse.Namespace) -> bool:
+    return bool(options.runs or options.from_log or options.from_mlflow)
+
+
+def _write_stated(stated: Calibration, output: Path) -> int:
+    """A calibration by a profile alone, which leaves error bars as they are: nothing of runs."""
+    calibration = replace(stated, made=f"{_made_today()}, from {stated.made}")
+    write_output("--output", output, calibration_text(calibration))
+    show(
+        Text(
+            f"{calibration.words}. Error bars stay as they are: runs beside it narrow them.\n"
+            f"Written to {output}; use it with cluster.calibration={output}"
+        )
+    )
+    return OK
 
 
 def measured_runs(
@@ -119,8 +146,9 @@ def measured_runs(
     return tuple(runs), ", ".join(map(str, origins)), tuple(notes)
 
 
-def read_sources(options: argparse.Namespace) -> Sources:
-    """The runs that a command line names, beside their predictions.
+def read_sources(options: argparse.Namespace, stated: Calibration | None = None) -> Sources:
+    """The runs that a command line names, beside their predictions. What a profile has ``stated``
+    is kept where these are, on average, nearer with it.
 
     Raises:
         InputError: as ``measured_runs``, and for measurements that cannot be meant.
@@ -128,6 +156,17 @@ def read_sources(options: argparse.Namespace) -> Sources:
     runs, origin, said = measured_runs(options)
     notes = list(said)
     beside, jobs = beside_predictions(runs), equal_jobs(runs)
+    if stated is not None:
+        informed = beside_predictions(runs, stated)
+        was, now = (
+            np.mean([abs(run.log_residual) for run in each]) for each in (beside, informed)
+        )
+        if now < was:
+            beside = informed
+            origin = f"{origin}, {stated.made}"
+        else:
+            notes.append(f"{stated.made} is left out: without it runs are predicted better")
+            stated = None
     used = check_runs(beside, jobs)
     strange = [run for row, run in enumerate(beside) if row not in used]
     notes += [
@@ -135,7 +174,7 @@ def read_sources(options: argparse.Namespace) -> Sources:
         for run in strange
     ]
     kept = tuple(beside[row] for row in used)
-    return Sources(kept, jobs[list(used)], origin, tuple(notes))
+    return Sources(kept, jobs[list(used)], origin, tuple(notes), stated)
 
 
 def _launches(options: argparse.Namespace) -> list[str | None]:
@@ -167,12 +206,17 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
 
 def calibration_of(found: Sources) -> Calibration:
     """The calibration that runs make."""
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     return Calibration(
         gpus=tuple(sorted({run.traits.gpu for run in found.runs})),
+        factors=AS_IT_COMES if found.stated is None else found.stated.factors,
         runs=found.runs,
-        made=f"trainscout {version('trainscout')} on {today}, from {found.origin}",
+        made=f"{_made_today()}, from {found.origin}",
     )
+
+
+def _made_today() -> str:
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return f"trainscout {version('trainscout')} on {today}"
 
 
 @dataclass(frozen=True)
@@ -294,11 +338,19 @@ def _parser() -> argparse.ArgumentParser:
         f"Learn from measured runs how your machines differ from predictions.\n\n{further}.",
         "trainscout calibrate ours.csv --output calibration.yaml\n"
         "trainscout calibrate --from-log train.log --given launch.sh \\\n"
-        "    --set cluster=h100_64",
+        "    --set cluster=h100_64\n"
+        "trainscout calibrate --from-profile kept/observed_factors.json",
         "0 written; 1 what runs say of runs left out does not hold (nothing is written), or an "
         "internal failure; 2 wrong input",
     )
     add_sources(parser)
+    parser.add_argument(
+        OPTION,
+        type=Path,
+        metavar="FILE",
+        help="observed_factors.json of a profile, or a file of trainscout measure: how its "
+        "kernels differ from their prices, alone or beside runs",
+    )
     parser.add_argument(
         "--output",
         type=Path,

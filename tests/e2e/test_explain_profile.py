@@ -13,8 +13,10 @@ import trainscout as ts
 from tests.in_process import command
 from tests.simulators.virtual_cluster.profiles.made import Recorder, predicted, record
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 
 explain, kineto = command("explain"), command("trace", "kineto")
+calibrate = command("calibrate")
 QUESTION = (
     "model=llama3_8b", "model.num_layers=2", "model.sequence_length=1024", "cluster=h100_64",
     "cluster.num_nodes=1", "cluster.gpus_per_node=2", "framework=huggingface",
@@ -60,6 +62,15 @@ def test_a_profile_is_put_beside_the_prediction(
     assert factors["ranks"] == [0, 1]
     assert factors["classes"]["gemm"]["factor"] == pytest.approx(1.25, rel=1e-3)
     assert factors["step"]["predicted_s"] > 0
+    calibration = tmp_path / "calibration.yaml"
+    profiled = ["--from-profile", str(kept / "observed_factors.json")]
+    assert calibrate([*profiled, "--output", str(calibration)]) == 0
+    stated = read_calibration(calibration)
+    assert (stated.gpus, stated.runs) == (("h100",), ())
+    # Products a quarter slower than their price, attention and the rest as they are priced.
+    assert 1.1 < stated.factors.compute_time <= 1.25
+    assert stated.factors.memory_time == pytest.approx(1, rel=0.01)
+    capsys.readouterr()
     tables = f"simulator.measured_kernels={kept / 'measured_kernels'}"
     assert explain([*QUESTION, f"profile.file={profile}", tables, "format=json"]) == 0
     record_ = json.loads(capsys.readouterr().out)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import CalibrationRun
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, CalibrationRun
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of
 
 
@@ -23,9 +23,16 @@ class MeasuredRun:
     measured_s: float
 
 
-def beside_predictions(runs: Sequence[MeasuredRun]) -> tuple[CalibrationRun, ...]:
-    """Every run beside the prediction as it comes; equal jobs are predicted once."""
-    simulator, known = ReplaySimulator(), {}
+def beside_predictions(
+    runs: Sequence[MeasuredRun], stated: Calibration | None = None
+) -> tuple[CalibrationRun, ...]:
+    """Every run beside its prediction, with what is ``stated`` of the machines; equal jobs are
+    predicted once.
+
+    Raises:
+        InputError: for a run on another GPU than that is stated of.
+    """
+    simulator, known = ReplaySimulator(stated), {}
     found = []
     for run in runs:
         job = nameless(run.job)

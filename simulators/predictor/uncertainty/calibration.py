@@ -142,7 +142,8 @@ class Calibration:
             low, high = min(scales), max(scales)
             ends = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
             longer.insert(0, f"whole steps x {ends}")
-        return f"times calibrated on {len(self.runs)} runs: {', '.join(longer) or 'as they come'}"
+        known = f"calibrated on {len(self.runs)} runs" if self.runs else "as stated of the GPU"
+        return f"times {known}: {', '.join(longer) or 'as they come'}"
 
     def check(self) -> None:
         """Refuse factors that no machine explains.

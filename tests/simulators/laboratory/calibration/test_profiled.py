@@ -1,0 +1,69 @@
+"""What a profile states of a GPU, and when it is believed beside runs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.in_process import command
+from tests.simulators.laboratory.calibration.runs import measured, node_jobs
+from trainscout.simulators.laboratory.calibration.profiled import read_profiled
+from trainscout.simulators.laboratory.calibration.runs import beside_predictions
+from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
+from trainscout.simulators.predictor.question.errors import InputError
+
+calibrate = command("calibrate")
+
+
+def observed(path, classes, gpu="h100", changes=None):
+    """A file as ``explain profile.file=`` writes it, with seconds (measured, priced) by class."""
+    record = {
+        "format": FORMAT,
+        "version": VERSION,
+        "gpu": gpu,
+        "classes": {
+            name: {"measured_s": took_s, "priced_s": priced_s}
+            for name, (took_s, priced_s) in classes.items()
+        },
+    }
+    path.write_text(json.dumps(record | (changes or {})), encoding="utf-8")
+    return path
+
+
+def test_seconds_are_summed_by_what_bounds_them(tmp_path):
+    classes = {"gemm": (2.4, 2.0), "attention": (0.6, 1.0), "norm": (1.0, 2.0), "other": (0, 0)}
+    stated = read_profiled(observed(tmp_path / "kept.json", classes))
+    assert stated.gpus == ("h100",)
+    assert stated.factors.compute_time == pytest.approx(3.0 / 3.0)
+    assert stated.factors.memory_time == pytest.approx(0.5)
+    assert stated.factors.network_time == 1.0
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes", "said"),
+    [
+        ({"other": (0.0, 0.0)}, {}, "no kernel with a price"),
+        ({"gemm": (30.0, 1.0)}, {}, "30 times their price"),
+        ({}, {"classes": []}, "lacks classes or gpu"),
+        ({}, {"classes": {"gemm": {"measured_s": "much"}}}, "is damaged"),
+        ({}, {"version": 2}, "is of version 2"),
+    ],
+)
+def test_what_states_nothing_is_refused(tmp_path, classes, changes, said):
+    path = observed(tmp_path / "kept.json", classes, changes=changes)
+    output = tmp_path / "calibration.yaml"
+    with pytest.raises(InputError, match=said):
+        read_profiled(path)
+    assert calibrate(["--from-profile", str(path), "--output", str(output)]) == 2
+    assert not output.exists()
+
+
+def test_runs_are_predicted_with_what_a_profile_states(tmp_path):
+    runs = measured(node_jobs()[:3], compute_time=1.3)
+    gpu = runs[0].job.gpu.name
+    stated = read_profiled(observed(tmp_path / "kept.json", {"gemm": (1.3, 1.0)}, gpu))
+    informed = beside_predictions(runs, stated)
+    assert np.array([run.log_residual for run in informed]) == pytest.approx(0, abs=1e-9)
+    other = read_profiled(observed(tmp_path / "other.json", {"gemm": (1.3, 1.0)}, "b200"))
+    with pytest.raises(InputError, match="was made for b200"):
+        beside_predictions(runs, other)
