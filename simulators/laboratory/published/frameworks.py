@@ -294,6 +294,8 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes["expandable_segments"] = True
     if said.says("router_fusion"):
         changes["fused_router"] = not said.says("router_fusion", "no")
+    if said.says("remainders", "no"):
+        changes["master_remainders"] = False
     if said.says("latent_rope", "apart"):
         changes["fused_latent_rope"] = False
     if said.says("optimizer"):

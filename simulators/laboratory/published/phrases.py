@@ -114,6 +114,7 @@ _SOFTWARE = (
     *phrases("router_fusion", ("no", r"(?:moe~)?router~fusion off")),
     *phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
     *phrases("latent_rope", ("apart", r"(?:latent )?rope~fusion off")),
+    *phrases("remainders", ("no", r"precision~aware~optimizer off")),
     *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),
     *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
@@ -249,6 +250,7 @@ _EXPERTS = (
     *phrases("tokens", ("kept", r"dropless(?: all-to-all)?")),
     *phrases(
         "router",
+        ("trained", r"trained router"),
         ("real", r"(?:experts )?real (?:aux-loss )?router|natural router|real routing"),
         ("real", r"not force[\s\-]balanced|imbalance included|unbalanced (?:routing|experts)"),
         (

@@ -113,3 +113,11 @@ def test_experts_of_unpublished_width_are_as_wide_as_the_dense_mlp():
 def test_expert_parallelism_without_experts_is_a_contradiction():
     outcome = job_of(replace(RUN, ep=8), declarations())
     assert outcome == NotReplayable("ep=8 of a model without experts (num_experts)")
+
+
+def test_a_router_left_alone_is_as_uneven_as_measured_and_less_so_once_trained():
+    loads = [
+        job_of(replace(EXPERTS, notes=notes), declarations()).job.model.moe.load_imbalance
+        for notes in ("experts force-balanced", "trained router", "natural router")
+    ]
+    assert loads[0] == 1.0 < loads[1] < loads[2] == 1.6

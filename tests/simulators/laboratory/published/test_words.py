@@ -44,6 +44,7 @@ def test_what_narrows_or_negates_is_read_first():
     ):
         assert said(notes=words).says("schedule", schedule)
     assert said(notes="not force-balanced").says("router", "real")
+    assert said(notes="precision-aware optimizer off").says("remainders", "no")
 
 
 @pytest.mark.parametrize(
