@@ -7,6 +7,8 @@ communication staging. Outside the framework's allocator: CUDA context and NCCL'
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,14 +73,10 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
     ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
     """
     outside = outside_bytes(job, channels)
-    boundary = workload.stage_boundary_bytes
-    stages = tuple(
-        _stage_memory(job, stage, index, boundary, outside)
-        for index, stage in enumerate(workload.stages)
-    )
+    stages = _stage_memories(job, workload, outside)
     free = 1 - job.cluster.memory_reserve
     capacity = int(job.gpu.memory_bytes * free)
-    host = max(host_bytes(job, stage) for stage in workload.stages)
+    host = max(host_bytes(job, stage) for stage in distinct(workload.stages))
     host_capacity = int(HostShare.of(job.gpu, job.cluster).memory_bytes * free)
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
     worst = int(np.argmax(used))
@@ -125,30 +123,55 @@ def _channel_bytes(nccl_version: str) -> int:
     return NCCL_CONNECTION_BYTES * (NCCL_LAZY_CONNECTIONS if lazy else NCCL_CONNECTIONS)
 
 
-def _stage_memory(
-    job: Job, stage: Stage, index: int, boundary: int, outside: dict[str, int]
-) -> StageMemory:
-    kind = static_bytes(job, stage)
-    passes = pass_bytes(job, stage, index, boundary, _enough_micro_batches(job))
-    worst = int(np.argmax(passes.activations + passes.temporary))
-    kind["activations"] = int(passes.activations[worst])
-    kind["temporary"] = int(passes.temporary[worst]) + held_bytes(job, stage, index, boundary)
-    allocated = sum(kind.values())
-    unused = 0 if job.framework.expandable_segments else int(allocated * FRAGMENTATION)
-    unused += flattened_bytes(job, stage)
-    return StageMemory(
-        stage=index,
-        kind=kind | outside,
-        peak_allocated_bytes=allocated,
-        peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
-    )
+def distinct(stages: Iterable[Stage]) -> list[Stage]:
+    """Stages without those that are the same again: equal ones are."""
+    return list({id(stage): stage for stage in stages}.values())
+
+
+def _stage_memories(
+    job: Job, workload: Workload, outside: dict[str, int]
+) -> tuple[StageMemory, ...]:
+    boundary, expands = workload.stage_boundary_bytes, job.framework.expandable_segments
+    passes = pass_bytes(job, workload, _enough_micro_batches(job))
+    worst = (passes.activations + passes.temporary).argmax(axis=1)
+    stages = np.arange(len(worst))
+    activations = passes.activations[stages, worst].tolist()
+    temporary = passes.temporary[stages, worst].tolist()
+    once = {
+        id(stage): (
+            static_bytes(job, stage),
+            placeholder_bytes(job, stage),
+            flattened_bytes(job, stage),
+        )
+        for stage in distinct(workload.stages)
+    }
+    memories = []
+    for index, stage in enumerate(workload.stages):
+        static, placeholders, flattened = once[id(stage)]
+        held = placeholders + buffer_bytes(job, index, boundary)
+        moving = {"activations": activations[index], "temporary": temporary[index] + held}
+        allocated = sum(static.values()) + sum(moving.values())
+        unused = flattened + (0 if expands else int(allocated * FRAGMENTATION))
+        memories.append(
+            StageMemory(
+                stage=index,
+                kind=static | moving | outside,
+                peak_allocated_bytes=allocated,
+                peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
+            )
+        )
+    return tuple(memories)
 
 
 def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
-    """What counts as temporary but is held all step: workspaces, placeholders, and where the
-    framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
-    gradient that arrives."""
-    held = placeholder_bytes(job, stage) + job.gpu.architecture.workspace_bytes
+    """What counts as temporary but is held all step: placeholders, and ``buffer_bytes``."""
+    return placeholder_bytes(job, stage) + buffer_bytes(job, index, boundary)
+
+
+def buffer_bytes(job: Job, index: int, boundary: int) -> int:
+    """Workspaces, and where the framework allocates them ahead, a buffer of ``boundary`` bytes
+    for every activation and every gradient that arrives at stage ``index``."""
+    held = job.gpu.architecture.workspace_bytes
     if job.framework.pipeline_buffers == "preallocated":
         first, last = index == 0, index == job.recipe.pp - 1
         held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
@@ -241,11 +264,11 @@ def _largest_unit(stage: Stage) -> int:
 
 @dataclass(frozen=True)
 class PassBytes:
-    """Bytes along one stage's passes, in its order, each of shape (passes,).
+    """Bytes along each stage's passes, in its order, each of shape (stages, passes).
 
     While a pass runs, ``activations`` are those of the passes before it and, in a forward pass,
     its own, and ``temporary`` is what it holds besides at its peak; ``kept`` are the activations
-    that it leaves.
+    that it leaves. Stages that run fewer passes than others hold nothing behind them.
     """
 
     activations: Ints
@@ -253,31 +276,59 @@ class PassBytes:
     kept: Ints
 
 
-def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches: int) -> PassBytes:
-    """What the passes of so many micro-batches hold on stage ``index``; ``boundary`` bytes travel
-    to the next stage."""
-    recipe = job.recipe
-    last = index == recipe.pp - 1
+def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
+    """What the passes of so many micro-batches hold on every stage."""
+    recipe, last = job.recipe, len(workload.stages) - 1
+    direction, chunk = _orders(job.schedule, recipe.pp, recipe.vpp, micro_batches)
     # The result of each pass, where it is not released, stays besides what its blocks save.
-    output = 0 if job.framework.pipeline_buffers == "released" or last else boundary
-    order = stage_order(job.schedule, index, recipe.pp, recipe.vpp, micro_batches)
-    direction, chunk, _ = order
-    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
+    released = job.framework.pipeline_buffers == "released"
+    output = 0 if released else workload.stage_boundary_bytes
+    keys = [(id(stage), index == last) for index, stage in enumerate(workload.stages)]
+    unlike = dict(zip(keys, workload.stages, strict=True))
+    place = {key: number for number, key in enumerate(unlike)}
+    tables = [_chunk_bytes(job, each, 0 if ends else output) for (_, ends), each in unlike.items()]
+    saved, peaks, changes = (np.array(column) for column in zip(*tables, strict=True))
+    row = np.array([place[key] for key in keys])[:, None]
+    change, peak = changes[row, direction, chunk], peaks[row, direction, chunk]
+    kept = np.cumsum(change, axis=1)
+    # Before a pass, what earlier ones left; a forward peak already holds its own activations.
+    before = kept - change
+    own = np.where(direction == FORWARD, np.minimum(peak, saved[row, chunk]), 0)
+    return PassBytes(before + own, peak - own, kept)
+
+
+def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, Ints]:
+    """What each chunk of a stage saves; peaks and changes by kind of pass, none the last, and
+    chunk. ``output`` bytes of each forward pass stay."""
     chunks = stage.chunks
-    peaks = np.zeros((KINDS, len(chunks)), dtype=np.int64)
+    saved = [each.saved_bytes + output for each in chunks]
+    peaks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
+    changes = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
     peaks[FORWARD] = [_pass_peak(each, FORWARD) + output for each in chunks]
     peaks[BACKWARD] = [_pass_peak(each, BACKWARD) for each in chunks]
-    changes = np.stack([saved, -saved, 0 * saved, 0 * saved])
+    changes[FORWARD] = saved
+    changes[BACKWARD] = -changes[FORWARD]
     if SCHEDULES[job.schedule].splits_backward:
-        waiting = np.array([waiting_bytes(each, recipe.tp) for each in chunks], dtype=np.int64)
+        waiting = np.array([waiting_bytes(each, job.recipe.tp) for each in chunks], dtype=np.int64)
         peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
-        changes[INPUT_GRADIENT], changes[WEIGHT_GRADIENT] = waiting - saved, -waiting
-    forward, change = direction == FORWARD, changes[direction, chunk]
-    kept = np.cumsum(change)
-    # Before a pass, what earlier ones left; a forward peak already holds its own activations.
-    before, peak = kept - change, peaks[direction, chunk]
-    own = np.where(forward, np.minimum(peak, saved[chunk]), 0)
-    return PassBytes(before + own, peak - own, kept)
+        changes[INPUT_GRADIENT] = waiting + changes[BACKWARD]
+        changes[WEIGHT_GRADIENT] = -waiting
+    return saved, peaks, changes
+
+
+@functools.lru_cache(maxsize=32)
+def _orders(schedule: str, stages: int, chunks: int, micro_batches: int) -> tuple[Ints, Ints]:
+    """Kinds and chunks of the passes of every stage, shape (stages, passes); kind ``KINDS`` is
+    none."""
+    orders = [
+        stage_order(schedule, stage, stages, chunks, micro_batches)[:2] for stage in range(stages)
+    ]
+    most = max(order.shape[1] for order in orders)
+    both = np.zeros((2, stages, most), dtype=np.int64)
+    both[0] = KINDS
+    for stage, order in enumerate(orders):
+        both[:, stage, : order.shape[1]] = order
+    return both[0], both[1]
 
 
 def _enough_micro_batches(job: Job) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections import Counter
+import operator
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
@@ -453,8 +454,14 @@ class Model:
 
     def layers_of_each(self, start: int, stop: int) -> tuple[int, ...]:
         """How many of layers ``start`` to ``stop`` (excluded) are of each of ``layer_kinds``."""
-        counts = Counter(self.pattern[start:stop])
-        return tuple(counts[kind] for kind in self.layer_kinds)
+        before = self._layers_before
+        return tuple(map(operator.sub, before[stop], before[start]))
+
+    @functools.cached_property
+    def _layers_before(self) -> tuple[tuple[int, ...], ...]:
+        """How many of each of ``layer_kinds`` come before each layer, and in all."""
+        own = ([kind == layer for layer in self.pattern] for kind in self.layer_kinds)
+        return tuple(zip(*(itertools.accumulate(each, initial=0) for each in own), strict=True))
 
     def mixer(self, layer: Layer) -> Mixer | None:
         """How a layer mixes tokens; None: it does not."""

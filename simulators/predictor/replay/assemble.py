@@ -12,6 +12,8 @@ stages once.
 from __future__ import annotations
 
 import functools
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +23,7 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
-from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer
+from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer, Segment
 from trainscout.simulators.predictor.replay.priced import (
     EVIDENCE,
     HOST,
@@ -49,11 +51,11 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     reduce_gradients,
 )
 from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import FORWARD
 from trainscout.simulators.predictor.workload.program import Workload
 
 PP_PART = PART_INDEX["pp_communication"]
-_NO_EVIDENCE = np.zeros(len(EVIDENCE))
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ class StageTable:
 
     ``seconds``, and ``kind``: shape (slots,). ``cuts`` as in ``Outline``. ``pass_part_s``, shape
     (kinds of passes, chunks, parts), are those of whole passes by part, ``end_part_s``, shape
-    (parts,), those of the step's end. Of tasks that are no passes ``blocks``, and how well
-    their seconds are known, ``evidence_s``, shape (slots, grades); ``repeats``: they come again
-    with every micro-batch.
+    (parts,), those of the step's end. ``content``, shape (slots,), is the place of a task's block
+    in ``blocks`` (that of passes is None), in ``evidence_s``, shape (blocks, grades), how well its
+    seconds are known, and in ``repeats``: whether it comes again with every micro-batch.
     """
 
     seconds: Floats
@@ -72,6 +74,7 @@ class StageTable:
     cuts: tuple[bytes, ...]
     pass_part_s: Floats
     end_part_s: Floats
+    content: Ints
     blocks: tuple[Block | None, ...]
     evidence_s: Floats
     repeats: np.ndarray
@@ -104,7 +107,7 @@ class Program:
     @functools.cached_property
     def blocks(self) -> dict[int, Block]:
         """The content of the tasks that are not passes."""
-        held = [block for table in self.tables for block in table.blocks]
+        held = [table.blocks[place] for table in self.tables for place in table.content.tolist()]
         others = self.structure.others
         slots = self.structure.slot[others].tolist()
         found = zip(others.tolist(), (held[slot] for slot in slots), strict=True)
@@ -168,6 +171,7 @@ class Assembler:
     @functools.cached_property
     def tables(self) -> tuple[StageTable, ...]:
         """What each stage's tasks take; equal stages have one table."""
+        self.pricer.prepare(self.workload.blocks)
         made: dict[tuple[object, ...], StageTable] = {}
         tables = []
         last = len(self.workload.stages) - 1
@@ -179,6 +183,9 @@ class Assembler:
                 made[key] = _Tabled(self, stage).table()
             tables.append(made[key])
         return tuple(tables)
+
+    def kind_of(self, price: PassPrice) -> int:
+        return self.kinds.compute(price.compute_share, price.kernel_s)
 
     @functools.cached_property
     def _columns(self) -> tuple[Floats, Ints, Floats]:
@@ -233,8 +240,9 @@ class _Tabled:
         self.program = of.workload.stages[stage]
         self.seconds: list[float] = []
         self.kinds: list[int] = []
-        self.blocks: list[Block | None] = []
-        self.evidence: list[Floats] = []
+        self.content: list[int] = []
+        self.blocks: list[Block | None] = [None]
+        self.evidence = [np.zeros(len(EVIDENCE))]
         self.estimated: set[str] = set()
         self.end_part_s = np.zeros(len(PARTS))
 
@@ -243,7 +251,7 @@ class _Tabled:
         ways = range(ways_of(of.job.schedule))
         wholes = [[of.pass_price(self.stage, chunk, way) for chunk in chunks] for way in ways]
         for price in (price for row in wholes for price in row):
-            self.add_pass(price)
+            self.add(price.seconds, of.kind_of(price))
         cuts = tuple(self.add_segments(chunk, way) for way in ways for chunk in chunks)
         self.add_end()
         sharing = of.sharing
@@ -254,24 +262,24 @@ class _Tabled:
             cuts=cuts,
             pass_part_s=np.array([[price.part_s for price in row] for row in wholes]),
             end_part_s=self.end_part_s,
+            content=np.array(self.content),
             blocks=tuple(self.blocks),
             evidence_s=np.array(self.evidence),
             repeats=np.array([b is not None and every.get(b.name, False) for b in self.blocks]),
             estimated=frozenset(self.estimated),
         )
 
-    def add_pass(self, price: PassPrice) -> None:
-        self.seconds.append(price.seconds)
-        self.kinds.append(self.of.kinds.compute(price.compute_share, price.kernel_s))
-        self.blocks.append(None)
-        self.evidence.append(_NO_EVIDENCE)
+    def add(self, seconds: float, kind: int, content: int = 0, times: int = 1) -> None:
+        self.seconds += [seconds] * times
+        self.kinds += [kind] * times
+        self.content += [content] * times
 
-    def add_block(self, block: Block, priced: PricedBlock, seconds: float, kind: int) -> None:
-        self.seconds.append(seconds)
-        self.kinds.append(kind)
+    def held(self, block: Block, priced: PricedBlock) -> int:
+        """The place of a task's block."""
         self.blocks.append(block)
         self.evidence.append(priced.evidence_s)
         self.estimated |= priced.estimated
+        return len(self.blocks) - 1
 
     def add_segments(self, chunk: int, way: int) -> bytes:
         """The segments of a pass and what they exchange; returns its cuts."""
@@ -280,23 +288,36 @@ class _Tabled:
         if not exchanges:
             return b""
         segments = of.passes.segments(self.program.chunks[chunk], way)
-        for segment in segments:
-            self.add_pass(segment.price)
+        # Equal segments are one, and mostly follow each other.
+        runs = [(next(own), 1 + sum(1 for _ in own)) for _, own in itertools.groupby(segments, id)]
+        for segment, times in runs:
+            self.add(segment.price.seconds, of.kind_of(segment.price), times=times)
         self.seconds[-1] += of.sent_s(self.stage, chunk, way)
-        cuts = np.zeros(len(segments), dtype=np.uint8)
+        cuts = dict.fromkeys(map(id, segments), 0)
         for what, transfer in ((GATHERS, gather_parameters), (REDUCES, reduce_gradients)):
             if exchanges & what:
-                for place, segment in enumerate(segments):
-                    # A segment without parameters has nothing to gather or reduce.
-                    held = segment.parameters.held.total
-                    block = transfer(segment.parameters, of.transfer) if held else None
-                    if block is not None and block.ops:
-                        cuts[place] |= what
-                        priced = of.pricer.block(block)
-                        wire = (priced.channels, priced.wire_bytes_per_s)
-                        kind = of.kinds.communication(*wire)
-                        self.add_block(block, priced, priced.seconds, kind)
-        return cuts.tobytes()
+                exchanged = {}
+                for segment, times in runs:
+                    if id(segment) not in exchanged:
+                        exchanged[id(segment)] = self.exchanged(segment, transfer)
+                    task = exchanged[id(segment)]
+                    if task is not None:
+                        cuts[id(segment)] |= what
+                        self.add(*task, times=times)
+        return bytes(cuts[id(segment)] for segment in segments)
+
+    def exchanged(
+        self, segment: Segment, transfer: Callable[[LocalParameters, Transfer], Block]
+    ) -> tuple[float, int, int] | None:
+        """The seconds, the kind and the place of the task that gathers or reduces a segment's
+        parameters, if it has any."""
+        of = self.of
+        block = transfer(segment.parameters, of.transfer)
+        if not segment.parameters.held.total or not block.ops:
+            return None
+        priced = of.pricer.block(block)
+        kind = of.kinds.communication(priced.channels, priced.wire_bytes_per_s)
+        return priced.seconds, kind, self.held(block, priced)
 
     def add_end(self) -> None:
         """Reduction, finish, optimizer and gather that follow the passes."""
@@ -313,7 +334,7 @@ class _Tabled:
         """A task after the passes; its time is all of one ``part`` of the step, or its own."""
         priced, parts = self.of.pricer.block(block), self.end_part_s
         waits_s = max(0.0, priced.host_s - priced.seconds)
-        self.add_block(block, priced, priced.seconds + waits_s, NEUTRAL_KIND)
+        self.add(priced.seconds + waits_s, NEUTRAL_KIND, self.held(block, priced))
         parts[PART_INDEX[HOST]] += waits_s
         if part is None:
             parts[:] += priced.part_s

@@ -65,8 +65,9 @@ def boundary_transfers(
         gather_price = price_collective("all_gather", sent.bytes, peers, job.gpu, job.network)
         sent = SendRecv("boundary", sent.bytes // peers.size, "pp")
         gather_price = calibrated_price(gather_price, peers.nodes > 1, factors)
-    transfers = []
-    for crosses in boundary_crosses_domain(job):
+    crossing = boundary_crosses_domain(job)
+    transfers = {}
+    for crosses in set(crossing):
         if congestion is None:
             price = price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
         else:
@@ -74,8 +75,8 @@ def boundary_transfers(
         price = calibrated_price(price, crosses, factors)
         if crosses and job.framework.p2p_poll_s:
             price = replace(price, seconds=price.seconds + job.framework.p2p_poll_s)
-        transfers.append(Boundary(sent, price, gathered, gather_price))
-    return tuple(transfers)
+        transfers[crosses] = Boundary(sent, price, gathered, gather_price)
+    return tuple(transfers[crosses] for crosses in crossing)
 
 
 def boundary_seconds(job: Job, workload: Workload, factors: Factors = AS_IT_COMES) -> Floats:

@@ -180,8 +180,8 @@ def _loop(  # type: ignore[no-untyped-def]
     slowdown,
     stream_rank,
 ):
-    n = work.shape[0]
-    streams = order_start.shape[0] - 1
+    n = len(work)
+    streams = len(order_start) - 1
     ranks = 0
     for stream in range(streams):
         ranks = max(ranks, stream_rank[stream] + 1)
@@ -196,7 +196,7 @@ def _loop(  # type: ignore[no-untyped-def]
     end = np.zeros(n)
     released_by = np.full(n, -1, np.int64)
     waiting = np.zeros(n, np.int64)
-    for edge in range(successors.shape[0]):
+    for edge in range(len(successors)):
         waiting[successors[edge]] += 1
     ready = np.zeros(n)
     front = order_start[:-1].copy()

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.memory.footprint import held_bytes, pass_bytes, static_bytes
+from trainscout.simulators.predictor.memory.footprint import (
+    PassBytes,
+    held_bytes,
+    pass_bytes,
+    static_bytes,
+)
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.engine import Floats, Ints
 from trainscout.simulators.predictor.replay.pass_timeline import PASS_KINDS, PassTimeline
@@ -50,10 +55,11 @@ def memory_timeline(
         workload: the job's, where it is not the built-in source's.
     """
     workload = workload or build_workload(job)
+    during = pass_bytes(job, workload, passes.micro_batches)
     at_s, rows, stages = [], [], []
     for index in range(len(workload.stages)):
         shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
-        times, kinds = _stage_rows(job, workload, index, passes, shown)
+        times, kinds = _stage_rows(job, workload, index, passes, shown, during)
         at_s.append(times)
         rows.append(kinds)
         stages.append(np.full(len(times), index))
@@ -61,15 +67,22 @@ def memory_timeline(
 
 
 def _stage_rows(
-    job: Job, workload: Workload, index: int, passes: PassTimeline, shown: np.ndarray
+    job: Job,
+    workload: Workload,
+    index: int,
+    passes: PassTimeline,
+    shown: np.ndarray,
+    during: PassBytes,
 ) -> tuple[Floats, Ints]:
     """Times and bytes by kind of one stage: at the step's start, then as passes begin and end."""
     stage, boundary = workload.stages[index], workload.stage_boundary_bytes
-    during = pass_bytes(job, stage, index, boundary, passes.micro_batches)
-    count = len(during.kept)
+    count = int(shown.sum())
     dynamic = np.zeros((1 + 2 * count, 2), dtype=np.int64)
-    dynamic[1::2, 0], dynamic[1::2, 1] = during.activations, during.temporary
-    dynamic[2::2, 0] = during.kept
+    dynamic[1::2, 0], dynamic[1::2, 1] = (
+        during.activations[index, :count],
+        during.temporary[index, :count],
+    )
+    dynamic[2::2, 0] = during.kept[index, :count]
     at_s = np.zeros(1 + 2 * count)
     at_s[1::2], at_s[2::2] = passes.start_s[shown], passes.end_s[shown]
     dynamic[:, 1] += held_bytes(job, stage, index, boundary)

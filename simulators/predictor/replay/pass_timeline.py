@@ -113,15 +113,14 @@ def _compute_rows(step: StepProgram, times: Times, stage: int) -> Iterator[_Row]
     """Passes with the transfers that hold them up, then what ends the step."""
     recipe, program = step.job.recipe, step.program
     tasks = program.structure.compute_tasks[stage]
-    firsts = program.structure.pass_start[stage]
-    lasts = np.append(firsts[1:], program.structure.pass_tasks[stage]) - 1
+    firsts, lasts = tasks[program.structure.pass_start[stage]], program.structure.pass_end[stage]
     order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
     chunks = step.workload.stages[stage].chunks
     recomputed = [recompute_seconds(step.pricer, chunk) for chunk in chunks]
     for (direction, chunk, micro), first, last in zip(order.T, firsts, lasts, strict=True):
         way, number = int(direction), int(chunk)
-        task = int(tasks[last])
-        start, end = float(times.start[tasks[first]]), float(times.end[task])
+        task = int(last)
+        start, end = float(times.start[first]), float(times.end[task])
         done = end
         sent_s = step.assembler.sent_s(stage, number, way)
         if sent_s:

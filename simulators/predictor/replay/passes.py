@@ -38,7 +38,7 @@ class PassPrice:
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of a pass between two data-parallel communications.
+    """Part of a pass between two data-parallel communications; equal ones of a pass are one.
 
     ``blocks`` in execution order; ``parameters`` are those they hold.
     """
@@ -132,13 +132,14 @@ class PassPricer:
         return [(self.pricer.block(block), count) for block, count in blocks]
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
-        both = [run for run in chunk.runs if direction == FORWARD or not run.reference]
-        pieces = [run for run in both for _ in range(run.count)]
+        runs = [run for run in chunk.runs if direction == FORWARD or not run.reference]
+        pieces = [number for number, run in enumerate(runs) for _ in range(run.count)]
+        totals = [run.parameters.total for run in runs]
         groups: list[list[int]] = [[]]
         filled = 0
-        for index in reversed(range(len(pieces))):
-            groups[-1].append(index)
-            filled += pieces[index].parameters.total
+        for piece in reversed(pieces):
+            groups[-1].append(piece)
+            filled += totals[piece]
             if self.bucket_parameters is None or filled >= self.bucket_parameters:
                 groups.append([])
                 filled = 0
@@ -147,24 +148,20 @@ class PassPricer:
         if direction == FORWARD:
             groups = [group[::-1] for group in groups[::-1]]
         blocks = [
-            tuple(
-                pieces[index].forward
-                if direction == FORWARD
-                else backward_block(pieces[index].backward, direction)
-                for index in group
-            )
-            for group in groups
+            run.forward if direction == FORWARD else backward_block(run.backward, direction)
+            for run in runs
         ]
-        priced = [[self.pricer.block(block) for block in part] for part in blocks]
+        priced = [self.pricer.block(block) for block in blocks]
         # How far the host falls behind is a matter of the whole pass: beyond the waits inside
         # its blocks the segments share it by launches, so that they add up to the pass.
-        waits_s = sum(block.part_s[PART_INDEX[HOST]] for part in priced for block in part)
+        inside = [block.part_s[PART_INDEX[HOST]] for block in priced]
+        waits_s = sum(inside[piece] for group in groups for piece in group)
         excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]] - waits_s)
-        host_s = sum(block.host_s for part in priced for block in part)
-        segments = []
-        for index, group in enumerate(groups):
-            own = sum(block.host_s for block in priced[index]) / host_s if host_s else 0.0
-            price = sum_blocks([(block, 1) for block in priced[index]], excess_s * own)
-            parameters = sum((pieces[each].parameters for each in group), LocalParameters())
-            segments.append(Segment(price, parameters, blocks[index]))
-        return tuple(segments)
+        host_s = sum(priced[piece].host_s for group in groups for piece in group)
+        made: dict[tuple[int, ...], Segment] = {}
+        for group in dict.fromkeys(map(tuple, groups)):
+            own = sum(priced[piece].host_s for piece in group) / host_s if host_s else 0.0
+            price = sum_blocks([(priced[piece], 1) for piece in group], excess_s * own)
+            parameters = sum((runs[piece].parameters for piece in group), LocalParameters())
+            made[group] = Segment(price, parameters, tuple(blocks[piece] for piece in group))
+        return tuple(made[tuple(group)] for group in groups)

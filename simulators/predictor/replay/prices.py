@@ -131,8 +131,7 @@ class Pricer:
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
-        groups = tuple(self.communicators[name] for name in block.communicators)
-        key = (block.digest, groups, self._host_tp_rank_s)
+        key = self._key(block)
         known = self._known.blocks
         priced = known.get(key)
         if priced is None:
@@ -149,6 +148,15 @@ class Pricer:
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
             known[key] = priced
         return priced
+
+    def _key(self, block: Block) -> tuple[Digest, tuple[Communicator, ...], float]:
+        groups = tuple(self.communicators[name] for name in block.communicators)
+        return block.digest, groups, self._host_tp_rank_s
+
+    def prepare(self, blocks: Iterable[Block]) -> None:
+        """Price the kernels at once of those blocks that have no price yet."""
+        known = self._known.blocks
+        self.price_ahead(block for block in blocks if self._key(block) not in known)
 
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.

@@ -143,8 +143,8 @@ def _predict(
 ) -> Prediction:
     memory = footprint(job, workload, open_channels(job, workload.communicators))
     seconds = step.step_time_s * scale
-    parts = [_stage_parts(step, stage) * scale for stage in range(job.recipe.pp)]
-    critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
+    parts = _stage_parts(step) * scale
+    critical = int(parts[:, PART_INDEX[BUBBLE]].argmin())
     breakdown = {
         name: float(part)
         for name, part in zip(PARTS, parts[critical], strict=True)
@@ -175,13 +175,12 @@ def _predict(
     )
 
 
-def _stage_parts(step: Step, stage: int) -> np.ndarray:
-    """Seconds by part of one stage's compute stream; they sum to the step time."""
-    passes = step.program.pass_part_s[stage]
-    parts: np.ndarray = (
-        passes * step.micro_batches + step.program.end_part_s[stage] + step.idle_part_s[stage]
-    )
-    return parts
+def _stage_parts(step: Step) -> np.ndarray:
+    """Seconds by part of each stage's compute stream, shape (stages, parts); those of a stage sum
+    to the step time."""
+    program = step.program
+    parts: np.ndarray = np.array(program.pass_part_s) * step.micro_batches
+    return parts + np.array(program.end_part_s) + step.idle_part_s
 
 
 def _streaming_share(workload: Workload, pricer: Pricer) -> float:
@@ -238,9 +237,9 @@ def _evidence(
     program = step.program
     estimated.update(*(table.estimated for table in program.tables))
     slots = program.structure.slot[program.structure.others]
-    other_s = np.concatenate([table.evidence_s for table in program.tables])[slots]
+    other_s = np.concatenate([table.evidence_s[table.content] for table in program.tables])[slots]
     # What ZeRO 2 and 3 exchange for every micro-batch, replayed or not; the rest happens once.
-    repeats = np.concatenate([table.repeats for table in program.tables])[slots]
+    repeats = np.concatenate([table.repeats[table.content] for table in program.tables])[slots]
     times = np.where(repeats, step.micro_batches / step.simulated_micro_batches, 1.0)
     rows = [*(passes[id(stage)] for stage in workload.stages), other_s * times[:, None]]
     totals = np.concatenate(rows).sum(axis=0)

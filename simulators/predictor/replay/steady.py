@@ -9,7 +9,7 @@ no steady period is found, more micro-batches are simulated, in the end all of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import SCHEDULES, Schedule
 from trainscout.simulators.predictor.replay.assemble import Program
-from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Times, run
+from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Ints, Times, run
 from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
     OVERLAP_SLOWDOWN,
@@ -36,13 +36,13 @@ MOST_UNITS = 4
 class Step:
     """One replayed step.
 
-    ``idle_part_s[s]``, shape (parts,): how long stage ``s``'s compute stream waited or ran
+    ``idle_part_s``, shape (stages, parts): how long each stage's compute stream waited or ran
     slowed, by part; with the passes' and the step end's own time it sums to ``step_time_s``.
     ``simulated_micro_batches`` of ``micro_batches`` were replayed, the rest is whole periods.
     """
 
     step_time_s: float
-    idle_part_s: tuple[Floats, ...]
+    idle_part_s: Floats
     program: Program
     times: Times
     micro_batches: int
@@ -132,31 +132,18 @@ def _find_steady(program: Program, times: Times, unit: int, warmup: int) -> Stea
 
     Transfers that outlast passes make a pipeline repeat only every few units.
     """
-    ends = [
-        _pass_ends(program, times, stage) for stage in range(len(program.structure.compute_tasks))
-    ]
-    stop = len(ends[0]) - warmup
+    ends = times.end[np.stack(program.structure.pass_end)]
+    stop = ends.shape[1] - warmup
     for multiple in range(1, MOST_UNITS + 1):
         period = multiple * unit
         low = stop - _memory(warmup, period)
         if low - period < warmup:
             return None
-        seconds = float(ends[0][stop - 1] - ends[0][stop - 1 - period])
-        if all(
-            np.abs(each[low:stop] - each[low - period : stop - period] - seconds).max()
-            <= PERIOD_TOLERANCE * seconds
-            for each in ends
-        ):
+        seconds = float(ends[0, stop - 1] - ends[0, stop - 1 - period])
+        off_s = ends[:, low:stop] - ends[:, low - period : stop - period] - seconds
+        if np.abs(off_s).max() <= PERIOD_TOLERANCE * seconds:
             return Steady(seconds, period, stop)
     return None
-
-
-def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
-    """End of each pass of a stage, in its order."""
-    tasks = program.structure.compute_tasks[stage][: program.structure.pass_tasks[stage]]
-    last = np.append(program.structure.pass_start[stage][1:], len(tasks)) - 1
-    ends: Floats = times.end[tasks[last]]
-    return ends
 
 
 def _read(program: Program, times: Times, total: int, count: int, steady: Steady | None) -> Step:
@@ -164,42 +151,68 @@ def _read(program: Program, times: Times, total: int, count: int, steady: Steady
     # Every micro-batch runs as many passes as the replayed ones did.
     passes = len(program.structure.pass_start[0]) // count
     periods = (total - count) * passes // steady.passes if steady is not None else 0
-    idle = []
-    for stage, tasks in enumerate(program.structure.compute_tasks):
-        parts = _idle_parts(program, times, stage, None)
-        parts[PART_INDEX[BUBBLE]] += step_time_s - float(times.end[tasks[-1]])
-        if steady is not None:
-            # The last period seen stands for those left out.
-            starts = program.structure.pass_start[stage]
-            window = (int(starts[steady.stop - steady.passes]), int(starts[steady.stop]))
-            parts += periods * _idle_parts(program, times, stage, window)
-        idle.append(parts)
+    streams = program.structure.compute_tasks
+    waits = _waits(program, times)
+    idle = _idle_parts(waits, [(0, len(tasks)) for tasks in streams])
+    idle[:, PART_INDEX[BUBBLE]] += step_time_s - times.end[[tasks[-1] for tasks in streams]]
     if steady is not None:
+        # The last period seen stands for those left out.
+        window = [steady.stop - steady.passes, steady.stop]
+        windows = [tuple(starts[window].tolist()) for starts in program.structure.pass_start]
+        idle += periods * _idle_parts(waits, windows)
         step_time_s += periods * steady.seconds
-    return Step(step_time_s, tuple(idle), program, times, total, count)
+    return Step(step_time_s, idle, program, times, total, count)
 
 
-def _idle_parts(
-    program: Program, times: Times, stage: int, window: tuple[int, int] | None
-) -> Floats:
-    """Waiting and slowdown of a stage's compute stream, for all its tasks or a window of them.
+@dataclass(frozen=True)
+class _Waits:
+    """How long the tasks of compute streams waited, of ``stages`` with equally many; each shape
+    (stages, tasks).
 
-    A wait belongs to data-parallel communication when that released the task; of a wait for
-    another stage the transfer's lag is pipeline communication and the rest is bubble.
+    A wait (``gap_s``) belongs to data-parallel communication when that released the task
+    (``beside``); of a wait for another stage the transfer's lag is pipeline communication and the
+    rest is bubble.
     """
-    parts = np.zeros(len(PARTS))
-    tasks = program.structure.compute_tasks[stage]
-    start, end = times.start[tasks], times.end[tasks]
-    gaps = start - np.concatenate(([0.0], end[:-1]))
-    slowed = (end - start) - program.tasks.work[tasks]
-    if window is not None:
-        part = slice(*window)
-        tasks, gaps, slowed = tasks[part], gaps[part], slowed[part]
-    released_by = times.released_by[tasks]
-    by_communication = (released_by != NO_TASK) & program.structure.communication[released_by]
-    lag = np.minimum(gaps, program.lag[tasks])
-    parts[PART_INDEX["dp_communication"]] = gaps[by_communication].sum()
-    parts[PART_INDEX["pp_communication"]] = lag[~by_communication].sum()
-    parts[PART_INDEX[BUBBLE]] = (gaps - lag)[~by_communication].sum()
-    parts[PART_INDEX[OVERLAP_SLOWDOWN]] = slowed.sum()
+
+    stages: Ints
+    gap_s: Floats
+    lag_s: Floats
+    slowed_s: Floats
+    beside: np.ndarray
+
+
+def _waits(program: Program, times: Times) -> list[_Waits]:
+    found = []
+    for stages, tasks in program.structure.like_streams:
+        start, end = times.start[tasks], times.end[tasks]
+        gap_s = start.copy()
+        gap_s[:, 1:] -= end[:, :-1]
+        released_by = times.released_by[tasks]
+        beside = (released_by != NO_TASK) & program.structure.communication[released_by]
+        lag_s = np.minimum(gap_s, program.lag[tasks])
+        slowed_s = (end - start) - program.tasks.work[tasks]
+        found.append(_Waits(stages, gap_s, lag_s, slowed_s, beside))
+    return found
+
+
+def _idle_parts(waits: Sequence[_Waits], windows: Sequence[tuple[int, ...]]) -> Floats:
+    """Waiting and slowdown of each stage's compute stream by part, for a window of its tasks."""
+    parts = np.zeros((len(windows), len(PARTS)))
+    for each in waits:
+        own = [windows[stage] for stage in each.stages.tolist()]
+        for low, high in dict.fromkeys(own):
+            rows = np.flatnonzero([window == (low, high) for window in own])
+            stages, cut = each.stages[rows], (rows, slice(low, high))
+            gap_s, lag_s, beside = each.gap_s[cut], each.lag_s[cut], each.beside[cut]
+            bubble_s = gap_s - lag_s
+            parts[stages, PART_INDEX[OVERLAP_SLOWDOWN]] = each.slowed_s[cut].sum(axis=1)
+            columns = zip(stages.tolist(), gap_s, lag_s, bubble_s, beside, strict=True)
+            if not beside.any():
+                parts[stages, PART_INDEX["pp_communication"]] = lag_s.sum(axis=1)
+                parts[stages, PART_INDEX[BUBBLE]] = bubble_s.sum(axis=1)
+                continue
+            for stage, gaps, lags, bubbles, released in columns:
+                parts[stage, PART_INDEX["dp_communication"]] = gaps[released].sum()
+                parts[stage, PART_INDEX["pp_communication"]] = lags[~released].sum()
+                parts[stage, PART_INDEX[BUBBLE]] = bubbles[~released].sum()
     return parts

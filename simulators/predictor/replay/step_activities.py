@@ -449,11 +449,4 @@ class _Build:
 
     def _pass_ends(self) -> Ints:
         """The activity that ends each pass, shape (stages, lanes, passes)."""
-        ends = []
-        for stage in range(self.stages):
-            tasks = self.program.structure.compute_tasks[stage][
-                : self.program.structure.pass_tasks[stage]
-            ]
-            last = np.append(self.program.structure.pass_start[stage][1:], len(tasks)) - 1
-            ends.append(self.last[tasks[last]].T)
-        return np.stack(ends)
+        return np.stack([self.last[tasks].T for tasks in self.program.structure.pass_end])

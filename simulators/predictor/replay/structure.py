@@ -105,9 +105,9 @@ class Structure:
 
     ``compute_tasks[s]`` are the tasks of stage ``s``'s compute stream in order; the first
     ``pass_tasks[s]`` of them are passes. ``pass_start[s]`` maps pass ``i`` of the stage's
-    order to its first task's place among them. ``runs[s]``: how often a micro-batch runs each
-    kind of pass of each chunk. ``communication`` marks data-parallel tasks; ``others`` are neither
-    passes nor the barrier.
+    order to its first task's place among them, ``pass_end[s]`` to its last task. ``runs[s]``: how
+    often a micro-batch runs each kind of pass of each chunk. ``communication`` marks
+    data-parallel tasks; ``others`` are neither passes nor the barrier.
     """
 
     tasks: Tasks
@@ -119,9 +119,21 @@ class Structure:
     compute_tasks: tuple[Ints, ...]
     pass_tasks: tuple[int, ...]
     pass_start: tuple[Ints, ...]
+    pass_end: tuple[Ints, ...]
     runs: tuple[tuple[float, ...], ...]
     communication: np.ndarray
     others: Ints
+
+    @functools.cached_property
+    def like_streams(self) -> tuple[tuple[Ints, Ints], ...]:
+        """Stages whose compute streams have equally many tasks, and these, shape (stages,
+        tasks)."""
+        lengths = np.array([len(tasks) for tasks in self.compute_tasks])
+        return tuple(
+            (stages, np.stack([self.compute_tasks[stage] for stage in stages]))
+            for length in np.unique(lengths)
+            for stages in (np.flatnonzero(lengths == length),)
+        )
 
 
 def ways_of(schedule: str) -> int:
@@ -141,7 +153,7 @@ def structure_of(outline: Outline) -> Structure:
     before: list[Ints] = []
     after: list[Ints] = []
     others: list[Ints] = []
-    passes, issued, end_slots = [], [], []
+    passes, pass_end, issued, end_slots = [], [], [], []
     for stage in range(stages):
         own = _Passes.of(outline, stage)
         numbers = count + np.arange(own.length)
@@ -150,13 +162,15 @@ def structure_of(outline: Outline) -> Structure:
         # The stage before waits for the gradient of an input, whole backward pass or half.
         way = np.where(direction == INPUT_GRADIENT, BACKWARD, direction)
         first[stage, way, chunk, micro] = starts
-        last[stage, way, chunk, micro] = np.append(starts[1:], count + own.length) - 1
+        ends = np.append(starts[1:], count + own.length) - 1
+        last[stage, way, chunk, micro] = ends
         before.append(count + own.before)
         after.append(count + own.after)
         slot.append(slots + own.slot)
         issued.append(count + own.issued)
         others.append(count + np.arange(own.length, len(own.slot)))
         passes.append((own, numbers))
+        pass_end.append(ends)
         end_slots.append(slots + own.slots)
         count += len(own.slot)
         slots += own.slots + 2 + sum(sharing.ends)
@@ -165,9 +179,9 @@ def structure_of(outline: Outline) -> Structure:
     count += 1
     compute = []
     for (own, numbers), end_slot in zip(passes, end_slots, strict=True):
-        ends = np.arange(2 + sum(sharing.ends))
-        slot.append(end_slot + ends)
-        others.append(count + ends)
+        behind = np.arange(2 + sum(sharing.ends))
+        slot.append(end_slot + behind)
+        others.append(count + behind)
         finish = count + sharing.ends[0]
         edges = [] if own.last_reduce is None else [(numbers[0] + own.last_reduce, finish)]
         # Clipping needs the norm over all stages, hence the barrier before the optimizer; where
@@ -177,8 +191,8 @@ def structure_of(outline: Outline) -> Structure:
         pairs = np.array(edges, dtype=np.int64).reshape(-1, 2)
         before.append(pairs[:, 0])
         after.append(pairs[:, 1])
-        compute.append(np.concatenate((numbers, count + ends)))
-        count += len(ends)
+        compute.append(np.concatenate((numbers, count + behind)))
+        count += len(behind)
     sent, received, lag_slot = _pipeline_edges(outline, first, last)
     none = sum(map(len, before))
     edge_lag_slot = np.concatenate((lag_slot, np.full(none, stages)))
@@ -212,6 +226,7 @@ def structure_of(outline: Outline) -> Structure:
         compute_tasks=tuple(compute),
         pass_tasks=tuple(own.length for own, _ in passes),
         pass_start=tuple(own.starts for own, _ in passes),
+        pass_end=tuple(pass_end),
         runs=tuple(own.runs for own, _ in passes),
         communication=communication,
         others=np.concatenate(others),

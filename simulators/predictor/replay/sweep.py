@@ -31,8 +31,8 @@ def _sweep(  # type: ignore[no-untyped-def]
 
     The arguments are the fields of ``engine.Tasks``.
     """
-    n = work.shape[0]
-    streams = order_start.shape[0] - 1
+    n = len(work)
+    streams = len(order_start) - 1
     start = np.zeros(n)
     end = np.zeros(n)
     released_by = np.full(n, -1, np.int64)
@@ -51,7 +51,7 @@ def _sweep(  # type: ignore[no-untyped-def]
     # stream is past the place in `awaits`; a side task waits for main tasks.
     waiting = np.zeros(n, np.int64)
     awaits = np.full(n, -1, np.int64)
-    for place in range(stream_tasks.shape[0]):
+    for place in range(len(stream_tasks)):
         task = stream_tasks[place]
         if on_side[task]:
             for edge in range(successor_start[task], successor_start[task + 1]):

@@ -7,6 +7,7 @@ objects, so whatever prices them does so once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,3 +113,11 @@ class Workload:
     stages: tuple[Stage, ...]
     communicators: dict[str, Communicator]
     stage_boundary_bytes: int
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """Every block of the passes and of the step's end, those of equal stages once."""
+        for stage in {id(stage): stage for stage in self.stages}.values():
+            for run in (run for chunk in stage.chunks for run in chunk.runs):
+                yield from (run.forward, run.backward)
+            yield from (stage.finish, stage.optimizer)
