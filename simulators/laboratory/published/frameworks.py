@@ -47,6 +47,8 @@ _FLASH2_IN_FOUNDRY = 2024.0
 _POLLED_NODES, _POLLED_TP = 64, 32
 # What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large.
 _DEEPSPEED_WITHOUT_MEGATRON = 2023.0
+# DeepSpeed 0.6 (runtime/zero/stage3.py: all_gather_coalesced).
+_COALESCED_IN_DEEPSPEED = 2022.2
 
 MEGATRONS = ("bridge", "nemo", "mlperf", "megascale", "megatron")
 """Projects that are Megatron-LM or built on its core."""
@@ -200,6 +202,8 @@ def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, obje
         changes["wgrad_placeholders"] = False
     if era.before(_LOSS_IN_PLACE_OF_COPY):
         changes["cross_entropy"] = "copies"
+    if name == "megatron_deepspeed" and era.before(_COALESCED_IN_DEEPSPEED):
+        changes["gathers_tensors"] = True
     if name == "megatron_deepspeed" and not era.before(_ASYNC_IN_MEGATRON_DEEPSPEED):
         changes["overlap_tp_gradients"] = True
     fast = _CUDNN_ATTENTION_IN_MLPERF if project == "mlperf" else _CUDNN_ATTENTION

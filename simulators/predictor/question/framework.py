@@ -158,6 +158,10 @@ class Framework:
     copies_shards: bool = False
     """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
     (nanotron's ``all_gather_coalesced``)."""
+    gathers_tensors: bool = False
+    """ZeRO 3 gathers each weight matrix by a call of its own, for which the host waits until the
+    device has done all before it, and copies every rank's share out of it (DeepSpeed before
+    0.6)."""
     balanced_split: bool = False
     """Layers that do not divide over the pipeline are dealt out, instead of refused as Megatron-LM
     does."""

@@ -294,7 +294,10 @@ class _Tabled:
             self.add(segment.price.seconds, of.kind_of(segment.price), times=times)
         self.seconds[-1] += of.sent_s(self.stage, chunk, way)
         cuts = dict.fromkeys(map(id, segments), 0)
-        for what, transfer in ((GATHERS, gather_parameters), (REDUCES, reduce_gradients)):
+        # A layer recomputed module by module gathers for that as well.
+        again = way != FORWARD and of.job.recipe.recompute == "full"
+        gather = functools.partial(gather_parameters, again=again)
+        for what, transfer in ((GATHERS, gather), (REDUCES, reduce_gradients)):
             if exchanges & what:
                 exchanged = {}
                 for segment, times in runs:

@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed, routes
 from trainscout.simulators.predictor.replay.engine import NO_STREAM, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import make_tasks
+from trainscout.simulators.predictor.workload.data_parallel import gathers_alone
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
     FORWARD,
@@ -45,6 +46,7 @@ class Sharing:
     gathers: bool
     gather_every: bool
     gather_beside: bool
+    in_flight: int
 
     @classmethod
     def of(cls, job: Job) -> Sharing:
@@ -58,6 +60,7 @@ class Sharing:
             gathers=replicated and stage >= 1,
             gather_every=replicated and stage == 3,
             gather_beside=replicated and (stage == 3 or recipe.overlap_param_gather),
+            in_flight=1 if gathers_alone(job) else LAYERS_IN_FLIGHT,
         )
 
     def exchanges(self, way: int) -> int:
@@ -329,7 +332,7 @@ class _Passes:
         tasks = length + np.arange(len(beside))
         # Megatron gathers all buckets as fast as the network takes them; FSDP keeps few in
         # flight: a gather is issued when the compute it may not run ahead of has been launched.
-        ahead, behind = beside - LAYERS_IN_FLIGHT, beside + LAYERS_IN_FLIGHT
+        ahead, behind = beside - sharing.in_flight, beside + sharing.in_flight
         places = np.where(reduce, beside + 0.5, ahead + 0.75)
         pairs = np.array(
             [

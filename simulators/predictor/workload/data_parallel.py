@@ -6,14 +6,22 @@ import functools
 import math
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
+from trainscout.simulators.predictor.workload.ir import Block, Collective, HostSync, Op, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
 # Megatron-LM's default bucket: max(40 M, 1 M x data-parallel size) parameters when gradients
 # are reduced beside the backward pass, the whole buffer otherwise.
 MEGATRON_BUCKET = 40_000_000
 MEGATRON_BUCKET_PER_REPLICA = 1_000_000
+# Matrices of a layer; what is smaller stays whole on every rank of DeepSpeed's ZeRO 3
+# (``param_persistence_threshold``).
+MATRICES_OF_A_LAYER = 4
+# Copying one rank's share of a gathered tensor is a launch; the host takes about as long again to
+# cut it out of both tensors (three views, assumed). A list's copies are launched at the driver's
+# pace, whatever a module of the framework takes.
+LAUNCHES_OF_A_SHARD = 2
 # Names of the two blocks.
 REDUCE, GATHER = "reduce_gradients", "gather_parameters"
 
@@ -51,7 +59,8 @@ class Transfer:
     ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
     one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``. Under FSDP frozen
     parameters are sharded and gathered too. Where shards have
-    ``copies``, ``shards`` of the dense and of the expert parameters make one.
+    ``copies``, ``shards`` of the dense and of the expert parameters make one. ``share_launches``:
+    what copies the shares out of a matrix that is gathered alone (``gathers_tensors``), if it is.
     """
 
     sharded: bool
@@ -61,6 +70,7 @@ class Transfer:
     gathers_frozen: bool = False
     copies: int = 1
     shards: tuple[int, int] = (1, 1)
+    share_launches: int = 0
 
     @classmethod
     def of(cls, job: Job) -> Transfer:
@@ -76,7 +86,20 @@ class Transfer:
             shards=(job.dp // job.shard_copies * job.recipe.cp, job.expert_dp // job.shard_copies)
             if job.shard_copies > 1
             else (1, 1),
+            share_launches=shard_launches(job, job.dp) if gathers_alone(job) else 0,
         )
+
+
+def gathers_alone(job: Job) -> bool:
+    """Whether nothing runs beside the gathers of a step's passes."""
+    return job.framework.gathers_tensors and job.recipe.zero_stage == 3
+
+
+def shard_launches(job: Job, shards: int) -> int:
+    """Launches, at the framework's pace, that copy so many ranks' shares."""
+    driver_s = UNDECLARED.host_launch_s
+    pace = driver_s / max(driver_s, job.framework.host_launch_s)
+    return math.ceil(LAUNCHES_OF_A_SHARD * shards * pace)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -87,6 +110,8 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
     are all-reduced among those.
     """
     size, bucket = transfer.gradient_bytes, transfer.bucket
+    if transfer.share_launches:
+        return Block(REDUCE, _matrices("grad", "reduce_scatter", parameters, size, transfer, "dp"))
     if transfer.copies == 1:
         kind = "reduce_scatter" if transfer.sharded else "all_reduce"
         return Block(REDUCE, _bucketed("grad", kind, parameters, size, bucket))
@@ -99,12 +124,36 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
 
 
 @functools.lru_cache(maxsize=4096)
-def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
-    """The all-gathers that rebuild ``parameters`` from their shards."""
+def gather_parameters(
+    parameters: LocalParameters, transfer: Transfer, *, again: bool = False
+) -> Block:
+    """The all-gathers that rebuild ``parameters`` from their shards; ``again``: and once more
+    where each module of a layer gathers its own (``gathers_tensors``)."""
     parameters = parameters.held if transfer.gathers_frozen else parameters
     size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
+    if transfer.share_launches:
+        ops = _matrices("param", "all_gather", parameters, size, transfer, "dp" + group)
+        return Block(GATHER, ops * 2 if again else ops)
     ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group)
     return Block(GATHER, ops)
+
+
+def _matrices(
+    name: str,
+    kind: str,
+    parameters: LocalParameters,
+    size: int,
+    transfer: Transfer,
+    communicator: str,
+) -> tuple[Op, ...]:
+    """A call for each weight matrix, and the copies of all ranks' shares into or out of it."""
+    each = math.ceil(parameters.total / MATRICES_OF_A_LAYER) * size
+    one: tuple[Op, ...] = (
+        HostSync(f"{name}_matrix"),
+        Collective(f"{name}_{kind}", kind, each, communicator, "fp32" if size == 4 else "bf16"),
+        Streaming("shard_copies", "memcpy", 2 * each, transfer.share_launches),
+    )
+    return one * MATRICES_OF_A_LAYER
 
 
 def _bucketed(

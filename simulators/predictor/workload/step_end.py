@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
-from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
+    shard_launches,
 )
 from trainscout.simulators.predictor.workload.ir import (
     Block,
@@ -20,11 +18,8 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
-# Two norms and four projections of a Llama layer. Copying one rank's share of one of them is a
-# launch; the host takes about as long again to cut it out of both tensors (three views, assumed).
-# A list's copies are launched at the driver's pace, whatever a module of the framework takes.
+# Two norms and four projections of a Llama layer.
 TENSORS_OF_A_LAYER = 6
-LAUNCHES_OF_A_SHARD = 2
 # fp32 values the optimizer keeps per parameter besides the master weight.
 MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
 
@@ -140,8 +135,5 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1 and num_layers:
         shards = job.dp * num_layers * TENSORS_OF_A_LAYER
         moved = 2 * parameter_bytes(job) * parameters.total
-        driver_s = UNDECLARED.host_launch_s
-        pace = driver_s / max(driver_s, job.framework.host_launch_s)
-        launches = math.ceil(LAUNCHES_OF_A_SHARD * shards * pace)
-        ops.append(Streaming("shard_copies", "memcpy", moved, launches))
+        ops.append(Streaming("shard_copies", "memcpy", moved, shard_launches(job, shards)))
     return Block("optimizer", tuple(ops))

@@ -226,6 +226,14 @@ def test_fully_sharded_step_lies_between_its_bounds(
         assert step < communication_s * 1.05
 
 
+def test_gathers_that_wait_for_the_device_are_exposed_whole(machine: Machine) -> None:
+    machine(replace(BALANCED, wire_bytes_per_s=1e10))
+    alone = make_job(LLAMA, zero_stage=3, batch=8 * 5, training={"gathers_tensors": True})
+    parameters = build_workload(alone).stages[0].parameters.total
+    gathers_s = 5 * (2 + 2) * parameters * 7 / 8 / 1e10
+    assert predict(alone).step_time_s >= 5 * micro_batch_s(alone) + gathers_s
+
+
 def test_a_launch_bound_step_takes_its_launches(machine: Machine) -> None:
     machine(Rates(flops_per_s=np.inf, launch_s=1e-5))
     job = make_job(TINY, batch=8 * 6)

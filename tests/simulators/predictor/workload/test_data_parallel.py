@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     parameter_bytes,
     reduce_gradients,
 )
-from trainscout.simulators.predictor.workload.ir import Block, Collective
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
 
@@ -98,3 +98,18 @@ def test_bytes_per_parameter(training: dict[str, Any], gradient: int, parameter:
     job = make_job(training=training)
     assert gradient_bytes_per_parameter(job) == gradient
     assert parameter_bytes(job) == parameter
+
+
+def test_matrices_gathered_alone_are_copied_out_rank_by_rank() -> None:
+    job = make_job(training={"gathers_tensors": True}, batch=64, zero_stage=3)
+    parameters, transfer = LocalParameters(4000), Transfer.of(job)
+    once, twice = (gather_parameters(parameters, transfer, again=a) for a in (False, True))
+    gathers = [op for op in once.ops if isinstance(op, Collective)]
+    copies = [op for op in once.ops if isinstance(op, Streaming)]
+    # Four matrices; a launch and the host's time of another for every rank's share.
+    assert [op.bytes for op in gathers] == [2 * 1000] * 4
+    assert {op.launches for op in copies} == {2 * job.dp}
+    assert twice.ops == once.ops * 2
+    assert len(reduce_gradients(parameters, transfer).ops) == len(once.ops)
+    plain = Transfer.of(make_job(batch=64, zero_stage=3))
+    assert gather_parameters(parameters, plain, again=True) == gather_parameters(parameters, plain)
