@@ -42,8 +42,8 @@ class Ledger:
         self._invalid: set[Indices] = set()
         # Losses, row and number: equal recipes rank as they lie in the space, however found.
         self._ranking: list[tuple[tuple[float, ...], int, int]] = []
-        # Those that may fit: loss, probability and number.
-        self._tight: list[tuple[float, float, int]] = []
+        # Those that may fit: losses, probability and number.
+        self._tight: list[tuple[tuple[float, ...], float, int]] = []
         self._row_of_recipe: dict[Recipe, int] = {}
         self._number_of: dict[int, int] = {}
 
@@ -64,12 +64,13 @@ class Ledger:
         return choices(ranked, [losses[0] for losses, _, _ in self._ranking])
 
     def tight(self) -> list[Trial]:
-        """Of the ``tight`` trials that beat every one that fits, those worth most
-        (``optimizer.tight``), one a layout, best first; of several objectives none."""
-        if len(self._objective.names) > 1:
+        """Of the ``tight`` trials that no one that fits beats in every objective, those worth most
+        (``optimizer.tight``), one a layout, best first."""
+        if not self._tight:
             return []
-        best = self._ranking[0][0][0] if self._ranking else None
-        found = [(worth(loss, chance, best), loss, at) for loss, chance, at in self._tight]
+        losses, chances, numbers = zip(*self._tight, strict=True)
+        values = worth(np.array(losses), np.array(chances), self.best_losses(1)).tolist()
+        found = zip(values, losses, numbers, strict=True)
         ranked = sorted((-value, loss, at) for value, loss, at in found if value > 0)
         layouts: dict[Layout, Trial] = {}
         for *_, at in ranked:
@@ -138,7 +139,7 @@ class Ledger:
         self.evaluations[row] = evaluation = Evaluation.of(prediction, losses)
         if evaluation.tight:
             trial = self._trial(row, "tight", values=values, outcome=outcome)
-            self._tight.append((losses[0], evaluation.tight, trial.number))
+            self._tight.append((losses, evaluation.tight, trial.number))
             self._append(trial)
             return
         if not prediction.fits:

@@ -136,7 +136,6 @@ class Reach:
         return self._recipes, self._best_of_layouts, self._roomy, self._tight_ones, self._simple
 
     def _in_order(self, goal: Callable[[Rows], Mask], rows: Rows) -> Rows:
-        best = self.best
         by_loss = rows[np.argsort(self._loss[rows], kind="stable")]
         if goal == self._best_of_layouts:
             _, of = np.unique(self._layouts[by_loss], return_inverse=True)
@@ -145,7 +144,7 @@ class Reach:
                 place[of == layout] = np.arange(np.count_nonzero(of == layout))
             return by_loss[place < _LAYOUT_AT_ONCE]
         if goal == self._tight_ones:
-            value = worth(self._loss[by_loss], self._chances[by_loss], best)
+            value = self._worth(by_loss)
             return by_loss[np.argsort(-value, kind="stable")]
         if goal == self._simple:
             return by_loss[np.argsort(self._switches[by_loss], kind="stable")]
@@ -190,17 +189,25 @@ class Reach:
         )
         return mask
 
+    def _best(self) -> list[tuple[float]]:
+        return [] if self.best is None else [(self.best,)]
+
+    def _worth(self, rows: Rows) -> Floats:
+        return worth(self._losses[rows], self._chances[rows], self._best())
+
     def _tight_ones(self, rows: Rows) -> Mask:
-        best = self.best
         shown: dict[int, float] = {}
-        for loss, chance, row in self._tight:
+        losses = np.array([[loss] for loss, _, _ in self._tight]).reshape(-1, 1)
+        chances = np.array([chance for _, chance, _ in self._tight])
+        values = worth(losses, chances, self._best()).tolist()
+        for (*_, row), value in zip(self._tight, values, strict=True):
             layout = int(self._layouts[row])
-            shown[layout] = max(shown.get(layout, 0.0), worth(loss, chance, best))
+            shown[layout] = max(shown.get(layout, 0.0), value)
         least = sorted(shown.values())[-SHOWN_TIGHT] if len(shown) >= SHOWN_TIGHT else 0.0
         beat = np.full(int(self._layouts.max(initial=0)) + 1, max(least, 0.0))
         for layout, most in shown.items():
             beat[layout] = max(beat[layout], most)
-        value = worth(self._loss[rows], self._chances[rows], best)
+        value = self._worth(rows)
         mask: Mask = ~self._may_fit[rows] & (value > beat[self._layouts[rows]])
         return mask
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE
@@ -94,27 +95,31 @@ def test_screening_can_be_switched_off():
     assert not search("random", question(gib=1.0), bounds=False).counts()["pruned"]
 
 
-def tight_of_whole_space(gib):
-    """What the search of every recipe says of those that may fit: the most that one of each
-    layout is worth."""
+def worth_of(trials, found):
+    """What trials are worth over what ``found`` holds that fits."""
+    losses = np.array([t.values for t in trials])
+    chances = np.array([t.prediction.memory.fit_probability for t in trials])
+    return worth(losses, chances, [t.values for t in found.pareto]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("gib", "objective"),
+    [(1.0, "step_time"), (0.85, "step_time"), (1.0, ("step_time", "memory"))],
+)
+def test_exact_search_finds_the_tight_recipes_that_are_worth_most(gib, objective):
+    asked = question(gib=gib)
     grid = of_whole_space("grid", gib)
-    best = grid.best[0].values[0] if grid.best else None
-    most = {}
-    for t in grid.trials:
-        if t.status == "tight":
-            value = worth(t.values[0], t.prediction.memory.fit_probability, best)
-            most[layout_of(t.recipe)] = max(value, most.get(layout_of(t.recipe), 0))
-    return sorted((value for value in most.values() if value > 0), reverse=True)
-
-
-@pytest.mark.parametrize("gib", [1.0, 0.85])
-def test_exact_search_finds_the_tight_recipes_that_are_worth_most(gib):
-    truth = tight_of_whole_space(gib)
+    if objective != "step_time":
+        grid = search("grid", asked, objective=objective, top_k=3)
+    tight, most = [t for t in grid.trials if t.status == "tight"], {}
+    for trial, value in zip(tight, worth_of(tight, grid), strict=True):
+        of = layout_of(trial.recipe)
+        most[of] = max(value, most.get(of, 0))
+    truth = sorted((value for value in most.values() if value > 0), reverse=True)
     assert truth
-    found = search("exact", question(gib=gib), top_k=3)
+    found = search("exact", asked, objective=objective, top_k=3)
     assert found.certificate.proved
-    best = found.best[0].values[0] if found.best else None
-    values = [worth(t.values[0], t.prediction.memory.fit_probability, best) for t in found.tight]
+    values = worth_of(found.tight, found)
     assert values == pytest.approx(truth[: len(values)])
     assert len(values) == min(3, len(truth))
     assert all(t.status == "tight" for t in found.tight)
