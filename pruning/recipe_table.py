@@ -95,6 +95,17 @@ class RecipeTable(Sequence[Recipe]):
         found = self.columns.get(name)
         return RECIPE_DEFAULTS[name] if found is None else found.values[found.codes[row]]
 
+    def values(self, names: Sequence[str], rows: Rows) -> list[tuple[Any, ...]]:
+        """Several fields of some of the recipes, a tuple each."""
+        columns = []
+        for name in names:
+            found = self.columns.get(name)
+            if found is None:
+                columns.append([RECIPE_DEFAULTS[name]] * len(rows))
+            else:
+                columns.append([found.values[code] for code in found.codes[rows].tolist()])
+        return list(zip(*columns, strict=True))
+
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A whole-number or true/false field of every recipe; None is -1."""
         found = self.columns.get(name)

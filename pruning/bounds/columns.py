@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
@@ -127,8 +128,8 @@ class Columns:
         one job of each."""
         found = table.distinct(names, further)
         answers = []
-        for row in map(int, found.first):
-            key = tuple(table.value(name, row) for name in names)
+        values = table.values(names, found.first)
+        for row, key in zip(found.first.tolist(), values, strict=True):
             key += tuple(int(column[row]) for column in further)
             answers.append(self.given.once(what, key, partial(self.of_job, table, row, make)))
         return found.of, answers
@@ -150,9 +151,10 @@ class Columns:
         extra = (single, some, self.copied[self.passes.first])
         found = self.unique.distinct(_BLOCK_FIELDS, extra)
         return found, [
-            tuple(self.unique.value(name, row) for name in _BLOCK_FIELDS)
-            + tuple(int(each[row]) for each in extra)
-            for row in found.first.tolist()
+            key + tuple(int(each[row]) for each in extra)
+            for row, key in zip(
+                found.first.tolist(), self.unique.values(_BLOCK_FIELDS, found.first), strict=True
+            )
         ]
 
     def make_slots(self, row: int) -> Slots:
@@ -330,13 +332,13 @@ class Columns:
         """The fields of ``kind`` as arrays, shape (combinations, stages); zero where a layout
         has fewer stages to look at."""
         names = [field.name for field in fields(kind)]
-        columns = np.zeros((len(names), len(self.ends.first), _MOST_STAGES))
-        for index, row in enumerate(map(int, self.ends.first)):
-            key = tuple(self.table.value(name, row) for name in END_FIELDS)
+        read = operator.attrgetter(*names)
+        columns = np.zeros((len(self.ends.first), _MOST_STAGES, len(names)))
+        keys = self.table.values(END_FIELDS, self.ends.first)
+        for index, (row, key) in enumerate(zip(self.ends.first.tolist(), keys, strict=True)):
             stages = self.given.once(what, key, partial(make, row))
-            for place, stage in enumerate(stages):
-                columns[:, index, place] = [getattr(stage, name) for name in names]
-        return dict(zip(names, columns, strict=True))
+            columns[index, : len(stages)] = [read(stage) for stage in stages]
+        return dict(zip(names, np.moveaxis(columns, 2, 0), strict=True))
 
     def stage_chunks(self, row: int) -> tuple[Layout, list[list[Chunk]]]:
         """The chunks of each of a row's stages."""

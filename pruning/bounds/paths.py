@@ -14,6 +14,7 @@ stages below and come back; follow one micro-batch through all chunks.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -158,21 +159,15 @@ class _Chains:
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
-        return self._of_chunks(count) @ passes
+        return _of_chunks(count, self.group, self.layout.vpp) @ passes
 
     def last(self, passes: Counts, count: int) -> Counts:
         """The last ``count`` backward passes: chunks in reverse."""
         total = self.layout.vpp * self.m
-        before, all_of_them = self._of_chunks(total - count), self._of_chunks(total)
+        before, all_of_them = (
+            _of_chunks(some, self.group, self.layout.vpp) for some in (total - count, total)
+        )
         return (all_of_them - before)[::-1] @ passes
-
-    def _of_chunks(self, count: int) -> Counts:
-        """How many of the first ``count`` forward passes are of each chunk: ``group``
-        micro-batches pass one before its next."""
-        group, vpp = self.group, self.layout.vpp
-        turns, begun = divmod(count, group * vpp)
-        last = (min(max(begun - group * chunk, 0), group) for chunk in range(vpp))
-        return np.array([turns * group + some for some in last], dtype=np.int64)
 
     def ahead(self, stage: int) -> int:
         """Forward passes of a stage before its first backward pass."""
@@ -227,6 +222,15 @@ class _Chains:
         backward = self.backward[stage]
         stay = self.last(backward, self.ahead(stage)) - self.last(backward, self.reach)
         return self.joined(stage, starts, [stay, self.round_trip(stage)])
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_chunks(count: int, group: int, vpp: int) -> Counts:
+    """How many of the first ``count`` forward passes are of each chunk: ``group`` micro-batches
+    pass one before its next."""
+    turns, begun = divmod(count, group * vpp)
+    chunks: Counts = np.arange(begun, begun - group * vpp, -group)
+    return turns * group + np.minimum(np.maximum(chunks, 0), group)
 
 
 def _behind(passes: Counts, lag: Counts) -> Counts:
