@@ -76,7 +76,7 @@ def run_block(block: Block, workplace: Path, output_shown: bool) -> str:
     variables = environment() | {"COLUMNS": "120"}
     variables["DOCUMENTED_PYTHON"] = sys.executable
     variables["WARM_CLIENT"] = client.__file__
-    variables[client.ADDRESS] = warm_python()
+    variables[client.COMMANDS] = warm_python()
     places = (Path(__file__).parent / "bin", Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([*map(str, places), variables["PATH"]])
     if block.page in TRACKED:

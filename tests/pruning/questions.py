@@ -77,24 +77,27 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
-    """A launchable job; what does not go together is drawn anew."""
+def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
+    """A launchable job; what does not go together is drawn anew. ``only`` directs: these choices
+    of a knob, of the model or of how a pipeline ``ends``, in the place of all."""
     pick = lambda *choices: draw(st.sampled_from(choices))  # noqa: E731
-    model = pick(*MODELS)
+    among = lambda name, *choices: pick(*only.get(name, choices))  # noqa: E731
+    model = among("model", *MODELS)
     nodes = pick(1, 1, 2, 4)
-    tp, pp = pick(1, 1, 2, 4, 8), pick(1, 1, 2, 3, 4, 6)
+    tp, pp = pick(1, 1, 2, 4, 8), among("pp", 1, 1, 2, 3, 4, 6)
     pp = 1 if model.diffusion is not None else pp
     nodes = nodes * 3 if pp % 3 == 0 else nodes
     cp = pick(1, 1, 1, 2)
     moe = model.moe is not None
-    schedule = pick("1f1b", "1f1b", "gpipe", pick(*SCHEDULES))
-    vpp = pick(1, 1, 2, 3) if pp > 1 else 1
+    schedule = among("schedule", "1f1b", "1f1b", "gpipe", pick(*SCHEDULES))
+    vpp = among("vpp", 1, 1, 2, 3) if pp > 1 else 1
     vpp = 2 if pp > 1 and SCHEDULES[schedule].ends_meet else vpp
-    recompute = pick("none", "selective", "full")
+    recompute = among("recompute", "none", "selective", "full")
     sp = tp > 1 and (moe or pick(True, False))
-    zero_stage = pick(0, 1, 1) if pp > 1 else pick(0, 1, 2, 3)
+    zero_stage = among("zero_stage", *((0, 1, 1) if pp > 1 else (0, 1, 2, 3)))
     reduce = pick(True, False)
-    ends = pick("even", "even", "first", "both", "counted", "laid out") if pp > 1 else "even"
+    ends = among("ends", "even", "even", "first", "both", "counted", "laid out")
+    ends = ends if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
     software = pick(*_FRAMEWORKS)
     on_host = {"pipelined": (1,), "serial": (2, 3)}.get(str(software.get("host_optimizer")), ())
@@ -107,7 +110,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "ep": ep,
         "etp": pick(None, 1) if moe else None,
         "vpp": vpp,
-        "micro_batch": pick(1, 1, 2, 4),
+        "micro_batch": among("micro_batch", 1, 1, 2, 4),
         "recompute": recompute,
         "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute == "none" else 0,
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,

@@ -12,8 +12,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-ADDRESS = "WARM_PYTHON"
-"""Environment variable: the server's socket."""
+COMMANDS, RANKS = "WARM_PYTHON", "WARM_RANKS"
+"""Environment variables: the sockets of the server of commands and that of emulated ranks."""
 
 
 def started_for_real(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -23,7 +23,7 @@ def started_for_real(arguments: Sequence[str], environment: Mapping[str, str]) -
         read = {name: text for name, text in variables.items() if name.startswith("PYTHON")}
         return {name: text for name, text in read.items() if name != "PYTHONPATH"}
 
-    plain = bool(arguments) and (arguments[0] in ("-m", "-c") or arguments[0][0] != "-")
+    plain = bool(arguments) and (arguments[0] in ("-m", "-c", "-P") or arguments[0][0] != "-")
     return not plain or of_python(os.environ) != of_python(environment)
 
 
@@ -56,8 +56,8 @@ def run_warm(
 
 if __name__ == "__main__":
     _code = run_warm(
-        os.environ[ADDRESS],
-        sys.argv[1:],
+        sys.argv[1],
+        sys.argv[2:],
         cwd=os.getcwd(),
         environment=os.environ,
         descriptors=(0, 1, 2),

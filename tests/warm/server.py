@@ -1,6 +1,7 @@
 """The server: imports what commands import, and becomes each of them in a fork.
 
-``python -m tests.warm.server SOCKET``; it ends with its stdin, that is with who started it.
+``python -m tests.warm.server SOCKET IMPORTED...``; it imports when first asked, and ends with its
+stdin, that is with who started it.
 """
 
 from __future__ import annotations
@@ -26,17 +27,12 @@ from typing import Any
 
 from tests.warm.client import started_for_real
 
-# What commands import when they start or on the way, and no test replaces.
-IMPORTED = (
-    "trainscout.cli", "trainscout.commands.optimize", "trainscout.commands.simulate",
-    "trainscout.commands.explain", "trainscout.commands.plan", "mlflow.tracking",
-)  # fmt: skip
-
 
 class Server:
     """Who asked for which process, until it ends."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, imported: Sequence[str]) -> None:
+        self._to_import = list(imported)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen()
@@ -68,6 +64,7 @@ class Server:
                     return
 
     def _begin(self) -> None:
+        self._prepare()
         asking, _ = self._listener.accept()
         content, descriptors, _, _ = socket.recv_fds(asking, 4, 3)
         rest = bytearray()
@@ -81,6 +78,17 @@ class Server:
             os.close(descriptor)
         self._asking[pid] = asking
         self._waiting.register(asking, selectors.EVENT_READ)
+
+    def _prepare(self) -> None:
+        if not self._to_import:
+            return
+        while self._to_import:
+            importlib.import_module(self._to_import.pop(0))
+        # A fork would have none of these threads.
+        assert threading.active_count() == 1, threading.enumerate()
+        # Collecting garbage would copy every page of it in every fork.
+        gc.collect()
+        gc.freeze()
 
     def _tell_who_waits(self) -> None:
         while self._asking:
@@ -139,6 +147,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run a module, a line of code or a file as ``__main__``; its exit code."""
     own = os.environ.get("PYTHONPATH")
     places = own.split(os.pathsep) if own else []
+    unsafe = arguments[0] != "-P"
+    arguments = arguments[0 if unsafe else 1 :]
     try:
         if arguments[0] == "-m":
             sys.argv = list(arguments[1:])
@@ -146,7 +156,7 @@ def run(arguments: Sequence[str]) -> int:
             runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         elif arguments[0] == "-c":
             sys.argv = ["-c", *arguments[2:]]
-            sys.path[:0] = ["", *places]
+            sys.path[:0] = [*([""] if unsafe else []), *places]
             main = types.ModuleType("__main__")
             main.__builtins__ = builtins  # type: ignore[attr-defined]
             sys.modules["__main__"] = main
@@ -167,16 +177,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Serve, from the moment that everything is imported."""
-    server = Server(sys.argv[1])
-    for module in IMPORTED:
-        importlib.import_module(module)
-    # A fork would have none of these threads.
-    assert threading.active_count() == 1, threading.enumerate()
-    # Collecting garbage would copy every page of it in every fork.
-    gc.collect()
-    gc.freeze()
-    server.serve()
+    """Serve."""
+    Server(sys.argv[1], sys.argv[2:]).serve()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""This session's server, started when the first command is run."""
+"""This session's servers, started when they are first needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from tests.warm import client
 from tests.warm.client import run_warm
 
 ROOT = Path(__file__).parents[2]
+_OF_RANKS = {"PYTHONHASHSEED": "0"}
 
 
 def environment() -> dict[str, str]:
@@ -30,12 +33,22 @@ def environment() -> dict[str, str]:
 @functools.cache
 def warm_python() -> str:
     """The address of a server that has imported the project."""
+    return _serve(environment() | {client.RANKS: warm_ranks()}, "tests.warm.commands")
+
+
+@functools.cache
+def warm_ranks() -> str:
+    """The address of a server that has imported torch as emulated ranks do."""
+    return _serve(environment() | _OF_RANKS, "tests.warm.emulation")
+
+
+def _serve(variables: dict[str, str], imported: str) -> str:
     folder = tempfile.mkdtemp(prefix="warm")
     address = f"{folder}/python"
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.warm.server", address],
+        [sys.executable, "-m", "tests.warm.server", address, imported],
         cwd=ROOT,
-        env=environment() | {"PYTHONPATH": str(ROOT)},
+        env=variables | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
     )
 
@@ -53,14 +66,26 @@ def warm_python() -> str:
     return address
 
 
+def run_rank(
+    *arguments: str, cwd: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """``run_python`` for a script that emulates a rank in its own process."""
+    environment = environment | _OF_RANKS
+    return run_python(*arguments, cwd=cwd, environment=environment, server=warm_ranks)
+
+
 def run_python(
-    *arguments: str, cwd: Path, environment: dict[str, str], timeout_s: float = 300
+    *arguments: str,
+    cwd: Path,
+    environment: dict[str, str],
+    timeout_s: float = 300,
+    server: Callable[[], str] = warm_python,
 ) -> subprocess.CompletedProcess[str]:
     """``subprocess.run([sys.executable, *arguments])`` with its output captured."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
         with open(os.devnull, "rb") as stdin:
             code = run_warm(
-                warm_python(),
+                server(),
                 arguments,
                 cwd=str(cwd),
                 environment=environment,

@@ -229,7 +229,9 @@ class FlowEngine:
         """
         if self._behind:
             self._play(self._now)
-        slots = self._slots(flows)
+        return self._arrivals_s(self._slots(flows))
+
+    def _arrivals_s(self, slots: Ints) -> Floats:
         drained = self._flows.drained[slots]
         arrived = (drained + self._flows.latency[slots]) / t.FEMTOSECONDS
         return np.where(drained == t.NONE, np.inf, arrived)
@@ -341,8 +343,7 @@ class FlowEngine:
         slots = slots[flows.drained[slots] != flows.reported[slots]]
         changed = flows.reported[slots] != t.NONE
         flows.reported[slots] = flows.drained[slots]
-        numbers = flows.identity[slots]
-        return Progress(self.now_s, numbers, self.completion_s(numbers), changed)
+        return Progress(self.now_s, flows.identity[slots], self._arrivals_s(slots), changed)
 
     def _slots(self, flows: ArrayLike) -> Ints:
         """Slots of flows by number; numbers ascend with slots."""

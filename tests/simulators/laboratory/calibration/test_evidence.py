@@ -21,10 +21,9 @@ from trainscout.simulators.predictor.uncertainty.posterior import (
 RUNS = 16
 
 
-@pytest.fixture(scope="module")
-def published():
+def made(seed):
     """Sixteen layouts each: one publication is 15 % slower, one scatters around predictions."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     traits = [
         replace(traits_of(make_job()), tp=2 ** (n % 4), micro_batch=2 ** (n // 4))
         for n in range(RUNS)
@@ -37,6 +36,11 @@ def published():
     columns = Columns.of(traits * 2, [(0.0,) * len(SHARES)] * 2 * RUNS)
     measured = predicted + errors
     return Published(columns, errors, sources, sources, measured, np.full(2 * RUNS, 0.4))
+
+
+@pytest.fixture(scope="module")
+def published():
+    return made(0)
 
 
 def of(published, source, known, monkeypatch):
@@ -54,10 +58,12 @@ def test_a_slower_machine_is_corrected_and_its_bar_narrows(published, monkeypatc
     assert found.after.ranked == pytest.approx(found.before.ranked, abs=0.1)
 
 
-def test_scatter_is_mostly_left_alone(published, monkeypatch):
-    found = of(published, "scatters", 5, monkeypatch)
-    assert found.applied < 0.6
-    assert found.after.p90 < 1.2 * found.before.p90
+def test_scatter_is_mostly_left_alone(monkeypatch):
+    # Of one publication, draws share its largest errors: however many there are, its 90th
+    # percentile may rise by a quarter or not at all. What is meant is what happens on average.
+    found = [of(made(seed), "scatters", 5, monkeypatch) for seed in range(12)]
+    assert np.mean([each.applied for each in found]) < 0.5
+    assert np.mean([each.after.p90 / each.before.p90 for each in found]) < 1.1
 
 
 def test_one_run_speaks_for_nothing_and_too_few_are_not_tried(published, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 from tests.in_process import command
 from tests.simulators.virtual_cluster.emulation.sections import ROOT
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation import native
 from trainscout.simulators.virtual_cluster.emulation.launcher import ranks_of
 from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
 from trainscout.simulators.virtual_cluster.traces.events import Phase
@@ -71,19 +72,43 @@ def test_other_systems_are_told_where_virtual_gpus_run(
         check_installed()
 
 
-def test_ranks_run_side_by_side_and_share_one_compilation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_run_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "script.py").write_text(PLAIN)
-    # Both compile at once; neither may see the other's half.
     options = ["--world-size", "16", "--rank", "0,9", "--jobs", "2", "--no-check"]
     assert main([*options, "--", "script.py"]) == 0
     assert [trace.header.rank for trace in read_directory(tmp_path / "traces")] == [0, 9]
+
+
+# Writes what was compiled before, half of it only when the other compiles, too.
+COMPILER = """#!/bin/bash
+while [ "$1" != -o ]; do shift; done
+half=$(($(stat -c %s {compiled}) / 2))
+head -c $half {compiled} > "$2"
+touch {folder}/$$.begun
+while [ $(ls {folder}/*.begun | wc -l) -lt 2 ]; do sleep 0.02; done
+tail -c +$((half + 1)) {compiled} >> "$2"
+"""
+
+
+def test_ranks_that_compile_at_once_never_load_half_a_library(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    compiled = native._compiled(native._torch_folder())
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER.format(compiled=compiled, folder=tmp_path))
+    compiler.chmod(0o755)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": str(compiler)}
+    code = f"import {native.__name__} as native; print(native.load().device())"
+    loading = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env={**os.environ, **cache, "PYTHONPATH": str(ROOT)}
+        )
+        for _ in range(2)
+    ]
+    assert [each.wait(60) for each in loading] == [0, 0]
     (library,) = (tmp_path / "cache" / "trainscout" / "native").iterdir()
-    assert library.suffix == ".so"
+    assert library.read_bytes() == compiled.read_bytes()
 
 
 APART = """

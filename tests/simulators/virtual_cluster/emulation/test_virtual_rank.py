@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import ROOT
+from tests.warm.session import run_rank
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_ranks
 
@@ -23,12 +22,10 @@ def test_ranks_must_be_in_the_world() -> None:
 
 def test_restarting_gives_the_trace_a_fresh_process_would() -> None:
     pytest.importorskip("torch")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("restarts.py"))],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_rank(
+        str(Path(__file__).with_name("restarts.py")),
+        cwd=ROOT,
+        environment={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
     first, other, again = json.loads(done.stdout)

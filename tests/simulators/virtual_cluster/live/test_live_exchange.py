@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.warm.session import ROOT, environment, run_python  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.distributed.combine import (  # noqa: E402
     combine,
     fill,
@@ -19,7 +18,6 @@ from trainscout.simulators.virtual_cluster.emulation.distributed.peers import ( 
     encode,
 )
 
-ROOT = Path(__file__).parents[4]
 SCRIPT = """
 import torch
 import torch.distributed as dist
@@ -68,10 +66,8 @@ if size == dist.get_world_size():
 def live(folder: Path, *options: str) -> list[str]:
     path = folder / "exchange.py"
     path.write_text(SCRIPT)
-    command = [sys.executable, "-m", "trainscout", "live", "--world-size", "2", *options]
-    done = subprocess.run(
-        [*command, "--", str(path)], capture_output=True, text=True, cwd=ROOT, timeout=200
-    )
+    command = ["-m", "trainscout", "live", "--world-size", "2", *options, "--", str(path)]
+    done = run_python(*command, cwd=ROOT, environment=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(done.stdout.splitlines())
 

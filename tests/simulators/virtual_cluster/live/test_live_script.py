@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.in_process import command
+from tests.warm.session import ROOT, environment, run_python
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
@@ -20,7 +19,6 @@ pytest.importorskip("torch")
 
 main = command("live")
 
-ROOT = Path(__file__).parents[4]
 RANKS = 4
 
 SCRIPT = """
@@ -78,22 +76,9 @@ class Ran:
 def live(folder: Path, *options: str, script: tuple[str, ...] = ()) -> Ran:
     path = folder / "train.py"
     path.write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "trainscout",
-        "live",
-        "--world-size",
-        str(RANKS),
-    ]
-    done = subprocess.run(
-        [*command, "--host", "declared", *options, "--", str(path), *script],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        timeout=300,
-    )
+    command = ["-m", "trainscout", "live", "--world-size", str(RANKS), "--host", "declared"]
+    words = [*command, *options, "--", str(path), *script]
+    done = run_python(*words, cwd=ROOT, environment=environment())
     lines: dict[int, list[str]] = {rank: [] for rank in range(RANKS)}
     for line in done.stdout.splitlines():
         rank, text = re.fullmatch(r"\[rank (\d+)\] (.*)", line).groups()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.e2e.commands import ROOT, environment
+from tests.warm.session import ROOT, environment, run_rank
 from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import find_version
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
@@ -107,13 +106,10 @@ OWN_PYTHON = find_version("transformer_engine", "transformer-engine") is not Non
 
 def run_script(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """Run a script of this folder; what it wrote as ``figures.json``."""
-    found = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(script)), str(folder), *arguments],
+    found = run_rank(
+        *(str(Path(__file__).with_name(script)), str(folder), *arguments),
         cwd=folder,
-        env={**environment(), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
+        environment=environment() | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )
     assert found.returncode == 0, found.stdout + found.stderr
     figures: dict[str, Any] = json.loads((folder / "figures.json").read_text())

@@ -1,0 +1,15 @@
+"""What every emulated rank imports before it knows which rank it is: torch and what patches it."""
+
+import importlib
+import pkgutil
+
+from trainscout.simulators.virtual_cluster import emulation
+from trainscout.simulators.virtual_cluster.emulation import native
+
+native.load()
+
+import torch._dynamo  # noqa: E402, F401
+
+for _module in pkgutil.walk_packages(emulation.__path__, f"{emulation.__name__}."):
+    if ".vendor." not in _module.name:
+        importlib.import_module(_module.name)
