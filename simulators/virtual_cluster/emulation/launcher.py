@@ -1,7 +1,7 @@
 """``trainscout run``: an unmodified script as ranks of a large job.
 
-Every rank is a process of its own, as under torchrun; ranks never meet. This module starts them;
-``rank_process`` is what runs in each.
+Every rank is a process of its own, as under torchrun; ranks never meet. ``rank_process`` is what
+they are forked from and what runs in each.
 """
 
 from __future__ import annotations
@@ -9,32 +9,34 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import (
+    EMULATOR_GAP,
     FAILURE,
     IMPOSSIBLE_LAUNCHES,
     OK,
     command_parser,
 )
-from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
-    RANK_PROCESS,
     RankOptions,
+    RanksOptions,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import (
     check_platform,
     check_ranks,
 )
+from trainscout.simulators.virtual_cluster.traces.events import Group
 
 AUTO = "auto"
 
@@ -121,6 +123,12 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
         help="emulated packages the script shall not find: transformer_engine, apex, ...",
     )
     made.add_argument(
+        "--preload",
+        default="",
+        metavar="M[,M...]",
+        help="modules to import once, before ranks are forked",
+    )
+    made.add_argument(
         "script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS"
     )
     return made
@@ -132,8 +140,6 @@ def main(arguments: Sequence[str]) -> int:
     check_platform()
     if given.rank == AUTO:
         _check(given, [_options(given, 0)])
-        from trainscout.simulators.virtual_cluster.emulation.set_up import SetUpError
-
         try:
             ranks = _chosen(given)
         except SetUpError as error:
@@ -145,9 +151,7 @@ def main(arguments: Sequence[str]) -> int:
     _check(given, options)
     note = "times that the script prints are this machine's, no predictions (trainscout live)"
     print(f"run: {note}", file=sys.stderr)
-    with ThreadPoolExecutor(max_workers=given.jobs) as pool:
-        codes = list(pool.map(_run, options))
-    failed = next((code for code in codes if code), 0)
+    failed = _run(given, options)
     if not failed and not given.no_check and len(options) > 1:
         failed = _check_together([one.trace for one in options], given.strict)
     if failed or given.profile is None:
@@ -173,12 +177,49 @@ def _check_together(paths: Sequence[Path], strict: bool) -> int:
     return IMPOSSIBLE_LAUNCHES if wrong else OK
 
 
+def _run(given: argparse.Namespace, options: Sequence[RankOptions]) -> int:
+    """Trace the ranks; the first code that is not 0."""
+    code = RanksOptions(tuple(options), given.jobs, _names(given.preload)).run().returncode
+    return FAILURE if code < 0 else code
+
+
+class SetUpError(RuntimeError):
+    """A script that could not be set up; ``code`` is what the command exits with."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def _groups_of(options: RankOptions) -> list[Group]:
+    """The communicators of ``options.rank`` once it is set up.
+
+    Raises:
+        SetUpError: when the script ends before, with an error.
+    """
+    from trainscout.simulators.virtual_cluster.traces.files import read_trace
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "set_up.trace.gz"
+        ranks = RanksOptions((replace(options, trace=path),), only_set_up=True)
+        done = ranks.run(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        if done.returncode or not path.exists():
+            lines = done.stdout.decode(errors="replace").strip().splitlines()
+            problem = f"rank {options.rank} fails while it is set up: {' '.join(lines[-1:])}"
+            gap = done.returncode == EMULATOR_GAP
+            raise SetUpError(problem, EMULATOR_GAP if gap else FAILURE)
+        return [event for event in read_trace(path).events if isinstance(event, Group)]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
 def _chosen(given: argparse.Namespace) -> list[int]:
     """The ranks that stand for the job, by what the script sets up on two of them."""
-    from trainscout.simulators.virtual_cluster.emulation.set_up import groups_of
     from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 
-    chosen = choose_ranks(given.world_size, lambda rank: groups_of(_options(given, rank)))
+    chosen = choose_ranks(given.world_size, lambda rank: _groups_of(_options(given, rank)))
     named = ", ".join(str(rank) for rank in chosen.ranks)
     print(f"ranks {named}: {chosen.why}", file=sys.stderr)
     return list(chosen.ranks)
@@ -218,7 +259,7 @@ def _options(given: argparse.Namespace, rank: int) -> RankOptions:
         check=not given.no_check,
         moe_imbalance=given.moe_imbalance,
         payloads=given.payloads,
-        without=tuple(name for name in given.without.split(",") if name),
+        without=_names(given.without),
         script=tuple(script),
         steps=given.steps,
         strict=given.strict,
@@ -251,15 +292,3 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
         given.payloads.mkdir(parents=True, exist_ok=True)
     for one in options:
         one.trace.parent.mkdir(parents=True, exist_ok=True)
-
-
-def _run(options: RankOptions) -> int:
-    done = subprocess.run(
-        own_process(RANK_PROCESS, options.to_json()),
-        env=options.environment(),
-        check=False,
-    )
-    if done.returncode < 0:
-        print(f"rank {options.rank} was ended by signal {-done.returncode}", file=sys.stderr)
-        return FAILURE
-    return done.returncode

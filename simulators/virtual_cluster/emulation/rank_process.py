@@ -1,4 +1,7 @@
-"""One emulated rank: installs the virtual GPU, runs the script, checks and sums up the trace."""
+"""Emulated ranks: installs the virtual GPU, runs the script, checks and sums up the trace.
+
+One process forks itself into one rank after another.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import atexit
 import json
 import os
 import runpy
+import subprocess
 import sys
 import time
 import traceback
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +27,16 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     explain,
 )
-from trainscout.simulators.predictor.io.own_process import end_with_parent
+from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
-from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
+from trainscout.simulators.virtual_cluster.emulation.prepared import (
+    ended_with,
+    fork_rank,
+    preload_modules,
+)
+from trainscout.simulators.virtual_cluster.emulation.set_up import UntilForward
+from trainscout.simulators.virtual_cluster.emulation.sink import FileSink, ListSink
 from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.waits import watch
@@ -60,14 +71,9 @@ class RankOptions:
     strict: bool = False
     """Whether what may be wrong fails the run, too."""
 
-    def to_json(self) -> str:
-        """As one argument of a process."""
-        return json.dumps(asdict(self), default=str)
-
     @classmethod
-    def from_json(cls, text: str) -> RankOptions:
-        """Back from ``to_json``."""
-        fields = json.loads(text)
+    def from_fields(cls, fields: dict[str, Any]) -> RankOptions:
+        """Back from JSON."""
         payloads = fields["payloads"]
         return cls(
             **{
@@ -79,9 +85,33 @@ class RankOptions:
             }
         )
 
-    def environment(self) -> dict[str, str]:
-        """The process's environment: sets are walked in the same order in every run."""
-        return {"PYTHONHASHSEED": "0", **os.environ}
+
+@dataclass(frozen=True)
+class RanksOptions:
+    """What the process of several ranks is started with: ``jobs`` of them run at the same time.
+
+    ``preload``: modules to import before it forks. ``only_set_up``: up to the first forward pass,
+    for the communicators alone.
+    """
+
+    ranks: tuple[RankOptions, ...]
+    jobs: int = 1
+    preload: tuple[str, ...] = ()
+    only_set_up: bool = False
+
+    def run(self, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+        """The process, once all ranks have ended."""
+        command = own_process(RANK_PROCESS, json.dumps(asdict(self), default=str))
+        # Sets are walked in the same order in every run.
+        environment = {"PYTHONHASHSEED": "0", **os.environ}
+        return subprocess.run(command, env=environment, check=False, **streams)
+
+    @classmethod
+    def from_json(cls, text: str) -> RanksOptions:
+        """Back from the argument of the process."""
+        fields = json.loads(text)
+        ranks = tuple(RankOptions.from_fields(each) for each in fields.pop("ranks"))
+        return cls(**{**fields, "ranks": ranks, "preload": tuple(fields["preload"])})
 
 
 def start(options: RankOptions, sink: Any) -> VirtualRank:
@@ -94,12 +124,11 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
 
     gpu = load_catalogue().gpus[options.gpu]
     load()
-    from trainscout.simulators.virtual_cluster.emulation.values import Imbalance, Payloads, Values
+    from trainscout.simulators.virtual_cluster.emulation.values import Imbalance, Values
     from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
 
     values = Values(
-        imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None,
-        payloads=Payloads(options.payloads, options.rank) if options.payloads else None,
+        imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None
     )
     virtual = emulate(
         sink,
@@ -151,30 +180,44 @@ def run_script(script: tuple[str, ...], state: RankState) -> int:
     return OK
 
 
-def main(arguments: list[str]) -> int:
-    """Run one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
-    options = RankOptions.from_json(arguments[0])
-    end_with_parent()
+def set_up(options: RankOptions, virtual: VirtualRank) -> int:
+    """Run up to the first forward pass; the script's exit code."""
+    header = Header(options.world_size, options.rank, 1, options.gpu, 0, options.script, {})
+    sink = UntilForward(options.trace, header)
+    virtual.restart(sink, world_size=options.world_size, rank=options.rank)
+    code = run_script(options.script, virtual.state)
+    if code == OK:
+        # A script without a forward pass has shown all of its communicators.
+        sink.close()
+    return code
+
+
+def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
+    """Trace one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
+    gpu = load_catalogue().gpus[options.gpu]
+    header = Header(
+        world_size=options.world_size,
+        rank=options.rank,
+        local_world_size=min(options.local_world_size, options.world_size),
+        gpu=options.gpu,
+        memory_bytes=int(options.memory_bytes or gpu.memory_bytes),
+        command=options.script,
+        versions=_versions(),
+    )
     try:
-        gpu = load_catalogue().gpus[options.gpu]
-        header = Header(
-            world_size=options.world_size,
-            rank=options.rank,
-            local_world_size=min(options.local_world_size, options.world_size),
-            gpu=options.gpu,
-            memory_bytes=int(options.memory_bytes or gpu.memory_bytes),
-            command=options.script,
-            versions=_versions(),
-        )
         writer = TraceWriter(options.trace, header)
     except InputError as error:
         return explain(error, debug=False)
-    try:
-        virtual = start(options, FileSink(writer))
-    except InputError as error:
-        writer.abandon()
-        return explain(error, debug=False)
+    virtual.restart(FileSink(writer), world_size=options.world_size, rank=options.rank)
+    if options.payloads is not None:
+        from trainscout.simulators.virtual_cluster.emulation.values import Payloads
+
+        try:
+            virtual.state.values.send_by(Payloads(options.payloads, options.rank))
+        except InputError as error:
+            writer.abandon()
+            return explain(error, debug=False)
     recorder = virtual.state.recorder
     recorder.most_steps = options.steps
     watch(options.rank)
@@ -197,6 +240,30 @@ def main(arguments: list[str]) -> int:
     return code if code or not wrong else IMPOSSIBLE_LAUNCHES
 
 
+def main(arguments: list[str]) -> int:
+    """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
+    options = RanksOptions.from_json(arguments[0])
+    end_with_parent()
+    run = set_up if options.only_set_up else trace_rank
+    waiting = list(enumerate(options.ranks))
+    try:
+        virtual = start(options.ranks[0], ListSink())
+        preload_modules(options.preload)
+    except InputError as error:
+        return explain(error, debug=False)
+    running: dict[int, int] = {}
+    codes: dict[int, int] = {}
+    while waiting or running:
+        if waiting and len(running) < options.jobs:
+            at, rank = waiting.pop(0)
+            running[fork_rank(partial(run, rank, virtual))] = at
+            continue
+        child, status = os.wait()
+        at = running.pop(child)
+        codes[at] = ended_with(status, options.ranks[at].rank)
+    return next((codes[at] for at in sorted(codes) if codes[at]), OK)
+
+
 def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
@@ -211,5 +278,5 @@ if __name__ == "__main__":
     _code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Frameworks leave threads and groups behind that would wait for other ranks.
+    # Libraries complain of what is left at a regular end.
     os._exit(_code)

@@ -9,24 +9,24 @@ and reports, a line each, how they ended.
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
-import random
 import resource
-import signal
 import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.command_line import explain
+from trainscout.simulators.predictor.io.command_line import FAILURE, explain
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.prepared import (
+    fork_rank,
+    preload_modules,
+)
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
@@ -144,11 +144,7 @@ def prepare(options: RankOptions) -> Any:
         script=options.script,
     )
     virtual = start(emulated, ListSink())
-    for module in options.preload:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise InputError("--preload", module, f"cannot be imported: {error}") from error
+    preload_modules(options.preload)
     return virtual
 
 
@@ -162,7 +158,6 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    random.seed()
     writer = _trace_writer(options, rank)
     clock = HostClock(options.cost, LoweredLaunches())
     sink = LiveSink(connection, clock, None if writer is None else writer.write)
@@ -242,6 +237,15 @@ def _memory_bytes() -> tuple[int, int]:
     return kibibytes["Rss"] * 1024, own * 1024
 
 
+def _rank(options: RankOptions, virtual: Any, rank: int, report: int) -> int:
+    os.close(report)
+    try:
+        return run(options, virtual, rank)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        # The simulator has gone, and has reported why.
+        return FAILURE
+
+
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and report how each ends: ``RANK CODE`` lines on standard output."""
     options = RankOptions.from_json(arguments[0])
@@ -253,30 +257,9 @@ def main(arguments: list[str]) -> int:
         virtual = prepare(options)
     except InputError as error:
         return explain(error, debug=False)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A collection would write into every object's head and so copy all that is shared.
-    gc.collect()
-    gc.freeze()
     children = {}
     for rank in options.ranks:
-        child = os.fork()
-        if child == 0:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.close(report)
-            end_with_parent()
-            code = 1
-            try:
-                code = run(options, virtual, rank)
-            except (EOFError, BrokenPipeError, ConnectionResetError):
-                # The simulator has gone, and has reported why.
-                pass
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                # Frameworks leave threads and groups behind that would wait for other ranks.
-                os._exit(code)
-        children[child] = rank
+        children[fork_rank(partial(_rank, options, virtual, rank, report))] = rank
     while children:
         child, status = os.wait()
         code = os.waitstatus_to_exitcode(status)

@@ -8,20 +8,22 @@ It installs the emulation and imports what all launches need once. Each line on 
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
 import random
 import sys
-import traceback
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.command_line import FAILURE, OK
+from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.prepared import (
+    fork_rank,
+    preload_modules,
+)
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RankOptions,
     run_script,
@@ -71,25 +73,10 @@ def main(arguments: list[str]) -> int:
         print(json.dumps({"refused": str(error)}), file=answers)
         return 2
     print(json.dumps({"ready": True}), file=answers)
-    # A collection would write into every object's head and so copy all that is shared.
-    gc.collect()
-    gc.freeze()
     for line in sys.stdin:
         asked = json.loads(line)
         request = RankRequest(**{**asked, "script": tuple(asked["script"])})
-        child = os.fork()
-        if child == 0:
-            end_with_parent()
-            code = FAILURE
-            try:
-                code = _run(options, request, virtual)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                # Frameworks leave threads and groups behind that would wait for other ranks.
-                os._exit(code)
+        child = fork_rank(partial(_run, options, request, virtual))
         _, status = os.waitpid(child, 0)
         print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers)
     return OK
@@ -99,11 +86,7 @@ def _prepared(options: ServerOptions) -> Any:
     from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 
     virtual = start(_rank_options(options, 0, (), os.devnull), ListSink())
-    for module in options.preload:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise InputError("--preload", module, f"cannot be imported: {error}") from error
+    preload_modules(options.preload)
     return virtual
 
 
@@ -136,11 +119,12 @@ def _run(options: ServerOptions, request: RankRequest, virtual: Any) -> int:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(request.environment)
     random.seed(0)
+    path, header = Path(request.trace), _header(options, request, virtual)
     sink: Any
     if request.only_set_up:
-        sink = UntilForward(_rank_options(options, request.rank, request.script, request.trace))
+        sink = UntilForward(path, header)
     else:
-        sink = FileSink(TraceWriter(Path(request.trace), _header(options, request, virtual)))
+        sink = FileSink(TraceWriter(path, header))
     virtual.restart(sink, world_size=options.world_size, rank=request.rank)
     recorder = virtual.state.recorder
     recorder.most_steps = request.steps

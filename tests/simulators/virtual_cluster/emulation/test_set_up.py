@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,8 @@ def test_the_ranks_to_trace_are_found(
 
     script, run = tmp_path / "train.py", []
 
-    def only_noted(options: RankOptions) -> int:
-        run.append(options.rank)
+    def only_noted(given: object, options: Sequence[RankOptions]) -> int:
+        run.extend(each.rank for each in options)
         return 0
 
     monkeypatch.setattr(launcher, "_run", only_noted)
