@@ -124,13 +124,21 @@ class Recorder:
         if phase == self.phase:
             return
         if phase == FORWARD and self._optimizer_steps:
-            if self.finished_steps == self.most_steps:
-                self.has_enough = True
-                raise EnoughStepsError
+            self.next_step_begins()
             self.step += 1
             self._optimizer_steps = 0
         self.phase = phase
         self.emit(Phase(phase, self.step))
+
+    def next_step_begins(self) -> None:
+        """A forward pass begins, or, in a pipeline, the transfer that it waits for.
+
+        Raises:
+            EnoughStepsError: nobody asked for another step.
+        """
+        if self._optimizer_steps and self.finished_steps == self.most_steps:
+            self.has_enough = True
+            raise EnoughStepsError
 
     def forward_begins(self) -> None:
         """A module is called from outside of any."""

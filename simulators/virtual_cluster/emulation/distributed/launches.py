@@ -111,6 +111,7 @@ class Launches:
             return self._between_two_hosts(kind, tensor, peer)
         state = self._state
         state.recorder.enter()
+        state.recorder.next_step_begins()
         if not 0 <= peer < self.size:
             state.recorder.violation(
                 "unknown peer", f"{kind} names member {peer} of group {self._name} of {self.size}"
