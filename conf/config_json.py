@@ -191,7 +191,9 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
     whole, usual = Config(given, kind), WITH_IMAGES[kind][0]
     ties = "tie_word_embeddings"
-    own = {ties: whole.fields.get(ties)}
+    # Those of LLaVA tie where either part of the file says so, others where the whole does.
+    of_text = kind.startswith("llava") and given[_TEXT].get(ties)
+    own = {ties: whole.fields.get(ties) or of_text}
     fields = model_fields({"model_type": usual} | dict(given[_TEXT]) | own, name)
     sight = tower_kind(kind, vision)
     read = tower_fields(kind, TOWERS[sight], Config(vision, sight), whole, fields["hidden_size"])

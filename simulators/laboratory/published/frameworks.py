@@ -106,6 +106,7 @@ def framework_of(
     era: Era,
     gpu: Gpu,
     precision: str,
+    has_experts: bool,
     frameworks: Mapping[str, Framework],
 ) -> tuple[Framework, tuple[str, ...]]:
     """The declared framework of a row, with its documented switches, and what was assumed.
@@ -131,7 +132,7 @@ def framework_of(
     if not is_declared(said):
         changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
     changes |= _stated(said, era, framework, assumed)
-    changes |= _graphs(row, said, era)
+    changes |= _graphs(row, said, era, has_experts)
     return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
 
 
@@ -307,8 +308,8 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
     return changes
 
 
-def _graphs(row: Row, said: Said, era: Era) -> dict[str, object]:
-    if given(row.num_experts, 1) > 1:
+def _graphs(row: Row, said: Said, era: Era, has_experts: bool) -> dict[str, object]:
+    if has_experts:
         preset = moe_preset(row, said, era)
         return {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
     if said.says("graphs"):

@@ -91,7 +91,10 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         if curve not in declared.curves:
             raise CannotReplayError(f"measured_collectives={curve} was not read")
         cluster = replace(cluster, measured_collectives=curve, measured=declared.curves[curve])
-    framework, about_framework = framework_of(row, said, era, gpu, precision, declared.frameworks)
+    has_experts = model.moe is not None
+    framework, about_framework = framework_of(
+        row, said, era, gpu, precision, has_experts, declared.frameworks
+    )
     batch = batch_of(row)
     about_framework += (_software(framework, era),)
     recipe, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)

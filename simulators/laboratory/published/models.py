@@ -114,9 +114,15 @@ def _declared(row: Row, said: Said, model: Model, assumed: list[str]) -> Model:
             load_imbalance=_load_imbalance(said, assumed),
         )
         model = dataclasses.replace(model, moe=moe)
-    if "super" in model.name:
+    if "super" in model.name and not said.says("mtp"):
         assumed.append("multi-token prediction not published: none")
-    return dataclasses.replace(model, name=row.model, sequence_length=sequence)
+    return dataclasses.replace(
+        model,
+        name=row.model,
+        sequence_length=sequence,
+        num_mtp_layers=_mtp_layers(said, assumed),
+        num_layers_at_end_in_bf16=int(said.get("last_in_bf16") or 0),
+    )
 
 
 def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:
@@ -194,7 +200,7 @@ def _mtp_layers(said: Said, assumed: list[str]) -> int:
         assumed.append("one multi-token-prediction module, by the FLOPs per token")
     if stated == "unsaid":
         assumed.append("multi-token prediction not published: none")
-    return int(stated in ("on", "counted"))
+    return {"on": 1, "counted": 1, "two": 2}.get(str(stated), 0)
 
 
 def _capacity_factor(said: Said, assumed: list[str]) -> float | None:

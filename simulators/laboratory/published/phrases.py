@@ -75,7 +75,10 @@ _SOFTWARE = (
             r"whole[\s\-]iteration(?: cuda)?~graphs?|cuda~graphs? of (?:the )?whole iterations?",
         ),
         ("whole", r"cuda~graphs? (?:captured |capture )?(?:for |of )?(?:the )?full iterations?"),
-        ("layers", r"cuda~graphs? transformer_engine attn[\w+]*|per[\s\-]layer cuda~graphs?"),
+        (
+            "layers",
+            r"cuda~graphs? transformer_engine (?:attn|mamba)[\w+]*|per[\s\-]layer cuda~graphs?",
+        ),
         ("router", r"cuda~graphs? (?:transformer_engine )?moe_router[\w+]*"),
         ("said", r"cuda~graphs?"),
     ),
@@ -221,6 +224,7 @@ _LAYOUT = (
         ("layers", r"(?:\w+ )*counted as pipeline layers"),
         ("layers", r"first/last stage one layer short\w*"),
     ),
+    *phrases("last_in_bf16", (None, r"last (\d+) layers in bf16")),
     *phrases("chosen", ("best", r"best configuration(?: found)?(?: per cell)?")),
     *phrases("tensor_grid", ("", r"\b(?:2|2\.5|3)d tensor parallel\w*")),
 )
@@ -271,6 +275,7 @@ _EXPERTS = (
         ("off", r"mtp layer disabled|" + _NO + r"mtp|(?:250 )?without mtp"),
         ("counted", r"mtp layer probably counted(?: \(260 gflop per token)?"),
         ("on", r"mtp on|1 mtp layer"),
+        ("two", r"2 mtp layers"),
         ("unsaid", r"\bmtp\b"),
     ),
 )

@@ -436,9 +436,13 @@ class Model:
         return tuple(dict.fromkeys(self.pattern))
 
     def layer(self, index: int) -> Layer:
-        """A layer; MTP modules count as further layers, under a pattern as its last."""
-        if self.layers is not None or index < self.num_layers:
-            return self.pattern[min(index, self.num_layers - 1)]
+        """A layer; MTP modules count as further layers, under a pattern as its last, with
+        attention where that has no mixer (Nemotron 3 Super: ``*E``)."""
+        if self.layers is not None and index >= self.num_layers:
+            last = self.pattern[-1]
+            return replace(last, mixer=ATTENTION) if last.mixer == NONE else last
+        if index < self.num_layers:
+            return self.pattern[index]
         return self._plain_layer(index)
 
     def _plain_layer(self, index: int) -> Layer:

@@ -6,6 +6,7 @@ from tests.parameter_count import count_parameters
 from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.predictor.question.layers import Layer
 
 
 def test_llama_facts_that_have_no_column():
@@ -70,6 +71,23 @@ def test_a_hybrid_without_a_printed_shape_is_the_declared_one():
     assert outcome.job.model.moe.latent_size == 1024
     assert not outcome.job.recipe.overlap_moe_expert_parallel_comm
     assert any("nemotron3_super_120b_a12b" in each for each in outcome.assumptions)
+
+
+def test_what_a_preset_says_beside_a_declared_shape():
+    notes = (
+        "dispatcher hybridep; CUDA graphs transformer_engine attn+mamba+moe_router; 2 MTP layers; "
+        "last 14 layers in BF16"
+    )
+    row = {"model": "Nemotron_3_Super", "framework": "Megatron-Bridge 26.06", "dtype": "mxfp8"}
+    job = replayable(gpu="GB300-288GB", pp=1, dp=64, tp=1, notes=notes, **row).job
+    assert job.framework.cuda_graphs
+    assert job.model.moe.dispatcher == "deepep"
+    assert (job.model.num_mtp_layers, job.model.num_layers_at_end_in_bf16) == (2, 14)
+    # The pattern ends in experts alone; each prediction more is attention and experts.
+    assert job.model.layer(88) == Layer("attention", "moe", bf16=True)
+    bare = replayable(gpu="B300-288GB", pp=1, dp=64, tp=1, **row)
+    assert not bare.job.model.num_mtp_layers
+    assert "multi-token prediction not published: none" in bare.assumptions
 
 
 @pytest.mark.parametrize("name", ["BERT-Large", "Jamba", "Nemotron_3_Ultra"])
