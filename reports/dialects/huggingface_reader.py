@@ -298,6 +298,18 @@ def words_of_deepspeed(table: Mapping[str, Any], prefix: str = "--ds.") -> list[
     return words
 
 
+def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
+    """A flat file of arguments, as LLaMA-Factory and TRL take them."""
+    words = []
+    for name, value in table.items():
+        if isinstance(value, Mapping) or value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+        words += [f"--{name}={texts[0]}", *texts[1:]] if texts else []
+    return words
+
+
 def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
     """Accelerate's configuration file as arguments."""
     words = []

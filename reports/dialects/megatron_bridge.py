@@ -71,7 +71,7 @@ def configuration(job: Job) -> dict[str, Section]:
             continue
         section, _, key = knob.flags[MEGATRON_BRIDGE].name.partition(".")
         if MEGATRON_LM in knob.flags:
-            value = said.get(_argument(key))
+            value = said.get(argument_of(key))
         else:
             value = getattr(job.recipe, name)
         if value not in (None, knob.default):
@@ -145,17 +145,18 @@ def _dataset(job: Job, said: Settings) -> Section:
     }
 
 
-def _argument(name: str) -> str:
+def argument_of(name: str) -> str:
+    """The argument of Megatron-LM that a field stands for."""
     return _RENAMED.get(name, "--" + name.replace("_", "-"))
 
 
 def _taken(said: Settings, names: str) -> Section:
     """Fields with the values of their arguments, those that are written."""
-    return {name: said[_argument(name)] for name in names.split() if _argument(name) in said}
+    return {name: said[argument_of(name)] for name in names.split() if argument_of(name) in said}
 
 
 def _switches(said: Settings, names: str) -> Section:
-    return {name: _argument(name) in said for name in names.split()}
+    return {name: argument_of(name) in said for name in names.split()}
 
 
 def _model(job: Job, said: Settings) -> Section:

@@ -18,8 +18,10 @@ from trainscout.reports.dialects.huggingface_reader import (
     MARKS,
     HuggingFaceReader,
     words_of_accelerate,
+    words_of_arguments,
     words_of_deepspeed,
 )
+from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.options import Options, is_known, shown
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
@@ -37,8 +39,8 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
-    "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, or arguments "
-    "(--name ...)"
+    "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, a YAML file "
+    "of Megatron-Bridge (run_config.yaml) or LLaMA-Factory, or arguments (--name ...)"
 )
 
 _SHOWN = 80
@@ -89,6 +91,8 @@ def _read(
         reader = TorchTitanReader(words_of_table(_toml(origin, text)), {})
     elif origin.endswith(".json"):
         reader = HuggingFaceReader(words_of_deepspeed(_json("given", origin, text)), {})
+    elif origin.endswith((".yaml", ".yml")):
+        reader = _reader_of_yaml(given, origin, read_yaml(Path(given.strip()), "given"))
     elif origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
         script = Script(commands=[Command(tuple(_words(text)), {}, 1)])
@@ -102,6 +106,16 @@ def _read(
         reader.options.note(f"not followed: {what}")
     names_model = reader.model_name is not None or reader.whole
     return ImportedLaunch(reader.title, origin, question, recipe, reader.reading(), names_model)
+
+
+def _reader_of_yaml(given: str, origin: str, table: Any) -> Reader:
+    """What reads the settings of a YAML file: Megatron-Bridge's, or arguments of a Trainer."""
+    if isinstance(table, dict) and is_configuration(table):
+        return BridgeReader(table, {})
+    if isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS):
+        words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), given)
+        return HuggingFaceReader(words, {})
+    raise InputError("given", origin, "holds no settings that are known", _ALLOWED)
 
 
 def _reader(command: Command, script: Script, given: str) -> Reader:

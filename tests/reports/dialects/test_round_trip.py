@@ -13,12 +13,16 @@ from tests.reports.dialects.jobs import DENSE, EXPERTS, jobs
 from tests.reports.launch_import.samples import BASE, framework, model
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports import dialects
+from trainscout.reports.dialects import megatron_bridge, megatron_core
 from trainscout.reports.dialects.megatron_layers import LAYOUT
+from trainscout.reports.dialects.setting import Code
 from trainscout.reports.dialects.torchtitan import equal_chunks
 from trainscout.reports.launch import launches
 from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import ENVIRONMENT, MEGATRON_BRIDGE
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 DIALECTS = Path(dialects.__file__).parent
@@ -88,6 +92,37 @@ def test_megatron_lm(tmp_path_factory, shipped, data):
     unsaid = {} if shape.moe else {"fused_router": job.framework.fused_router}
     unsaid |= {} if job.recipe.vpp > 1 else {"overlap_p2p": job.framework.overlap_p2p}
     assert replace(software, **unsaid) == job.framework
+
+
+@given(data=st.data())
+def test_megatron_bridge(tmp_path_factory, data):
+    job = data.draw(jobs(SHIPPED))
+    # What its script exports is no part of the file.
+    exported = {name: each.default for name, each in KNOBS.items() if ENVIRONMENT in each.flags}
+    job = replace(job, recipe=replace(job.recipe, **exported))
+    assume(not megatron_bridge.impossible(job) and not megatron_core.impossible(job))
+    assume(not megatron_core.unsupported(job, MEGATRON_BRIDGE))
+    assume(not megatron_bridge.unsupported(job))
+    kept = tmp_path_factory.mktemp("launch") / "run_config.yaml"
+    kept.write_text(yaml.safe_dump(plain(megatron_bridge.configuration(job))))
+    base = replace(BASE, framework=job.framework, cluster=job.cluster)
+    read = read_launch(str(kept), base, ("framework",), model, framework)
+    assert read.framework == "Megatron-Bridge"
+    assume(not any(argument.startswith(LAYOUT) for argument, _ in read.reading.not_modelled))
+    assert read.reading.not_modelled == ()
+    found, shape = read.question.model, job.model
+    assert found.qk_head_dim == shape.qk_head_dim
+    assert (found.num_layers, found.hidden_size, found.ffn_hidden_size, found.vocab_size) == (
+        shape.num_layers, shape.hidden_size, shape.ffn_hidden_size, shape.vocab_size
+    )  # fmt: skip
+    check_training_and_recipe(job, read)
+
+
+def plain(value):
+    """A configuration as the framework keeps it: names in place of code."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    return value.text if isinstance(value, Code) else value
 
 
 def in_its_words(job: Job) -> Job:

@@ -10,6 +10,7 @@ import yaml
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -24,16 +25,13 @@ BASE = Question(MODEL, GPU, CLUSTER, TRAINING)
 def model(name: str) -> Model:
     if not (CONF / "model" / f"{name}.yaml").is_file():
         raise InputError("model", name, "is not a known choice")
-    return build_value(Model, "model", _file("model", name))
+    path = CONF / "model" / f"{name}.yaml"
+    return build_value(Model, "model", yaml.safe_load(path.read_text("utf-8")))
 
 
 def framework(name: str) -> Framework:
-    return build_value(Framework, "framework", _file("framework", name))
+    return load_catalogue().frameworks[name]
 
 
 def read(given: str, said: tuple[str, ...] = (), **declared: Any) -> ImportedLaunch:
     return read_launch(given, replace(BASE, **declared), said, model, framework)
-
-
-def _file(group: str, name: str) -> Any:
-    return yaml.safe_load((CONF / group / f"{name}.yaml").read_text("utf-8"))

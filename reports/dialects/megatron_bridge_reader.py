@@ -1,0 +1,169 @@
+"""A Megatron-Bridge configuration file (``run_config.yaml``, which it keeps beside checkpoints) as
+the Megatron-LM arguments that its fields stand for.
+
+The file holds every field of every section, mostly as it is by default: what names no argument of
+Megatron-LM is counted and not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainscout.reports.dialects.megatron_bridge import TITLE, argument_of
+from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.dialects.options import Reading
+from trainscout.simulators.predictor.question.errors import InputError
+
+# In this order: what follows counts more, as Bridge sets it last.
+_SECTIONS = (
+    *("model", "optimizer", "scheduler", "train", "dataset"),
+    *("ddp", "dist", "mixed_precision", "comm_overlap", "checkpoint"),
+)
+# Fields whose argument says the opposite, or that has another name.
+_OFF = {
+    "add_bias_linear": "--disable-bias-linear",
+    "share_embeddings_and_output_weights": "--untie-embeddings-and-output-weights",
+    "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion",
+    "overlap_p2p_comm": "--no-overlap-p2p-communication",
+    "grad_reduce_in_fp32": "--grad-reduce-in-bf16",
+}
+_ON = {
+    "grad_reduce_in_fp32": "--accumulate-allreduce-grads-in-fp32",
+    "enable_cuda_graph": "--enable-cuda-graph",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "sequence_length": "--seq-length",
+}
+# Of numbers that argue for nothing, and of what other fields say better.
+_LEFT_OUT = ("vocab_size", "tokenizer_type", "num_query_groups", "bf16", "fp16", "fp8", "fp4")
+_MIXED = {
+    "fp8_delayed": ("hybrid", "delayed"),
+    "fp8_current": ("hybrid", "tensorwise"),
+    "fp8_subchannel": ("e4m3", "blockwise"),
+    "mxfp8": ("e4m3", "mxfp8"),
+}
+_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+
+
+def _layout(parts: Sequence[Any]) -> str:
+    if isinstance(parts, str):
+        return parts
+    return "|".join("".join(_LETTERS.get(str(each), str(each)) for each in part) for part in parts)
+
+
+# Lists that Megatron-LM takes as one word.
+_LISTED: dict[str, Callable[[Sequence[Any]], str]] = {
+    "moe_layer_freq": lambda kinds: kinds if isinstance(kinds, str) else str(list(kinds)),
+    "window_size": lambda ends: ",".join(map(str, ends)),
+    "pipeline_model_parallel_layout": _layout,
+}
+_BACKENDS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+class BridgeReader(MegatronReader):
+    """Reads the sections of such a file."""
+
+    title = TITLE
+    software = "megatron_bridge"
+
+    def __init__(self, table: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        super().__init__(list(words_of_configuration(table)), environment)
+
+    def reading(self) -> Reading:
+        """What became of the fields that stand for arguments; call it last."""
+        found = super().reading()
+        if not found.unknown:
+            return found
+        note = f"{len(found.unknown)} fields stand for no argument of Megatron-LM and are not read"
+        return replace(found, unknown=(), notes=(*found.notes, note))
+
+
+def is_configuration(table: Mapping[str, Any]) -> bool:
+    """Whether a file holds the sections of one."""
+    model = table.get("model")
+    return isinstance(model, Mapping) and "tensor_model_parallel_size" in model
+
+
+def words_of_configuration(table: Mapping[str, Any]) -> Iterator[str]:
+    """The arguments that the fields of all sections stand for.
+
+    Raises:
+        InputError: for a section that holds no fields, or a precision that is not known.
+    """
+    fields: dict[str, Any] = {}
+    for section in _SECTIONS:
+        given = table.get(section)
+        if isinstance(given, str) and section == "mixed_precision":
+            yield from _mixed(given)
+            continue
+        if not isinstance(given, Mapping | None):
+            raise InputError(section, str(given)[:60], "is no section", "fields with values")
+        fields |= {name: _plain(each) for name, each in (given or {}).items() if each is not None}
+    backend = fields.get("attention_backend")
+    if isinstance(backend, int):  # kept by its number
+        fields["attention_backend"] = _BACKENDS.get(backend, backend)
+    for name, value in fields.items():
+        yield from _words(name, value)
+    yield from _sizes(fields)
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    if name in _LEFT_OUT or name.startswith("_"):
+        return
+    if value is False:
+        yield from [_OFF[name]] if name in _OFF else ()
+        return
+    argument = _ON.get(name) or argument_of(name)
+    if value is True:
+        yield from [] if name in _OFF and name not in _ON else [argument]
+    elif name in _LISTED and isinstance(value, Sequence):
+        yield from (argument, _LISTED[name](value))
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        yield from [argument, *map(str, value)] if value else ()
+    elif not isinstance(value, Mapping):
+        yield from (argument, str(value))
+
+
+def _sizes(fields: Mapping[str, Any]) -> Iterator[str]:
+    """What several fields say together."""
+    groups, heads = (fields.get(name) for name in ("num_query_groups", "num_attention_heads"))
+    if groups not in (None, heads):
+        yield from ("--group-query-attention", "--num-query-groups", str(groups))
+    if fields.get("vocab_size"):
+        yield from ("--vocab-size", str(fields["vocab_size"]))
+    half = next((name for name in ("bf16", "fp16") if fields.get(name)), None)
+    yield from [f"--{half}"] if half else ()
+    for width in ("fp8", "fp4"):
+        if fields.get(width):
+            yield from (f"--{width}-format", str(fields[width]))
+
+
+def _mixed(name: str) -> Iterator[str]:
+    """A precision by the name of its recipe, such as ``bf16_with_fp8_current_scaling_mixed``."""
+    half = next((each for each in ("bf16", "fp16") if name.startswith(each)), None)
+    if half is None:
+        raise InputError("mixed_precision", name, "is not known", "bf16_mixed, fp16_mixed, ...")
+    yield f"--{half}"
+    if "nvfp4" in name:
+        yield from ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")
+    elif "fp8" in name:
+        known = next((words for mark, words in _MIXED.items() if mark in name), None)
+        if known is None:
+            allowed = ", ".join(_MIXED)
+            raise InputError("mixed_precision", name, "is not known", allowed)
+        yield from ("--fp8-format", known[0], "--fp8-recipe", known[1])
+
+
+def _plain(value: Any) -> Any:
+    """A value without how it is kept: a type of torch, an enum, a function by its target."""
+    if isinstance(value, Mapping):
+        if "_target_" not in value:
+            return value
+        inner = value.get("_args_") or [value.get("_name_") or value["_target_"]]
+        value = inner[0] if isinstance(inner, Sequence) and inner else ""
+    if isinstance(value, str) and re.match(r"(torch|AttnBackend|megatron)\b", value):
+        value = value.rpartition(".")[2]
+    return _SHORT.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,103 @@
+"""Files of settings: Megatron-Bridge's, and a Trainer's arguments as YAML."""
+
+import pytest
+import yaml
+
+from tests.reports.launch_import.samples import read
+from trainscout.simulators.predictor.question.errors import InputError
+
+# As Megatron-Bridge keeps it: every field of every section, types and functions by their target.
+BRIDGE = """
+model:
+  _target_: megatron.bridge.models.llama.llama_provider.LlamaModelProvider
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 14336
+  num_attention_heads: 32
+  num_query_groups: 8
+  kv_channels: 128
+  seq_length: 8192
+  vocab_size: 128256
+  share_embeddings_and_output_weights: false
+  add_bias_linear: false
+  gated_linear_unit: true
+  normalization: RMSNorm
+  position_embedding_type: rope
+  attention_dropout: 0.0
+  hidden_dropout: 0.0
+  activation_func: {_target_: torch.nn.functional.silu, _call_: false}
+  attention_backend: {_target_: megatron.core.transformer.enums.AttnBackend, _call_: true, _args_: [1]}
+  params_dtype: {_target_: torch.bfloat16, _call_: false}
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 4
+  virtual_pipeline_model_parallel_size: 2
+  pipeline_model_parallel_layout: null
+  sequence_parallel: true
+  recompute_granularity: selective
+  recompute_modules: [core_attn, mlp]
+  a_field_of_another_version: 3
+train: {global_batch_size: 128, micro_batch_size: 2, train_iters: 100}
+ddp: {use_distributed_optimizer: true, overlap_grad_reduce: false, grad_reduce_in_fp32: true}
+comm_overlap: {overlap_grad_reduce: true, tp_comm_overlap: true}
+mixed_precision: bf16_with_mxfp8_mixed
+optimizer: {optimizer: adam, lr: 0.0003, use_distributed_optimizer: true}
+"""  # noqa: E501
+
+
+def test_what_megatron_bridge_keeps_is_read(tmp_path):
+    path = tmp_path / "run_config.yaml"
+    path.write_text(BRIDGE)
+    found = read(str(path))
+    model, recipe, training = found.question.model, found.recipe, found.question.training
+    assert (found.framework, found.question.framework.name) == (
+        "Megatron-Bridge",
+        "megatron_bridge",
+    )
+    assert (model.num_layers, model.kv_heads, model.vocab_size) == (32, 8, 128256)
+    assert (model.linear_bias, model.tied_embeddings, model.gated_mlp) == (False, False, True)
+    assert (recipe.tp, recipe.pp, recipe.vpp, recipe.micro_batch) == (2, 4, 2, 2)
+    assert (recipe.sp, recipe.overlap_grad_reduce, recipe.tp_comm_overlap) == (True, True, True)
+    assert (recipe.recompute, recipe.recompute_modules) == ("selective", "core_attn+mlp")
+    assert (recipe.zero_stage, training.global_batch_size) == (1, 128)
+    assert training.precision == "mxfp8"
+    # What computes the activation, the type of parameters, and what is not known.
+    assert "3 fields stand for no argument" in " ".join(found.reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "said"),
+    [
+        ("mixed_precision", "int8_mixed", "is not known"),
+        ("mixed_precision", "bf16_with_fp8_other_mixed", "is not known"),
+        ("ddp", [1], "is no section"),
+        ("model", {"tensor_model_parallel_size": "two"}, "is not a whole number"),
+    ],
+)
+def test_what_it_would_not_keep_is_refused(tmp_path, section, value, said):
+    path = tmp_path / "run_config.yaml"
+    table = yaml.safe_load(BRIDGE)
+    kept = table[section] | value if isinstance(value, dict) else value
+    path.write_text(yaml.safe_dump(table | {section: kept}))
+    with pytest.raises(InputError, match=said):
+        read(str(path))
+
+
+def test_arguments_of_a_trainer_may_be_a_file(tmp_path):
+    (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
+    path = tmp_path / "sft.yaml"
+    path.write_text(
+        "model_name_or_path: llama3_8b\nper_device_train_batch_size: 2\n"
+        "gradient_accumulation_steps: 4\ncutoff_len: 2048\nbf16: true\ndeepspeed: zero3.json\n"
+        "gradient_checkpointing: true\nlearning_rate: 1.0e-5\n"
+    )
+    found = read(str(path))
+    assert (found.recipe.micro_batch, found.recipe.zero_stage) == (2, 3)
+    assert (found.recipe.recompute, found.question.training.precision) == ("full", "bf16")
+    assert found.question.model.name == "llama3_8b"
+
+
+def test_another_file_of_settings_is_refused(tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text("name: llama\n")
+    with pytest.raises(InputError, match="holds no settings that are known"):
+        read(str(path))
