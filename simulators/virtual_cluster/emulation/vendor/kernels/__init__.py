@@ -9,9 +9,7 @@ both passes and save what the real ones save.
 from __future__ import annotations
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import (
-    casts,
     experts,
-    optimizer_steps,
     pointwise,
     products,
 )
@@ -24,11 +22,9 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry imp
 
 __all__ = [
     "GATED",
-    "casts",
     "dtype_name",
     "experts",
     "kernel",
-    "optimizer_steps",
     "pointwise",
     "products",
     "torch_dtype",

@@ -18,11 +18,6 @@ def moe_row_id_map(routing_map: Tensor) -> Tensor:
 
 
 @shapes_of
-def pad_rows(rows: Tensor, out: Tensor) -> None:
-    return None
-
-
-@shapes_of
 def moe_chunk_row_id_map(splits: Tensor, order: Tensor, rows: int) -> Tensor:
     return empty(splits, (rows,), torch.int32)
 
@@ -51,13 +46,6 @@ def moe_unpermute(
 
 
 @shapes_of
-def moe_unpermute_bwd(
-    grad_output: Tensor, permuted: Tensor, row_id_map: Tensor, probs: Tensor
-) -> tuple[Tensor, Tensor]:
-    return empty(permuted, permuted.shape), empty(probs, probs.shape)
-
-
-@shapes_of
 def moe_sort_chunks(tokens: Tensor, row_id_map: Tensor, probs: Tensor | None) -> list[Tensor]:
     made = [empty(tokens, tokens.shape)]
     return made if probs is None else [*made, empty(probs, probs.shape)]
@@ -72,21 +60,9 @@ def moe_router_fwd(
 
 
 @shapes_of
-def moe_router_bwd(
-    grad_probs: Tensor, routing_map: Tensor, scores: Tensor, topk: int, score: str
-) -> Tensor:
-    return empty(grad_probs, grad_probs.shape)
-
-
-@shapes_of
 def moe_aux_scores_fwd(logits: Tensor, topk: int, score: str) -> tuple[Tensor, Tensor, Tensor]:
     shape = logits.shape
     return empty(logits, shape, torch.bool), empty(logits, shape), empty(logits, shape)
-
-
-@shapes_of
-def moe_aux_scores_bwd(grad_scores: Tensor, intermediate: Tensor, topk: int, score: str) -> Tensor:
-    return empty(grad_scores, grad_scores.shape)
 
 
 @shapes_of

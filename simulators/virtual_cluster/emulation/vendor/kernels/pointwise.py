@@ -1,4 +1,4 @@
-"""Shapes of norms, softmaxes, rotary positions, activations and losses."""
+"""Shapes of norms, rotary positions, activations, losses, casts and norms of lists."""
 
 from __future__ import annotations
 
@@ -27,24 +27,9 @@ def layer_norm_fwd(
 
 
 @shapes_of
-def layer_norm_bwd(
-    grad_output: Tensor, input: Tensor, weight: Tensor, mean: Tensor | None, rsigma: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    grad_weight = empty(weight, weight.shape), empty(weight, weight.shape)
-    return empty(input, input.shape), *grad_weight
-
-
-@shapes_of
 def rms_norm_fwd(input: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     rows = (input.numel() // weight.numel(),)
     return empty(input, input.shape), empty(input, rows, torch.float32)
-
-
-@shapes_of
-def rms_norm_bwd(
-    grad_output: Tensor, input: Tensor, weight: Tensor, rsigma: Tensor
-) -> tuple[Tensor, Tensor]:
-    return empty(input, input.shape), empty(weight, weight.shape)
 
 
 @shapes_of
@@ -61,26 +46,6 @@ def rms_norm_quantize_fwd(
 ) -> tuple[Tensor, Tensor]:
     _, rsigma = rms_norm_fwd(input, weight, eps)
     return empty(input, input.shape, torch_dtype(dtype)), rsigma
-
-
-@shapes_of
-def fused_softmax_fwd(input: Tensor, mask: Tensor | None, scale: float, kind: str) -> Tensor:
-    return empty(input, input.shape)
-
-
-@shapes_of
-def fused_softmax_bwd(grad: Tensor, out: Tensor, scale: float, kind: str) -> None:
-    return None
-
-
-@shapes_of
-def rope_fwd(input: Tensor, frequencies: Tensor, layout: str, interleaved: bool) -> Tensor:
-    return empty(input, input.shape)
-
-
-@shapes_of
-def rope_bwd(grad_output: Tensor, frequencies: Tensor, layout: str, interleaved: bool) -> Tensor:
-    return empty(grad_output, grad_output.shape)
 
 
 @shapes_of
@@ -122,11 +87,6 @@ def activation_fwd(input: Tensor, function: str) -> Tensor:
 
 
 @shapes_of
-def activation_bwd(grad_output: Tensor, input: Tensor, function: str) -> Tensor:
-    return empty(input, input.shape)
-
-
-@shapes_of
 def cross_entropy_stats(logits: Tensor, target: Tensor) -> Tensor:
     return empty(logits, (3 * rows_of(logits),), torch.float32)
 
@@ -137,5 +97,26 @@ def cross_entropy_fwd(logits: Tensor, target: Tensor, stats: Tensor, reduce: boo
 
 
 @shapes_of
-def cross_entropy_bwd(grad_logits: Tensor, grad_output: Tensor) -> None:
-    return None
+def quantize_into_bias_grad(input: Tensor, out: Sequence[Tensor], recipe: str) -> Tensor:
+    return empty(input, input.shape[-1:])
+
+
+@shapes_of
+def amax(input: Tensor) -> Tensor:
+    return empty(input, (1,), torch.float32)
+
+
+@shapes_of
+def scale_from_amax(amax: Tensor, dtype: str) -> Tensor:
+    return empty(amax, (1,), torch.float32)
+
+
+@shapes_of
+def fp8_transpose(input: Tensor) -> Tensor:
+    return empty(input, (input.shape[-1], rows_of(input)))
+
+
+@shapes_of
+def multi_tensor_l2norm(tensors: Sequence[Tensor], per_tensor: bool) -> tuple[Tensor, Tensor]:
+    each = (len(tensors) if per_tensor else 0,)
+    return empty(tensors[0], (1,), torch.float32), empty(tensors[0], each, torch.float32)

@@ -43,19 +43,6 @@ def gemm_bias_grad(
 
 
 @shapes_of
-def gemm_into(
-    left: Tensor,
-    right: Tensor,
-    out: Tensor,
-    layout: str,
-    use: str,
-    accumulate: bool,
-    recipe: str,
-) -> None:
-    return None
-
-
-@shapes_of
 def gemm_into_bias_grad(
     left: Tensor,
     right: Tensor,
@@ -67,21 +54,6 @@ def gemm_into_bias_grad(
     recipe: str,
 ) -> Tensor:
     return empty(left, out.shape[:1], torch_dtype(bias_dtype))
-
-
-@shapes_of
-def grouped_gemm_into(
-    left: Sequence[Tensor],
-    right: Sequence[Tensor],
-    out: Sequence[Tensor],
-    splits: Sequence[int],
-    layout: str,
-    use: str,
-    accumulate: bool,
-    one_kernel: bool,
-    recipe: str,
-) -> None:
-    return None
 
 
 @shapes_of
@@ -103,39 +75,3 @@ def attention_fwd(
     heads = query.shape[-2]
     stats = (heads, query.shape[0]) if layout == "thd" else (sequences, heads, max_q)
     return out, empty(query, stats, torch.float32), empty(query, (2,), torch.int64)
-
-
-@shapes_of
-def attention_bwd(
-    grad_output: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    softmax_stats: Tensor,
-    grad_query: Tensor,
-    grad_key: Tensor,
-    grad_value: Tensor,
-    layout: str,
-    mask: str,
-    window: Sequence[int],
-    dropout: float,
-    scale: float,
-    sequences: int,
-    max_q: int,
-    max_k: int,
-    kernel: str,
-) -> None:
-    return None
-
-
-@shapes_of
-def attention_merge_stats(stats: Tensor, step_stats: Tensor) -> None:
-    return None
-
-
-@shapes_of
-def attention_merge_output(
-    out: Tensor, step_out: Tensor, stats: Tensor, step_stats: Tensor
-) -> None:
-    return None

@@ -15,6 +15,20 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 for _kernel in KERNELS.values():
     _library.define(_kernel.schema)
 
+# What these make looks like arguments of theirs, by position.
+_LIKE = {
+    "activation_bwd": (1,),
+    "fused_softmax_fwd": (0,),
+    "layer_norm_bwd": (1, 2, 2),
+    "moe_aux_scores_bwd": (0,),
+    "moe_router_bwd": (0,),
+    "moe_unpermute_bwd": (1, 3),
+    "rms_norm_bwd": (1, 2),
+    "rope_bwd": (0,),
+    "rope_fwd": (0,),
+    "swizzle_scales": (0,),
+}
+
 
 def shapes_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a function as what makes the outputs of the kernel of its name."""
@@ -47,3 +61,22 @@ def empty(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) 
 def rows_of(tensor: Tensor) -> int:
     """Elements of all dimensions but the last."""
     return math.prod(tensor.shape[:-1])
+
+
+def _nothing(*arguments: Any) -> None:
+    """What only writes its arguments."""
+
+
+def _like(*places: int) -> Callable[..., Any]:
+    def made(*arguments: Any) -> Any:
+        outputs = tuple(empty(arguments[place], arguments[place].shape) for place in places)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return made
+
+
+for _name, _places in _LIKE.items():
+    _library.impl(_name, _like(*_places), "Meta")
+for _kernel in KERNELS.values():
+    if _kernel.schema.endswith("-> ()"):
+        _library.impl(_kernel.name, _nothing, "Meta")
