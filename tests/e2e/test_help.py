@@ -14,7 +14,6 @@ from trainscout.cli import COMMANDS, main
 INTERNAL = {
     "optimizer.tracking.serve",
     "simulators.virtual_cluster.emulation.rank_process",
-    "simulators.virtual_cluster.emulation.set_up",
     "simulators.virtual_cluster.live.rank_process",
     "simulators.virtual_cluster.traced.rank_recorder",
     "simulators.virtual_cluster.traced.recorder",

@@ -36,7 +36,7 @@ from trainscout.simulators.virtual_cluster.emulation.prepared import (
     preload_modules,
 )
 from trainscout.simulators.virtual_cluster.emulation.set_up import UntilForward
-from trainscout.simulators.virtual_cluster.emulation.sink import FileSink, ListSink
+from trainscout.simulators.virtual_cluster.emulation.sink import FileSink, ListSink, Sink
 from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.waits import watch
@@ -59,13 +59,13 @@ class RankOptions:
     rank: int
     local_world_size: int
     gpu: str
-    memory_bytes: int | None
-    trace: Path
-    check: bool
-    moe_imbalance: str
-    payloads: Path | None
-    without: tuple[str, ...]
     script: tuple[str, ...]
+    trace: Path = Path(os.devnull)
+    memory_bytes: int | None = None
+    check: bool = False
+    moe_imbalance: str = ""
+    payloads: Path | None = None
+    without: tuple[str, ...] = ()
     steps: int | None = None
     """After which the script is ended; None: it ends by itself."""
     strict: bool = False
@@ -85,6 +85,18 @@ class RankOptions:
             }
         )
 
+    def header(self) -> Header:
+        """Of the rank's trace."""
+        return Header(
+            world_size=self.world_size,
+            rank=self.rank,
+            local_world_size=min(self.local_world_size, self.world_size),
+            gpu=self.gpu,
+            memory_bytes=int(self.memory_bytes or load_catalogue().gpus[self.gpu].memory_bytes),
+            command=self.script,
+            versions=_versions(),
+        )
+
 
 @dataclass(frozen=True)
 class RanksOptions:
@@ -101,10 +113,14 @@ class RanksOptions:
 
     def run(self, **streams: Any) -> subprocess.CompletedProcess[bytes]:
         """The process, once all ranks have ended."""
-        command = own_process(RANK_PROCESS, json.dumps(asdict(self), default=str))
+        command = own_process(RANK_PROCESS, self.to_json())
         # Sets are walked in the same order in every run.
         environment = {"PYTHONHASHSEED": "0", **os.environ}
         return subprocess.run(command, env=environment, check=False, **streams)
+
+    def to_json(self) -> str:
+        """As one argument of a process."""
+        return json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, text: str) -> RanksOptions:
@@ -140,6 +156,13 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
         values=values,
     )
     install_vendor(without=options.without)
+    return virtual
+
+
+def prepared(options: RanksOptions) -> VirtualRank:
+    """As ``start``, with what the ranks share imported: ready to be forked."""
+    virtual = start(options.ranks[0], ListSink())
+    preload_modules(options.preload)
     return virtual
 
 
@@ -180,12 +203,24 @@ def run_script(script: tuple[str, ...], state: RankState) -> int:
     return OK
 
 
+def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
+    """Run the script as one rank whose events go into ``sink``, as ``run_script``."""
+    virtual.restart(sink, world_size=options.world_size, rank=options.rank)
+    recorder = virtual.state.recorder
+    recorder.most_steps = options.steps
+    if options.payloads is not None:
+        from trainscout.simulators.virtual_cluster.emulation.values import Payloads
+
+        virtual.state.values.send_by(Payloads(options.payloads, options.rank))
+    code = run_script(options.script, virtual.state)
+    # Whatever the script made of being ended.
+    return OK if recorder.has_enough else code
+
+
 def set_up(options: RankOptions, virtual: VirtualRank) -> int:
     """Run up to the first forward pass; the script's exit code."""
-    header = Header(options.world_size, options.rank, 1, options.gpu, 0, options.script, {})
-    sink = UntilForward(options.trace, header)
-    virtual.restart(sink, world_size=options.world_size, rank=options.rank)
-    code = run_script(options.script, virtual.state)
+    sink = UntilForward(options.trace, options.header())
+    code = run_rank(options, virtual, sink)
     if code == OK:
         # A script without a forward pass has shown all of its communicators.
         sink.close()
@@ -195,36 +230,16 @@ def set_up(options: RankOptions, virtual: VirtualRank) -> int:
 def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
     """Trace one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    gpu = load_catalogue().gpus[options.gpu]
-    header = Header(
-        world_size=options.world_size,
-        rank=options.rank,
-        local_world_size=min(options.local_world_size, options.world_size),
-        gpu=options.gpu,
-        memory_bytes=int(options.memory_bytes or gpu.memory_bytes),
-        command=options.script,
-        versions=_versions(),
-    )
     try:
-        writer = TraceWriter(options.trace, header)
+        writer = TraceWriter(options.trace, options.header())
     except InputError as error:
         return explain(error, debug=False)
-    virtual.restart(FileSink(writer), world_size=options.world_size, rank=options.rank)
-    if options.payloads is not None:
-        from trainscout.simulators.virtual_cluster.emulation.values import Payloads
-
-        try:
-            virtual.state.values.send_by(Payloads(options.payloads, options.rank))
-        except InputError as error:
-            writer.abandon()
-            return explain(error, debug=False)
-    recorder = virtual.state.recorder
-    recorder.most_steps = options.steps
     watch(options.rank)
-    code = run_script(options.script, virtual.state)
-    if recorder.has_enough:
-        # Whatever the script made of being ended.
-        code = OK
+    try:
+        code = run_rank(options, virtual, FileSink(writer))
+    except InputError as error:
+        writer.abandon()
+        return explain(error, debug=False)
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
     state = virtual.state
@@ -247,8 +262,7 @@ def main(arguments: list[str]) -> int:
     run = set_up if options.only_set_up else trace_rank
     waiting = list(enumerate(options.ranks))
     try:
-        virtual = start(options.ranks[0], ListSink())
-        preload_modules(options.preload)
+        virtual = prepared(options)
     except InputError as error:
         return explain(error, debug=False)
     running: dict[int, int] = {}

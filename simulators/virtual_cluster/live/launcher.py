@@ -21,8 +21,9 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
-from trainscout.simulators.virtual_cluster.live.rank_process import RankOptions
+from trainscout.simulators.virtual_cluster.live.rank_process import LiveOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 
 if TYPE_CHECKING:
@@ -204,27 +205,26 @@ def _options(
     who: Representation,
     machine: tuple[Cluster, Gpu],
     framework: Framework,
-) -> Callable[[str], RankOptions]:
+) -> Callable[[str], LiveOptions]:
     from trainscout.simulators.virtual_cluster.walk.host import HostCost
 
     cluster, gpu = machine
     cost = HostCost.of(framework, cpu=given.host == "cpu")
 
-    def made(address: str) -> RankOptions:
-        return RankOptions(
-            address=address,
+    def made(address: str) -> LiveOptions:
+        job = RankOptions(
             world_size=given.world_size,
-            ranks=who.simulated,
+            rank=who.simulated[0],
             local_world_size=min(cluster.gpus_per_node, given.world_size),
             gpu=gpu.name,
             memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
-            cost=cost,
-            traces=None if given.traces is None else str(given.traces),
             moe_imbalance=given.moe_imbalance,
             without=_names(given.without),
-            preload=_names(given.preload),
             script=script,
         )
+        traces = None if given.traces is None else str(given.traces)
+        preload = _names(given.preload)
+        return LiveOptions(address, job, who.simulated, cost, traces, preload)
 
     return made
 

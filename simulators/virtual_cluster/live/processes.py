@@ -8,10 +8,10 @@ import signal
 import subprocess
 
 from trainscout.simulators.predictor.io.own_process import own_process
-from trainscout.simulators.virtual_cluster.live.rank_process import PROCESS, RankOptions
+from trainscout.simulators.virtual_cluster.live.rank_process import PROCESS, LiveOptions
 
 
-def start_ranks(options: RankOptions) -> subprocess.Popen[str]:
+def start_ranks(options: LiveOptions) -> subprocess.Popen[str]:
     """The prepared process, in a group of its own, one thread to a rank."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     environment = {

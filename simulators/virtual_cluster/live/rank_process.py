@@ -15,7 +15,7 @@ import resource
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,12 @@ from trainscout.simulators.virtual_cluster.emulation.prepared import (
     fork_rank,
     preload_modules,
 )
+from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+    RankOptions,
+    run_script,
+    start,
+)
+from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
@@ -36,6 +42,7 @@ from trainscout.simulators.virtual_cluster.live.wire import (
     Invention,
     message_frame,
 )
+from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
@@ -43,35 +50,30 @@ PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
 
 
 @dataclass(frozen=True)
-class RankOptions:
-    """What the prepared process is started with.
+class LiveOptions:
+    """What the prepared process is started with: ``ranks`` of the job that ``job`` is a rank of.
 
     ``address`` of the simulator's socket; ``traces``: folder for trace files, or None;
     ``preload``: modules to import before forking.
     """
 
     address: str
-    world_size: int
+    job: RankOptions
     ranks: tuple[int, ...]
-    local_world_size: int
-    gpu: str
-    memory_bytes: int | None
     cost: HostCost
     traces: str | None
-    moe_imbalance: str
-    without: tuple[str, ...]
     preload: tuple[str, ...]
-    script: tuple[str, ...]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), default=str)
 
     @classmethod
-    def from_json(cls, text: str) -> RankOptions:
+    def from_json(cls, text: str) -> LiveOptions:
         fields = json.loads(text)
-        for name in ("ranks", "without", "preload", "script"):
+        for name in ("ranks", "preload"):
             fields[name] = tuple(fields[name])
         fields["cost"] = HostCost(**fields["cost"])
+        fields["job"] = RankOptions.from_fields(fields["job"])
         return cls(**fields)
 
 
@@ -117,41 +119,9 @@ def _key(message: Any) -> str:
     return json.dumps(asdict(message))
 
 
-def prepare(options: RankOptions) -> Any:
-    """Install everything that is the same for all ranks; returns the virtual rank.
-
-    Raises:
-        InputError: when the emulation cannot be had.
-    """
-    from trainscout.simulators.virtual_cluster.emulation.rank_process import (
-        RankOptions as Emulated,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.rank_process import start
-    from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
-
-    install_clocks()
-    emulated = Emulated(
-        world_size=options.world_size,
-        rank=options.ranks[0],
-        local_world_size=options.local_world_size,
-        gpu=options.gpu,
-        memory_bytes=options.memory_bytes,
-        trace=Path(os.devnull),
-        check=False,
-        moe_imbalance=options.moe_imbalance,
-        payloads=None,
-        without=options.without,
-        script=options.script,
-    )
-    virtual = start(emulated, ListSink())
-    preload_modules(options.preload)
-    return virtual
-
-
-def run(options: RankOptions, virtual: Any, rank: int) -> int:
+def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     """Be one rank, in a forked process; the script's exit code."""
     from trainscout.simulators.virtual_cluster.emulation.distributed.peers import Peers
-    from trainscout.simulators.virtual_cluster.emulation.rank_process import run_script
 
     connection = _connect(options.address, Hello(rank, "events"))
     output = _connect(options.address, Hello(rank, "output"))
@@ -162,12 +132,12 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     clock = HostClock(options.cost, LoweredLaunches())
     sink = LiveSink(connection, clock, None if writer is None else writer.write)
     sink.wait_for_turn()
-    virtual.restart(sink, world_size=options.world_size, rank=rank)
+    virtual.restart(sink, world_size=options.job.world_size, rank=rank)
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank)
     keep_time(_RankTime(sink, recorder, options.cost.gap_factor))
-    code = run_script(options.script, virtual.state)
+    code = run_script(options.job.script, virtual.state)
     sys.stdout.flush()
     sys.stderr.flush()
     virtual.close()
@@ -184,23 +154,10 @@ def _connect(address: str, hello: Hello) -> socket.socket:
     return connection
 
 
-def _trace_writer(options: RankOptions, rank: int) -> Any:
+def _trace_writer(options: LiveOptions, rank: int) -> TraceWriter | None:
     if options.traces is None:
         return None
-    from trainscout.conf.catalogue import load_catalogue
-    from trainscout.simulators.virtual_cluster.traces.events import Header
-    from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
-
-    memory_bytes = options.memory_bytes or load_catalogue().gpus[options.gpu].memory_bytes
-    header = Header(
-        world_size=options.world_size,
-        rank=rank,
-        local_world_size=min(options.local_world_size, options.world_size),
-        gpu=options.gpu,
-        memory_bytes=int(memory_bytes),
-        command=options.script,
-        versions={},
-    )
+    header = replace(options.job, rank=rank).header()
     return TraceWriter(trace_path(Path(options.traces), rank), header)
 
 
@@ -237,7 +194,7 @@ def _memory_bytes() -> tuple[int, int]:
     return kibibytes["Rss"] * 1024, own * 1024
 
 
-def _rank(options: RankOptions, virtual: Any, rank: int, report: int) -> int:
+def _rank(options: LiveOptions, virtual: Any, rank: int, report: int) -> int:
     os.close(report)
     try:
         return run(options, virtual, rank)
@@ -248,13 +205,15 @@ def _rank(options: RankOptions, virtual: Any, rank: int, report: int) -> int:
 
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and report how each ends: ``RANK CODE`` lines on standard output."""
-    options = RankOptions.from_json(arguments[0])
+    options = LiveOptions.from_json(arguments[0])
     end_with_parent()
     # Whatever modules print while they are imported goes elsewhere.
     report = os.dup(1)
     os.dup2(2, 1)
     try:
-        virtual = prepare(options)
+        install_clocks()
+        virtual = start(options.job, ListSink())
+        preload_modules(options.preload)
     except InputError as error:
         return explain(error, debug=False)
     children = {}

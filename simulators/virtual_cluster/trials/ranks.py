@@ -9,19 +9,22 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
+from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+    RankOptions,
+    RanksOptions,
+)
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.trials.rank_server import (
     MODULE,
     RankRequest,
-    ServerOptions,
-    to_json,
 )
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -54,7 +57,10 @@ class PreparedRanks:
     def __init__(self, question: ScriptQuestion) -> None:
         self._question = question
         per_node = question.quantities["gpus_per_node"]
-        options = ServerOptions(question.world_size, per_node, question.gpu.name, question.preload)
+        self._job = RankOptions(
+            question.world_size, 0, per_node, question.gpu.name, (), steps=question.steps
+        )
+        options = RanksOptions((self._job,), preload=question.preload)
         environment = {
             "PYTHONHASHSEED": "0",
             **dict.fromkeys(_THREADS, "1"),
@@ -62,7 +68,7 @@ class PreparedRanks:
             **os.environ,
         }
         self._process = subprocess.Popen(
-            own_process(MODULE, to_json(options)),
+            own_process(MODULE, options.to_json()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,17 +133,10 @@ class PreparedRanks:
         only_set_up: bool = False,
     ) -> Trace:
         path, output = trace_path(Path(folder), rank), Path(folder) / "output"
-        request = RankRequest(
-            rank,
-            tuple(words),
-            dict(start.environment),
-            str(path),
-            str(output),
-            self._question.steps,
-            only_set_up,
-        )
+        options = replace(self._job, rank=rank, script=tuple(words), trace=path)
+        request = RankRequest(options, dict(start.environment), str(output), only_set_up)
         assert self._process.stdin is not None
-        self._process.stdin.write(to_json(request) + "\n")
+        self._process.stdin.write(request.to_json() + "\n")
         self._process.stdin.flush()
         code = self._answer()["code"]
         if code == 0 and path.is_file():

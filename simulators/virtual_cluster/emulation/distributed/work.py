@@ -14,7 +14,26 @@ from trainscout.simulators.virtual_cluster.emulation.stream_order import Knowled
 from trainscout.simulators.virtual_cluster.traces.events import WorkWait
 
 
-class VirtualWork(dist._Work):
+class _Over(dist._Work):
+    """What nobody can ask of communication: it has succeeded, and takes no time that is known."""
+
+    def synchronize(self) -> None:
+        """As ``wait``."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is over: nobody knows without device time, so yes."""
+        return True
+
+    def is_success(self) -> bool:
+        """Nothing fails."""
+        return True
+
+    def exception(self) -> None:
+        """Nothing fails."""
+
+
+class VirtualWork(_Over):
     """One launched communication.
 
     Like NCCL's, it keeps its tensors alive until a stream waits for it, so their memory is not
@@ -61,24 +80,9 @@ class VirtualWork(dist._Work):
         self._state.recorder.leave()
         return True
 
-    def synchronize(self) -> None:
-        """As ``wait``."""
-        self.wait()
-
     def block_current_stream(self) -> None:
         """As ``wait``."""
         self.wait()
-
-    def is_completed(self) -> bool:
-        """Whether it is over: nobody knows without device time, so yes."""
-        return True
-
-    def is_success(self) -> bool:
-        """Nothing fails."""
-        return True
-
-    def exception(self) -> None:
-        """Nothing fails."""
 
     def result(self) -> Any:
         """The tensors it wrote."""
@@ -102,7 +106,7 @@ class VirtualWork(dist._Work):
         return self._future
 
 
-class WorkBatch(dist._Work):
+class WorkBatch(_Over):
     """Communications launched as one group."""
 
     def __init__(self, works: Sequence[VirtualWork | HostWork]) -> None:
@@ -115,18 +119,6 @@ class WorkBatch(dist._Work):
             work.wait(timeout)
         return True
 
-    def synchronize(self) -> None:
-        """As ``wait``."""
-        self.wait()
-
-    def is_completed(self) -> bool:
-        """As a single communication."""
-        return True
-
-    def is_success(self) -> bool:
-        """Nothing fails."""
-        return True
-
     def result(self) -> Any:
         """The tensors they wrote."""
         return [tensor for work in self._works for tensor in work.result() or ()]
@@ -136,7 +128,7 @@ class WorkBatch(dist._Work):
         return torch.futures.collect_all([work.get_future() for work in self._works])
 
 
-class HostWork(dist._Work):
+class HostWork(_Over):
     """A communication between hosts: over when another rank's message, if any, has come."""
 
     def __init__(self, outputs: Any = None, arrives: Callable[[], None] | None = None) -> None:
@@ -149,14 +141,6 @@ class HostWork(dist._Work):
         if self._arrives is not None:
             arrives, self._arrives = self._arrives, None
             arrives()
-        return True
-
-    def is_completed(self) -> bool:
-        """It is."""
-        return True
-
-    def is_success(self) -> bool:
-        """Nothing fails."""
         return True
 
     def result(self) -> Any:
