@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-import tests.warm.ranks  # noqa: F401
+import tests.warm.processes  # noqa: F401
 from tests.browser import Opened, OpenPage, chromium, chromium_path, open_in
 
 if TYPE_CHECKING:

@@ -33,22 +33,23 @@ def environment() -> dict[str, str]:
 @functools.cache
 def warm_python() -> str:
     """The address of a server that has imported the project."""
-    return _serve(environment() | {client.RANKS: warm_ranks()}, "tests.warm.commands")
+    known = environment() | {client.RANKS: warm_ranks()}
+    return _serve(known, client.COMMANDS, "tests.warm.commands")
 
 
 @functools.cache
 def warm_ranks() -> str:
     """The address of a server that has imported torch as emulated ranks do."""
-    return _serve(environment() | _OF_RANKS, "tests.warm.emulation")
+    return _serve(environment() | _OF_RANKS, client.RANKS, "tests.warm.emulation")
 
 
-def _serve(variables: dict[str, str], imported: str) -> str:
+def _serve(variables: dict[str, str], name: str, imported: str) -> str:
     folder = tempfile.mkdtemp(prefix="warm")
     address = f"{folder}/python"
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.warm.server", address, imported],
         cwd=ROOT,
-        env=variables | {"PYTHONPATH": str(ROOT)},
+        env=variables | {"PYTHONPATH": str(ROOT), name: address},
         stdin=subprocess.PIPE,
     )
 
