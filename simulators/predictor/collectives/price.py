@@ -82,12 +82,26 @@ def price_collective(
     price = _white_box(call, gpu, cluster)
     if cluster.measured and price.seconds:
         return _as_measured(price, call, gpu, cluster)
-    for slower in _slower_networks(communicator, cluster) if price.nic_bytes else ():
+    return _over_slower(price, call, gpu, cluster, set()) if price.nic_bytes else price
+
+
+def _over_slower(
+    best: CollectivePrice, call: _Call, gpu: Gpu, cluster: Cluster, seen: set[Cluster]
+) -> CollectivePrice:
+    """The best of a price and those over networks slower than ``cluster``, and slower still, but
+    for those ``seen`` before."""
+    for slower in _slower_networks(call.communicator, cluster):
+        if slower in seen:
+            continue
+        seen.add(slower)
+        wiring = wiring_of(call.communicator, gpu, slower)
         # Nothing gets a node's bytes out sooner than its NICs' rate.
-        if _on_paper_s(kind, size_bytes, wiring_of(communicator, gpu, slower)) < price.seconds:
-            other = price_collective(kind, size_bytes, communicator, gpu, slower, dtype)
-            price = min(price, other, key=lambda each: each.seconds)
-    return price
+        if _on_paper_s(call.kind, call.size_bytes, wiring) < best.seconds:
+            price = _white_box(call, gpu, slower)
+            best = min(best, price, key=lambda each: each.seconds)
+            if price.nic_bytes:
+                best = _over_slower(best, call, gpu, slower, seen)
+    return best
 
 
 def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:

@@ -118,6 +118,8 @@ class Pricer:
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
+        # Prices of the blocks of one job, which it holds on to.
+        self._found: dict[int, tuple[Block, PricedBlock]] = {}
         self._known = _priced(
             gpu,
             cluster,
@@ -131,6 +133,9 @@ class Pricer:
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
+        found = self._found.get(id(block))
+        if found is not None:
+            return found[1]
         key = self._key(block)
         known = self._known.blocks
         priced = known.get(key)
@@ -147,6 +152,7 @@ class Pricer:
                 lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
             known[key] = priced
+        self._found[id(block)] = block, priced
         return priced
 
     def _key(self, block: Block) -> tuple[Digest, tuple[Communicator, ...], float]:
@@ -155,8 +161,14 @@ class Pricer:
 
     def prepare(self, blocks: Iterable[Block]) -> None:
         """Price the kernels at once of those blocks that have no price yet."""
-        known = self._known.blocks
-        self.price_ahead(block for block in blocks if self._key(block) not in known)
+        known, new = self._known.blocks, []
+        for block in blocks:
+            priced = known.get(self._key(block))
+            if priced is None:
+                new.append(block)
+            else:
+                self._found[id(block)] = block, priced
+        self.price_ahead(new)
 
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.

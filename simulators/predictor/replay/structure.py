@@ -131,11 +131,12 @@ class Structure:
     def like_streams(self) -> tuple[tuple[Ints, Ints], ...]:
         """Stages whose compute streams have equally many tasks, and these, shape (stages,
         tasks)."""
-        lengths = np.array([len(tasks) for tasks in self.compute_tasks])
+        like: dict[int, list[int]] = {}
+        for stage, tasks in enumerate(self.compute_tasks):
+            like.setdefault(len(tasks), []).append(stage)
         return tuple(
-            (stages, np.stack([self.compute_tasks[stage] for stage in stages]))
-            for length in np.unique(lengths)
-            for stages in (np.flatnonzero(lengths == length),)
+            (np.array(stages), np.stack([self.compute_tasks[stage] for stage in stages]))
+            for stages in like.values()
         )
 
 

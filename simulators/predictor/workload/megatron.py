@@ -65,24 +65,27 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
     made: dict[ChunkShape, Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
-    firsts, lasts = zip(*((route[0], route[-1]) for route in job.routes), strict=True)
+    ends = [(route[0], route[-1]) for route in job.routes]
+    model = job.model
     for stage, layers in enumerate(layers_by_stage(job)):
-        keys = []
-        for index, (start, stop) in enumerate(layers):
-            first, last = (stage, index) in firsts, (stage, index) in lasts
-            counts, recomputed = (
-                job.model.layers_of_each(start, stop),
-                job.recomputed_layers(stage),
-            )
-            shape = ChunkShape(counts, first, last, recomputed)
-            if shape not in made:
-                made[shape] = chunk_of(shape)
-            keys.append(shape)
         # Tied embeddings live on both ends and their gradients are summed.
-        shares = shares_embedding(job, stage)
-        content = (*keys, shares)
+        shares, recomputed = shares_embedding(job, stage), job.recomputed_layers(stage)
+        held = tuple(model.layers_of_each(start, stop) for start, stop in layers)
+        placed = tuple(
+            (first[1] if first[0] == stage else None, last[1] if last[0] == stage else None)
+            for first, last in ends
+        )
+        content = (held, placed, recomputed, shares)
         if content not in finished:
-            chunks = tuple(made[key] for key in keys)
+            firsts, lasts = zip(*placed, strict=True)
+            shapes = [
+                ChunkShape(counts, index in firsts, index in lasts, recomputed)
+                for index, counts in enumerate(held)
+            ]
+            for shape in shapes:
+                if shape not in made:
+                    made[shape] = chunk_of(shape)
+            chunks = tuple(made[shape] for shape in shapes)
             count = sum(stop - start for start, stop in layers)
             parameters = sum((chunk.parameters for chunk in chunks), LocalParameters())
             finished[content] = Stage(
