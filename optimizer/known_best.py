@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation
+from trainscout.optimizer.trial import Trial
 from trainscout.pruning.recipe_table import RecipeTable, Rows, recipe_keys
 from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.question import Question
@@ -38,6 +41,9 @@ class KnownBest:
         self._simulator = get_simulator(spec)
         self._top_k = options.top_k
         self._epsilon = float(options.options.get("epsilon", 0.0))
+        self.best: Trial | None = None
+        """Of those that fit, the best by the first objective."""
+        self._least_loss = math.inf
         self._numbers: dict[Layout, int] = {}
         self._evaluations: dict[Recipe, Evaluation] = {}
         self._layouts: list[int] = []
@@ -90,8 +96,13 @@ class KnownBest:
             values = self._objective.values(prediction)
         except Exception:  # the search itself will say so, if it gets there
             return None
-        evaluation = Evaluation.of(prediction, self._objective.losses(values))
+        losses = self._objective.losses(values)
+        evaluation = Evaluation.of(prediction, losses)
         self._evaluations[recipe] = evaluation
+        fits = not evaluation.tight and evaluation.memory_violation <= 0
+        if fits and losses[0] < self._least_loss:
+            self._least_loss = losses[0]
+            self.best = Trial(0, {}, recipe, "ok", values=values, prediction=prediction)
         table = RecipeTable.of([recipe])
         self._layouts += self._layout_numbers(table).tolist()
         self._switches += count_switches(table).tolist()

@@ -10,6 +10,7 @@ bounded, and kept while it is open (``optimizer.reach``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from trainscout.optimizer.survey import (
     require_ranks,
     survey,
 )
+from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.equivalence import RULES as EQUIVALENCES
 from trainscout.pruning.equivalence import SPLIT_FIELDS
@@ -56,7 +58,11 @@ _MOST_OPEN = 2_000_000
 
 
 def survey_to_prove(
-    space: Space, objective: Objective, spec: SimulatorSpec, options: SearchOptions
+    space: Space,
+    objective: Objective,
+    spec: SimulatorSpec,
+    options: SearchOptions,
+    on_progress: OnProgress | None = None,
 ) -> Survey:
     """The survey that a search by bounds needs: of all points, where they are few.
 
@@ -70,12 +76,16 @@ def survey_to_prove(
         count += len(block.indices)
         if count > LISTED_POINTS:
             points.clear()
-            return sifted_survey(space, objective, spec, options)
+            return sifted_survey(space, objective, spec, options, on_progress)
     return survey(space, points)
 
 
 def sifted_survey(
-    space: Space, objective: Objective, spec: SimulatorSpec, options: SearchOptions
+    space: Space,
+    objective: Objective,
+    spec: SimulatorSpec,
+    options: SearchOptions,
+    on_progress: OnProgress | None = None,
 ) -> Survey:
     """The recipes of ``space`` that an exact search has to look at.
 
@@ -85,10 +95,10 @@ def sifted_survey(
     require_ranks(space)
     bounding = Bounding(space.declared, objective, spec)
     known = KnownBest(space.declared, objective, spec, bounding, options)
-    left_out = LeftOut()
+    left_out, standing = LeftOut(), _Standing(known, on_progress)
     union = isinstance(space, UnionSpace)
     parts = space.parts if isinstance(space, UnionSpace) else (space,)
-    sieves = [_Sieve(part, bounding, known, left_out) for part in parts]
+    sieves = [_Sieve(part, bounding, known, left_out, standing) for part in parts]
     for sieve in sieves:
         sieve.sample()
     kept = _Kept()
@@ -102,6 +112,32 @@ def sifted_survey(
         raise nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
     return listed_survey(space, found.points, found.recipes, left_out)
+
+
+class _Standing:
+    """Tells how far the sifting is. How many passes there are is known once they are sampled."""
+
+    def __init__(self, known: KnownBest, on_progress: OnProgress | None) -> None:
+        self._known, self._on_progress = known, on_progress
+        self._total = self._done = 0
+        self._started_s = self._sampled_s = time.monotonic()
+
+    def sampled(self, passes: int) -> None:
+        self._total += passes
+        self._sampled_s = time.monotonic()
+        self._show(self._total, None, "passes sampled", None)
+
+    def sifted(self, passes: int) -> None:
+        self._done += passes
+        spent_s = time.monotonic() - self._sampled_s
+        eta_s = spent_s / max(1, self._done) * (self._total - self._done)
+        self._show(self._done, self._total, "passes sifted", eta_s)
+
+    def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:
+        if self._on_progress is not None:
+            elapsed_s = time.monotonic() - self._started_s
+            best = self._known.best
+            self._on_progress(Progress(done, total, {}, best, elapsed_s, eta_s, counted))
 
 
 class _Listed(NamedTuple):
@@ -187,8 +223,14 @@ class _Sieve:
     """One part of a space."""
 
     def __init__(
-        self, space: Space, bounding: Bounding, known: KnownBest, left_out: LeftOut
+        self,
+        space: Space,
+        bounding: Bounding,
+        known: KnownBest,
+        left_out: LeftOut,
+        standing: _Standing,
     ) -> None:
+        self.standing = standing
         self.bounding, self.known, self.left_out = bounding, known, left_out
         self.job_of = space.declared.job
         name = space.constants.get("framework")
@@ -241,6 +283,7 @@ class _Sieve:
             rows = rows[is_open[rows]]
             for listed in self.complete(some.take(checked.valid).take(rows)):
                 self.known.improve(listed.recipes, listed.bounded, _FIRST_ROUNDS)
+            self.standing.sampled(len(block.indices))
 
     def listed(self) -> Iterator[_Listed]:
         """The recipes that their passes do not rule out, counted with all others."""
@@ -270,12 +313,14 @@ class _Sieve:
                 self.left_out.out_of_memory += int(np.count_nonzero(fits == 0))
                 self.count_degrees(listed.recipes, np.ones_like(fits), fits, listed.bounded)
                 yield listed
+            self.standing.sifted(len(chosen))
 
     def leave_out(self, passes: _Passes, bounded: Bounded) -> None:
         """Count what is ruled out by its passes."""
         too_large = bounded.used_bytes > self.bounding.may_fit_bytes
         may_fit = np.where(too_large, 0, passes.completed)
         self.left_out.unlisted += int(passes.completed.sum())
+        self.standing.sifted(len(passes.recipes))
         self.left_out.out_of_memory += int((passes.completed - may_fit).sum())
         self.count_degrees(passes.recipes, passes.completed, may_fit, bounded)
 
@@ -332,6 +377,7 @@ class _Sieve:
             left_out.points += int(launchable[checked.valid].sum())
             own = _Passes(block.take(checked.valid), checked.recipes, recipes[checked.valid])
             if not len(own.recipes):
+                self.standing.sifted(len(block.indices))
                 continue
             # Equal recipes agree in their first knobs, so that they lie close together.
             first = own.block.indices[:, : self.stable]
@@ -341,7 +387,9 @@ class _Sieve:
                 same = own.recipes.take((first == first[-1]).all(axis=1))
                 earlier = _both(earlier, same) if place == first[-1].tolist() else same
                 place = first[-1].tolist()
-                yield own.take(own.completed > 0)
+                own = own.take(own.completed > 0)
+            self.standing.sifted(len(block.indices) - len(own.recipes))
+            yield own
 
     def completions(self, block: Block, valid: Mask) -> tuple[Rows, list[_Completed]]:
         """What the points of a block are completed to: distinct answers, and which each has."""

@@ -26,7 +26,7 @@ from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_samp
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.sifted import survey_to_prove
 from trainscout.optimizer.survey import Survey, survey
-from trainscout.optimizer.trial import Progress, SearchResult
+from trainscout.optimizer.trial import OnProgress, Progress, SearchResult
 from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
@@ -38,8 +38,6 @@ from trainscout.simulators.registry import SimulatorSpec, check_simulator
 if TYPE_CHECKING:
     from trainscout.optimizer.storage.stored import StoredExecutor
     from trainscout.optimizer.storage.trials import Mode
-
-OnProgress = Callable[[Progress], None]
 
 
 def run_search(
@@ -70,7 +68,7 @@ def run_search(
         join: continue it or begin it, together with other processes that do the same: each
             recipe is simulated by one of them, and all come to the same answer.
         seed: same seed, same answer.
-        on_progress: called after every batch.
+        on_progress: called after every batch, and while a large space is sifted.
 
     Returns:
         The trials and the best of them; on Ctrl-C those resolved so far (``interrupted``).
@@ -81,7 +79,14 @@ def run_search(
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
     surveyed, legs = prepare_search(
-        declared, space, objective, options, simulator=simulator, executor=executor, seed=seed
+        declared,
+        space,
+        objective,
+        options,
+        simulator=simulator,
+        executor=executor,
+        seed=seed,
+        on_progress=on_progress,
     )
     workers = make_executor(executor, declared, simulator)
     stored = None
@@ -166,9 +171,10 @@ def prepare_search(
     simulator: SimulatorSpec | str,
     executor: ExecutorOptions,
     seed: int,
+    on_progress: OnProgress | None = None,
 ) -> tuple[Survey, tuple[SearchSpec, ...]]:
     """Everything of ``run_search`` that can refuse its arguments, but for its storage; nothing
-    is simulated, and nothing written.
+    is written.
 
     Raises:
         InputError: for anything wrong in the arguments.
@@ -183,7 +189,7 @@ def prepare_search(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     spec = SimulatorSpec.of(simulator)
-    surveyed = _survey_once(space, declared, objective, options, spec)
+    surveyed = _survey_once(space, declared, objective, options, spec, on_progress)
     search = SearchSpec(options, surveyed, objective, seed, spec)
     legs = legs_of(search)
     make_sampler(legs[0])
@@ -232,6 +238,7 @@ def _survey_once(
     objective: Objective,
     options: SearchOptions,
     spec: SimulatorSpec,
+    on_progress: OnProgress | None,
 ) -> Survey:
     """The survey of a space; a search that was checked just before reuses it.
 
@@ -241,7 +248,11 @@ def _survey_once(
     key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
     if not _surveyed or _surveyed[0][0] != key:
         compiled = compile_space(json.loads(key[0]), declared)
-        made = survey_to_prove(compiled, objective, spec, options) if proving else survey(compiled)
+        made = (
+            survey_to_prove(compiled, objective, spec, options, on_progress)
+            if proving
+            else survey(compiled)
+        )
         _surveyed[:] = [(key, made)]
     return _surveyed[0][1]
 

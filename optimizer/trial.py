@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,15 +98,20 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a running search stands, once per batch.
+    """Where a running search stands, once per batch, or the sifting of its space.
 
-    ``considered`` counts distinct launchable recipes so far and ``limit`` how many there will
-    be at most; ``eta_s`` is None before the first batch is done.
+    ``considered`` counts distinct launchable recipes so far, or what else is ``counted``, and
+    ``limit`` how many there will be at most (None: nobody knows); ``eta_s`` is None before the
+    first batch is done.
     """
 
     considered: int
-    limit: int
+    limit: int | None
     counts: dict[str, int]
     best: Trial | None
     elapsed_s: float
     eta_s: float | None
+    counted: str = "recipes"
+
+
+OnProgress = Callable[[Progress], None]

@@ -111,9 +111,8 @@ class LogLines(View[P]):
             return
         self._next_s = now_s + self._every_s
         at = self._standing(progress)
-        line = (
-            f"{at.done}/{at.total} {at.counted}, {format_wait(at.elapsed_s)}{at.left}: {at.news}"
-        )
+        done = at.done if at.total is None else f"{at.done}/{at.total}"
+        line = f"{done} {at.counted}, {format_wait(at.elapsed_s)}{at.left}: {at.news}"
         self._console.print(line, soft_wrap=True, markup=False)
 
 
@@ -123,7 +122,7 @@ def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") ->
     def standing(progress: Progress) -> Standing:
         news = format_best(progress, job_of)
         return Standing(
-            *(progress.considered, progress.limit, "recipes"),
+            *(progress.considered, progress.limit, progress.counted),
             *(progress.elapsed_s, progress.eta_s, news),
         )
 

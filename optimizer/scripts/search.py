@@ -17,8 +17,8 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.samplers import SearchSpec, make_sampler
 from trainscout.optimizer.scripts.space import ScriptSpace
 from trainscout.optimizer.scripts.survey import LaunchSurvey, survey_launches, tactics_for
-from trainscout.optimizer.study import OnProgress, search_legs, stored_executor
-from trainscout.optimizer.trial import SearchResult
+from trainscout.optimizer.study import search_legs, stored_executor
+from trainscout.optimizer.trial import OnProgress, SearchResult
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import Launch
 from trainscout.simulators.predictor.question.question import Question

@@ -116,6 +116,21 @@ def test_where_nothing_fits_the_closest_miss_is_listed(not_listed):
     assert result.certificate.out_of_memory >= result.certificate.recipes - 1
 
 
+def test_sifting_says_how_far_it_is():
+    heard = []
+    asked = compile_space(SWITCHES, question(gib=10.0))
+    options = SearchOptions(sampler="exact")
+    sifted_survey(asked, Objective(("cost",)), SimulatorSpec("replay"), options, heard.append)
+    sampled = [each for each in heard if each.limit is None]
+    sifted = heard[len(sampled) :]
+    assert {each.limit for each in sifted} == {sampled[-1].considered}
+    counts = [each.considered for each in sifted]
+    assert counts == sorted(counts)
+    assert counts[-1] == sifted[-1].limit
+    assert sifted[-1].eta_s == 0
+    assert sifted[-1].best.prediction.fits
+
+
 def test_a_search_that_samples_once_its_time_is_over_has_nothing_else_to_sample(not_listed):
     not_listed()
     result = search("auto", proof_timeout_s=1e-9)

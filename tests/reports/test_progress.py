@@ -23,6 +23,13 @@ def test_a_log_gets_plain_lines_now_and_then():
     assert stream.getvalue() == "4/10 recipes, 2 s, about 3 s left: nothing fits yet\n"
 
 
+def test_a_count_without_an_end_stands_alone():
+    stream = io.StringIO()
+    with progress_view(console_for(stream), job_of) as view:
+        view.show(Progress(7, None, {}, None, 2.0, None, counted="passes sampled"))
+    assert stream.getvalue() == "7 passes sampled, 2 s: nothing fits yet\n"
+
+
 def test_quiet_shows_nothing_and_verbose_every_batch():
     for verbosity, lines in (("quiet", 0), ("verbose", 2)):
         stream = io.StringIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import identity, prepare_search
 from trainscout.optimizer.tracking import TrackingSettings
 from trainscout.reports.launch import check_framework
+from trainscout.reports.progress import progress_view
+from trainscout.reports.terminal import console_for
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -99,18 +102,23 @@ def _verified(choice: VerifyChoice) -> int:
 def check_plan(plan: SearchPlan, storage: str | None) -> None:
     """Refuse a search that could not start, or not go on with ``storage``; writes nothing.
 
+    A large space is sifted here, with its progress on stderr.
+
     Raises:
         InputError: naming the setting.
     """
-    prepare_search(
-        plan.declared,
-        plan.space,
-        plan.objective,
-        plan.options,
-        simulator=plan.simulator,
-        executor=plan.executor,
-        seed=plan.seed,
-    )
+    console = console_for(sys.stderr)
+    with progress_view(console, plan.declared.job, plan.output.verbosity) as view:
+        prepare_search(
+            plan.declared,
+            plan.space,
+            plan.objective,
+            plan.options,
+            simulator=plan.simulator,
+            executor=plan.executor,
+            seed=plan.seed,
+            on_progress=view.show,
+        )
     if storage is not None:
         from trainscout.optimizer.storage.trials import check_storage
 
