@@ -102,13 +102,17 @@ class Space:
         values = self._resolve(indices)[1]
         return {knob.name: values[knob.name] for knob in self.knobs}
 
+    def broken(self, values: Mapping[str, Any]) -> list[str]:
+        """The constraints that values do not meet, as they are written."""
+        return [
+            each.text for group in self.constraints for each in group if not each.holds(values)
+        ]
+
     def candidate(self, indices: Indices) -> Candidate:
         """The recipe at a point, and why no launcher would accept it, if so."""
         values = self._resolve(indices)[1]
         candidate = self._candidate(dict(values))
-        broken = [
-            each.text for group in self.constraints for each in group if not each.holds(values)
-        ]
+        broken = self.broken(values)
         broken += [
             f"{name} to be one of {', '.join(map(str, allowed))}"
             for name, allowed in self.held.items()

@@ -41,21 +41,23 @@ class Neighbour:
 def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Neighbour]:
     """Launchable recipes that differ from ``recipe`` in one knob of ``space``.
 
-    Where a value alone cannot be launched, or means nothing, switches that need the old value are
-    turned off with it, or what the space derives from it is changed, else one more knob, whichever
-    is best; not where that other knob alone would do as well. Recipes that only spell the same one
-    differently are left out. Those that fit come first, the shortest step first.
+    Nor do they break a constraint of the space that ``recipe`` meets. Where a value alone cannot
+    be launched, or means nothing, switches that need the old value are turned off with it, or what
+    the space derives from it is changed, else one more knob, whichever is best; not where that
+    other knob alone would do as well. Recipes that only spell the same one differently are left
+    out. Those that fit come first, the shortest step first.
     """
     base = predictions.of(recipe)
     job = predictions.job(recipe)
-    plain = canonical(job)
+    plain, broken = canonical(job), frozenset(space.broken(_values(recipe, space)))
+    around = _Around(recipe, space, predictions, broken)
     neighbours: dict[Recipe, Neighbour] = {}
     for knob in _knobs(space):
         for choice in knob.choices:
             if choice == getattr(recipe, knob.name):
                 continue
             changed = replace(recipe, **{knob.name: choice})
-            candidates = _with_partners(changed, recipe, knob, space, predictions)
+            candidates = _with_partners(changed, knob, around)
             found = [
                 candidate
                 for candidate in candidates
@@ -96,29 +98,39 @@ def _values(recipe: Recipe, space: Space) -> dict[str, Any]:
     return values
 
 
-def _meant(recipe: Recipe, names: Fields, space: Space, predictions: Predictions) -> bool:
-    """Whether the recipe can be launched, and the knobs in ``names`` matter to it."""
-    if not predictions.launchable(recipe):
-        return False
-    values = _values(recipe, space)
-    knobs = (knob for knob in _knobs(space) if knob.name in names)
-    return all(knob.when is None or knob.when.holds(values) for knob in knobs)
+@dataclass(frozen=True)
+class _Around:
+    """What is looked around: a recipe, and the constraints of the space that it does not meet."""
+
+    recipe: Recipe
+    space: Space
+    predictions: Predictions
+    broken: frozenset[str]
+
+    def meant(self, candidate: Recipe, names: Fields) -> bool:
+        """Whether a recipe can be launched, breaks no other constraint, and the knobs in
+        ``names`` matter to it."""
+        if not self.predictions.launchable(candidate):
+            return False
+        values = _values(candidate, self.space)
+        knobs = (knob for knob in _knobs(self.space) if knob.name in names)
+        return self.broken.issuperset(self.space.broken(values)) and all(
+            knob.when is None or knob.when.holds(values) for knob in knobs
+        )
 
 
-def _with_partners(
-    changed: Recipe, recipe: Recipe, knob: Dimension, space: Space, predictions: Predictions
-) -> list[Recipe]:
+def _with_partners(changed: Recipe, knob: Dimension, around: _Around) -> list[Recipe]:
     """The changed recipe if it is one, else what it becomes with a partner."""
-    if _meant(changed, (knob.name,), space, predictions):
+    if around.meant(changed, (knob.name,)):
         return [changed]
     details = {name: RECIPE_DEFAULTS[name] for name in details_of(knob.name)}
-    for fallen_back in (replace(changed, **details), _derived(changed, space)):
-        if fallen_back is not None and _meant(fallen_back, (knob.name,), space, predictions):
+    for fallen_back in (replace(changed, **details), _derived(changed, around.space)):
+        if fallen_back is not None and around.meant(fallen_back, (knob.name,)):
             return [fallen_back]
-    partners = list(_partners(changed, recipe, knob, space, predictions))
+    partners = list(_partners(changed, knob, around))
     partners.sort(key=lambda pair: pair[0])
     nearest = [candidate for _, candidate in partners[:_PARTNERS]]
-    return [each for each in nearest if _adds(knob.name, each, recipe, predictions)]
+    return [each for each in nearest if _adds(knob.name, each, around.recipe, around.predictions)]
 
 
 def _derived(changed: Recipe, space: Space) -> Recipe | None:
@@ -132,20 +144,18 @@ def _derived(changed: Recipe, space: Space) -> Recipe | None:
     return replace(changed, **fields)
 
 
-def _partners(
-    changed: Recipe, recipe: Recipe, knob: Dimension, space: Space, predictions: Predictions
-) -> Iterator[tuple[int, Recipe]]:
+def _partners(changed: Recipe, knob: Dimension, around: _Around) -> Iterator[tuple[int, Recipe]]:
     """For each other knob the nearest of its values that makes the change possible, with how
     many choices away it is."""
-    for partner in _knobs(space):
+    for partner in _knobs(around.space):
         if partner.name == knob.name:
             continue
-        now = getattr(recipe, partner.name)
+        now = getattr(around.recipe, partner.name)
         here = partner.choices.index(now) if now in partner.choices else 0
         nearest = sorted(enumerate(partner.choices), key=lambda entry: abs(entry[0] - here))
         for index, value in nearest:
             candidate = replace(changed, **{partner.name: value})
-            if value != now and _meant(candidate, (knob.name, partner.name), space, predictions):
+            if value != now and around.meant(candidate, (knob.name, partner.name)):
                 yield abs(index - here), candidate
                 break
 
