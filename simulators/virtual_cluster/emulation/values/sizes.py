@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from torch._ops import OpOverload
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     ASSUMED_SHARE,
     FOLLOWED_ELEMENTS,
+    OUTLIER_SHARE,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.host import (
     CANNOT,
@@ -33,11 +35,18 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 Get = Callable[[torch.Tensor], Shadow | None]
 
 _MASKS = (torch.bool, torch.uint8)
+# bitsandbytes' casts to 8 bits that leave columns with large values out (with scales for rows, or
+# for columns too), and the product that takes those in 16 bits.
+_MIXED = "int8_mixed_scaled_mm"
+_OUTLIERS = ("int8_vectorwise_quant", "int8_double_quant", _MIXED)
 
 
 def is_data_dependent(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the size of this call's result depends on data."""
     declared = signature(func)
+    if declared.name in _OUTLIERS and not declared.is_builtin:
+        threshold = args[1] if len(args) > 1 else kwargs.get("threshold", 0.0)
+        return declared.name == _MIXED or threshold > 0.0
     if not declared.has_dynamic_size:
         return False
     if declared.name == "index":
@@ -66,6 +75,10 @@ def decide_size(
         return exact
     name = name_of(func)
     tensor = args[0]
+    if name == _MIXED:
+        return _mixed(*args[:3], outliers=args[5])
+    if name in _OUTLIERS:
+        return _outliers(tensor, both=name == "int8_double_quant")
     if name == "masked_select":
         shape = torch.broadcast_shapes(tensor.shape, args[1].shape)
         count, grade = _ones(args[1], get)
@@ -180,6 +193,33 @@ def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decis
         return made[:number]
 
     return Decision(make, len(present), Grade.EXPECTED, shadows[:number])
+
+
+def _outliers(tensor: torch.Tensor, both: bool) -> Decision:
+    """8-bit data and scales (for rows; for columns too), and which columns are outliers."""
+    columns = tensor.shape[-1]
+    count = math.ceil(OUTLIER_SHARE * columns)
+
+    def make() -> Any:
+        sizes = (tensor.numel() // columns, columns) if both else (tensor.numel() // columns,)
+        data = [tensor.new_empty(tensor.shape, dtype=torch.int8) for _ in sizes]
+        scales = [tensor.new_empty((size,), dtype=torch.float32) for size in sizes]
+        return (*data, *scales, tensor.new_empty((count,), dtype=torch.int64))
+
+    return Decision(make, count, Grade.EXPECTED, [None] * (5 if both else 3))
+
+
+def _mixed(
+    tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, outliers: torch.Tensor | None
+) -> Decision:
+    """A product, and the columns of ``tensor`` that were multiplied in 16 bits."""
+    count = 0 if outliers is None else outliers.numel()
+
+    def make() -> Any:
+        out = tensor.new_empty((*left.shape[:-1], right.shape[0]))
+        return out, tensor.new_empty((*tensor.shape[:-1], count))
+
+    return Decision(make, count, Grade.EXPECTED, [None, None])
 
 
 def _alike(shadow: Shadow | None) -> Shadow | None:

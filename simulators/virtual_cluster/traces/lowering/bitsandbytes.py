@@ -41,17 +41,48 @@ def gemm_4bit(op: Op) -> Lowered:
     return Lowered(kernels, RULE, estimated=True)
 
 
-def int8_linear_matmul(op: Op) -> Lowered:
-    """``int8_linear_matmul(x, weight)``: both 8-bit, ``x W^T``."""
-    x, weight = tensor(op, 0), tensor(op, 1)
+def _product(op: Op, first: int, *more: Gemm | Streaming) -> Lowered:
+    """The argument at ``first`` times the one behind it, transposed, both 8-bit, and what else
+    runs behind it."""
+    x, weight = tensor(op, first), tensor(op, first + 1)
     rows = math.prod(x.shape[:-1])
     if not (rows and elements(weight)):
         return FREE
     kernel = Gemm(short_name(op), rows, weight.shape[0], weight.shape[1], precision(x))
-    return Lowered((kernel,), RULE, estimated=True)
+    return Lowered((kernel, *more), RULE, estimated=True)
+
+
+def int8_linear_matmul(op: Op) -> Lowered:
+    """``int8_linear_matmul(x, weight)``."""
+    return _product(op, 0)
+
+
+def _scaled(op: Op) -> Streaming:
+    """A kernel of its own that reads the sums, 32 bits each, and writes them scaled."""
+    out = op.outputs[0]
+    return Streaming(f"{short_name(op)}_scale", "cast", elements(out) * (4 + item_bytes(out)))
+
+
+def int8_scaled_mm(op: Op) -> Lowered:
+    """``int8_scaled_mm(x, weight, row_stats, col_stats, ...)``."""
+    return _product(op, 0, _scaled(op))
+
+
+def int8_mixed_scaled_mm(op: Op) -> Lowered:
+    """``int8_mixed_scaled_mm(x, x_8, weight, ...)``: columns with large values are multiplied once
+    more, in the type of ``x`` (Dettmers et al. 2022, LLM.int8(), section 3.2)."""
+    outliers = op.outputs[1].shape[-1] if len(op.outputs) > 1 else 0
+    if not outliers:
+        return _product(op, 1, _scaled(op))
+    x, n = tensor(op, 0), op.outputs[0].shape[-1]
+    rows = math.prod(x.shape[:-1])
+    again = Gemm(f"{short_name(op)}_outliers", rows, n, outliers, precision(x))
+    return _product(op, 1, _scaled(op), again)
 
 
 TABLE = {
     "bitsandbytes.gemm_4bit": gemm_4bit,
     "bitsandbytes.int8_linear_matmul": int8_linear_matmul,
+    "bitsandbytes.int8_mixed_scaled_mm": int8_mixed_scaled_mm,
+    "bitsandbytes.int8_scaled_mm": int8_scaled_mm,
 }

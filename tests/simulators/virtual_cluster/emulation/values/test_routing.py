@@ -280,3 +280,25 @@ def test_a_measured_histogram_says_each_layers_loads(tmp_path: pytest.TempPathFa
     assert expected_loads(imbalance, 3, 2, 12, 1).tolist() == [6, 6, 12]
     with pytest.raises(InputError, match="2 layers"):
         expected_loads(imbalance, 3, 2, 12, 2)
+
+
+def test_one_column_in_a_thousand_is_left_to_16_bits() -> None:
+    # As bitsandbytes declares its operations.
+    library = torch.library.Library("outliers", "DEF")
+    quantise = "int8_vectorwise_quant(Tensor A, float threshold=0.0)"
+    library.define(f"{quantise} -> (Tensor, Tensor, Tensor?)")
+    library.define(
+        "int8_mixed_scaled_mm(Tensor A, Tensor CA, Tensor CB, Tensor SCA, Tensor SCB,"
+        " Tensor? outlier_cols=None, Tensor? bias=None) -> (Tensor, Tensor?)"
+    )
+    rank = FakeRank()
+    with rank:
+        x = rank.unknown(6, 4000, dtype=torch.float16)
+        x_8, scales, columns = torch.ops.outliers.int8_vectorwise_quant(x, 6.0)
+        assert (x_8.shape, x_8.dtype, scales.shape) == (x.shape, torch.int8, (6,))
+        assert (columns.shape, columns.dtype) == ((4,), torch.int64)
+        weight = rank.unknown(32, 4000, dtype=torch.int8)
+        given = (x, x_8, weight, scales, scales, columns)
+        out, part = torch.ops.outliers.int8_mixed_scaled_mm(*given)
+        assert (out.shape, out.dtype, part.shape) == ((6, 32), torch.float16, (6, 4))
+    assert {size.grade for size in rank.sizes} == {"expected"}

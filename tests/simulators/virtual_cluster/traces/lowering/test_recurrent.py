@@ -37,3 +37,21 @@ def test_4_bit_weights_are_made_16_bit_and_multiplied() -> None:
     assert isinstance(cast, Streaming)
     assert cast.bytes == 64 * 32 // 2 + 64 * 32 // 64 * 4 + 64 * 32 * 2
     assert product == Gemm("gemm_4bit", 5, 64, 32, "bf16")
+
+
+def test_8_bit_weights_are_multiplied_and_their_outliers_once_more() -> None:
+    x, x_8, weight = (
+        t(5, 2000, dtype="float16"),
+        t(5, 2000, dtype="int8"),
+        t(64, 2000, dtype="int8"),
+    )
+    stats, out = (t(5, dtype="float32"), t(64, dtype="float32")), t(5, 64, dtype="float16")
+    plain = op("bitsandbytes.int8_scaled_mm.default", (x_8, weight, *stats), out)
+    product, scale = lower(plain).kernels
+    assert product == Gemm("int8_scaled_mm", 5, 64, 2000, "fp8")
+    assert isinstance(scale, Streaming)
+    assert scale.bytes == 5 * 64 * (4 + 2)
+    given = (x, x_8, weight, *stats, t(2, dtype="int64"))
+    mixed = op("bitsandbytes.int8_mixed_scaled_mm.default", given, out, t(5, 2, dtype="float16"))
+    sizes = [(g.k, g.dtype) for g in lower(mixed).kernels if isinstance(g, Gemm)]
+    assert sizes == [(2000, "fp8"), (2, "fp16")]
