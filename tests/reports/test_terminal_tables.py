@@ -7,8 +7,9 @@ from rich.console import Console
 
 from tests.samples import job_of, prediction, search_result
 from trainscout.reports import error_bars
+from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal import as_text
-from trainscout.reports.terminal_tables import prediction_report, search_report
+from trainscout.reports.terminal_tables import search_report
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (

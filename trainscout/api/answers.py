@@ -29,8 +29,9 @@ from trainscout.reports.files import trial_columns, trial_row
 from trainscout.reports.for_programs import prediction_row
 from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import front_plot
+from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal import as_html, as_text
-from trainscout.reports.terminal_tables import prediction_report, search_report, shown_trials
+from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.wording import (
     format_percent,
     format_question,

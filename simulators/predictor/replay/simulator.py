@@ -19,7 +19,6 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.assumptions import assumptions_of
-from trainscout.simulators.predictor.replay.congestion import congestion_of
 from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
     COMPUTE,
@@ -121,7 +120,12 @@ class ReplaySimulator:
         return prediction, _shares(job, prediction, streaming)
 
     def _pricer(self, job: Job, workload: Workload) -> Pricer:
-        known = self._calibration
+        known, congestion = self._calibration, None
+        if self._network is not None:
+            # Few declare a network, and what plays it takes a while to load.
+            from trainscout.simulators.predictor.replay.congestion import Congestion
+
+            congestion = Congestion(job, self._network)
         return Pricer(
             job.gpu,
             job.network,
@@ -129,7 +133,7 @@ class ReplaySimulator:
             workload.communicators,
             AS_IT_COMES if known is None else known.part_factors,
             self._measured,
-            congestion_of(job, self._network),
+            congestion,
         )
 
 

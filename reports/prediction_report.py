@@ -1,0 +1,120 @@
+"""What a prediction looks like on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.reports.answer import figures, format_evidence
+from trainscout.reports.error_bars import format_error_bar
+from trainscout.reports.evidence import evidence_of
+from trainscout.reports.wording import (
+    format_part,
+    format_percent,
+    format_question,
+    format_seconds,
+)
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
+
+# Columns that the whole names of the kinds of memory need.
+_ROOM_FOR_KINDS = 110
+# What a GPU needs beside what the allocator reserves.
+_OUTSIDE_ALLOCATOR = ("communication_buffers", "context")
+_SHORT_KINDS = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "temporary": "temp.",
+    "communication buffers": "comm.",
+    "context": "CUDA",
+    "peak allocated": "peak\nalloc.",
+    "peak reserved": "peak\nreserved",
+}
+
+Notes = list[tuple[str, str]]
+
+
+def prediction_report(
+    prediction: Prediction, job: Job, verbosity: str = "normal", assumed: Collection[str] = ()
+) -> RenderableType:
+    """One recipe's prediction: its figures, where the time goes, memory by stage, how sure."""
+    question = Text(format_question(job, assumed), style="bold")
+    answer = Group(question, figures(prediction, job, assumed=assumed))
+    if verbosity == "quiet":
+        return answer
+    return Group(
+        answer,
+        Text(),
+        _breakdown_table(prediction),
+        Text(),
+        MemoryTable(prediction),
+        Text(),
+        noted(prediction_notes(prediction, job, verbosity == "verbose")),
+    )
+
+
+def prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
+    """How sure a prediction is, and what it rests on."""
+    notes = [
+        ("Error bar", format_error_bar(prediction)),
+        ("Evidence", format_evidence(evidence_of(prediction, job))),
+    ]
+    if verbose and prediction.estimated_operations:
+        notes.append(("Only estimated", ", ".join(prediction.estimated_operations)))
+    if prediction.assumptions:
+        notes.append(("Assumed", "; ".join(prediction.assumptions)))
+    return notes
+
+
+def _breakdown_table(prediction: Prediction) -> Table:
+    table = Table(title="Where the step goes", title_justify="left", box=None, pad_edge=False)
+    table.add_column("part")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    for part, seconds in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1]):
+        if seconds:
+            share = format_percent(seconds / prediction.step_time_s)
+            table.add_row(format_part(part), format_seconds(seconds), share)
+    return table
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """Memory of every pipeline stage by kind; with short headings where there is little room."""
+
+    prediction: Prediction
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        stages = self.prediction.memory.per_stage
+        kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
+        peaks = ["peak allocated", "peak reserved", "needed"]
+        names = [kind.replace("_", " ") for kind in [*kinds, *peaks]]
+        if options.max_width < _ROOM_FOR_KINDS:
+            names = [_SHORT_KINDS.get(name, name) for name in names]
+        title = "Memory by pipeline stage, GiB"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for name in ("stage", *names):
+            table.add_column(name, justify="right")
+        for stage in stages:
+            amounts = [stage.kind.get(kind, 0) for kind in kinds]
+            outside = sum(stage.kind.get(kind, 0) for kind in _OUTSIDE_ALLOCATOR)
+            reserved = stage.peak_reserved_bytes
+            amounts += [stage.peak_allocated_bytes, reserved, reserved + outside]
+            table.add_row(str(stage.stage), *(f"{amount / 2**30:.2f}" for amount in amounts))
+        yield table
+
+
+def noted(notes: Notes) -> RenderableType:
+    """Paragraphs beside their labels, in one column."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for label, words in notes:
+        grid.add_row(f"{label}:", words)
+    return grid
