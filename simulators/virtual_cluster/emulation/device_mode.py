@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._library.fake_impl import FakeImplCtx
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.virtual_cluster.emulation import operations
@@ -152,9 +153,26 @@ class DeviceMode(TorchDispatchMode):
             for place in operations.chosen(operation.written, given, named):
                 state.memory.resized(place.untyped_storage(), state.shim.stream())
         else:
-            result = self.answers.fresh(func, types, given, named)
+            try:
+                result = self.answers.fresh(func, types, given, named)
+            except DynamicOutputShapeException:
+                # A library's own operation, of which only it knows how its size follows.
+                return self._of_assumed_size(func, types, tensors, args, kwargs)
         self._finish(func, tensors, args, kwargs, result)
         state.values.observe(func, args, kwargs, result)
+        return result
+
+    def _of_assumed_size(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+        """As many rows as are assumed to be selected of the first tensor's."""
+        reading = self.state.values.assumed_share(tensors[0].shape[0])
+        size = int(reading.value)
+        known, FakeImplCtx.new_dynamic_size = FakeImplCtx.new_dynamic_size, lambda *_, **__: size
+        try:
+            result = self.state.dataless.dispatch(func, types, *self._without_data(args, kwargs))
+        finally:
+            FakeImplCtx.new_dynamic_size = known
+        self._finish(func, tensors, args, kwargs, result)
+        self._copies.note_size(func, reading, result)
         return result
 
     def _view(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

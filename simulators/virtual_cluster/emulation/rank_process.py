@@ -185,7 +185,7 @@ def run_script(script: tuple[str, ...], state: RankState) -> int:
         if not leaving.code:
             return OK
         reason = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
-        print(f"the script ended: {reason}", file=sys.stderr)
+        _say(f"the script ended: {reason}")
         return FAILURE
     except BaseException as error:
         # The launcher's own frames are nothing the script's author can use.
@@ -194,13 +194,18 @@ def run_script(script: tuple[str, ...], state: RankState) -> int:
             (str(Path(__file__).parent), "<frozen runpy>")
         ):
             own = own.tb_next
-        traceback.print_exception(type(error), error, own)
+        _say("".join(traceback.format_exception(type(error), error, own)).rstrip())
         gap = describe_gap(error)
         if gap is None:
             return FAILURE
-        print(gap, file=sys.stderr)
+        _say(gap)
         return EMULATOR_GAP
     return OK
+
+
+def _say(line: str) -> None:
+    # Many scripts put a ``print`` of their own, silent on all ranks but the first, in its place.
+    sys.stderr.write(f"{line}\n")
 
 
 def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:

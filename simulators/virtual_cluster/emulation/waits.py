@@ -46,5 +46,5 @@ def _watch(rank: int, wait_s: float, main: int, ended: list[bool]) -> None:
                 f"{each.filename}:{each.lineno} in {each.name}" for each in reversed(stack[-4:])
             )
             waited_s = now_s - since_s
-            print(f"rank {rank} has waited for {waited_s:.0f} s: {places}", file=sys.stderr)
+            sys.stderr.write(f"rank {rank} has waited for {waited_s:.0f} s: {places}\n")
             since_s, cpu_s = now_s, now_cpu_s

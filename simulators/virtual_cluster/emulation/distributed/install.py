@@ -66,19 +66,31 @@ class _OnDevice(torch.Tensor):
 
 def _patch_futures(state: RankState) -> None:
     """A future records its events on the devices that hold its tensors; let it believe so."""
-    extract = _jit_internal._extract_tensors
+    extract, then = _jit_internal._extract_tensors, torch.futures.Future.then
     # Futures hold their tensors' memory weakly, so these must stay.
     tensors = [
         torch.Tensor._make_wrapper_subclass(_OnDevice, (1,), device=torch.device("cuda", index))
         for index in range(state.local_world_size)
     ]
+    # Whether what a callback returned is looked through next, to complete its future.
+    completing = [False]
 
     def extract_tensors(value: Any) -> Any:
-        if state.notices.future_of is None:
+        if state.notices.future_of is None and not completing[0]:
             return extract(value)
+        completing[0] = False
         return [tensors[state.shim.device()]]
 
+    def then_on_device(self: Any, callback: Any) -> Any:
+        def called(future: Any) -> Any:
+            result = callback(future)
+            completing[0] = True
+            return result
+
+        return then(self, called)
+
     _jit_internal._extract_tensors = extract_tensors
+    torch.futures.Future.then = then_on_device
 
 
 def _patch_reducer(state: RankState) -> None:

@@ -15,7 +15,11 @@ from trainscout.simulators.virtual_cluster.emulation.values.call import (
     in_full,
     in_full_if_known,
 )
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import EXACT_ELEMENTS, FINITE
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    EXACT_ELEMENTS,
+    FINITE,
+    SOUND,
+)
 from trainscout.simulators.virtual_cluster.emulation.values.elementwise import (
     BOTH,
     EITHER,
@@ -72,6 +76,8 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     nothing: list[Shadow | None] = [None] * len(call.results)
     if name in BOTH | EITHER and 0 < len(known) < len(pairs):
         return [_decided(known, name in EITHER, call.results[0])]
+    if name in SOUND and not known:
+        return [filled(call.results[0], SOUND[name], Grade.INVENTED)]
     if not known or len(known) < len(pairs) or call.signature.is_random:
         return nothing
     if (call.signature.is_pointwise or name in _POINTWISE) and len(call.results) == 1:
@@ -264,6 +270,7 @@ STARTS = {
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack"),
     *FINITE,
+    *SOUND,
     *("eq", "ne", "lift_fresh"),
     *VENDOR_RULES,
     "_amp_foreach_non_finite_check_and_unscale_",

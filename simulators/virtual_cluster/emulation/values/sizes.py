@@ -138,10 +138,11 @@ def _run_for_real(
 
 
 def _ones(mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
-    return ones_in(get(mask), mask.shape) or (_assumed(mask.numel()), Grade.EXPECTED)
+    return ones_in(get(mask), mask.shape) or (assumed_share(mask.numel()), Grade.EXPECTED)
 
 
-def _assumed(most: int) -> int:
+def assumed_share(most: int) -> int:
+    """How many of ``most`` elements are taken to be selected."""
     # Nothing at all would be a special case in most scripts.
     return max(min(1, most), round(most * ASSUMED_SHARE))
 
@@ -246,7 +247,7 @@ def _nothing_known(
     else:
         # unique and its kin: values, where each element is among them, how often each comes.
         dim = args[1] if name == "unique_dim" else None
-        length = _assumed(tensor.numel() if dim is None else tensor.shape[dim])
+        length = assumed_share(tensor.numel() if dim is None else tensor.shape[dim])
         values = [length] if dim is None else list(tensor.shape)
         inverse = tensor.shape if dim is None else (tensor.shape[dim],)
         if dim is not None:

@@ -46,6 +46,7 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 )
 from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_view
 from trainscout.simulators.virtual_cluster.emulation.values.sizes import (
+    assumed_share,
     decide_size,
     is_data_dependent,
 )
@@ -155,6 +156,10 @@ class Values:
                     if shadow is not None:
                         self._store.put(tensor, shadow)
             return result, Reading(size, decision.grade.label)
+
+    def assumed_share(self, most: int) -> Reading:
+        """The size of what an operation selects of ``most`` by data of which nothing is known."""
+        return Reading(plain.tensor(assumed_share(most)), Grade.EXPECTED.label)
 
     def send_by(self, payloads: Post) -> None:
         """From now on small tensors go to other ranks this way."""

@@ -7,6 +7,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import triton
 import triton.language as tl
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.utils.data import DataLoader
 
 
@@ -16,6 +17,16 @@ def scale_kernel(source, target, factor, count, BLOCK: tl.constexpr):  # noqa: N
     inside = places < count
     pointers = target + places
     tl.store(pointers, tl.load(source + places, mask=inside) * factor, mask=inside)
+
+
+@torch.library.custom_op("habits::kept", mutates_args=())
+def kept_rows(rows: torch.Tensor) -> torch.Tensor:
+    return rows[rows[:, 0] > 0]
+
+
+@kept_rows.register_fake
+def _(rows):
+    return rows.new_empty(torch.library.get_ctx().new_dynamic_size(), rows.shape[1])
 
 
 class Rows(torch.utils.data.Dataset):
@@ -50,7 +61,11 @@ def train(local_rank, node):
     unused = torch.nn.parallel.DistributedDataParallel(
         torch.nn.Linear(4, 4).to(device), device_ids=[local_rank], find_unused_parameters=True
     )
+    unused.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
     unused(torch.ones(2, 4, device=device)).sum().backward()
+    noise = torch.randn(6, 4, device=device)
+    assert (noise.sigmoid() >= 0).all()
+    assert kept_rows(noise).shape == (3, 4)
     ends = torch.tensor([2, 3], dtype=torch.int32, device=device)
     experts = torch.ones(2, 4, 8, device=device)
     products = torch.nn.functional.grouped_mm(torch.ones(3, 4, device=device), experts, offs=ends)

@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     FINITE,
     FOLLOWED_ELEMENTS,
     INVENTED,
+    SOUND,
 )
 from trainscout.simulators.virtual_cluster.traces.invariants import (
     GROWTH_BYTES,
@@ -28,7 +29,9 @@ PAGE = (ROOT / "docs" / "emulation-values.md").read_text(encoding="utf-8")
 def test_the_documented_conventions_are_those_in_use() -> None:
     table = PAGE.partition("| what is read |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `?(\w+)`? \| (\S+) \|$", table, re.MULTILINE)
-    assert dict(rows) == {name: repr(value) for name, value in {**INVENTED, **FINITE}.items()}
+    assert dict(rows) == {
+        name: repr(value) for name, value in {**INVENTED, **FINITE, **SOUND}.items()
+    }
 
 
 def test_the_documented_limits_are_those_in_use() -> None:
