@@ -71,12 +71,6 @@ class MemoryOverTime:
         return int(self.reserved_bytes.max(initial=0))
 
     @property
-    def fragmentation(self) -> NDArray[np.float64]:
-        """Share of the reserved bytes that nothing lives in, shape (n,)."""
-        reserved = np.maximum(self.reserved_bytes, 1)
-        return (self.reserved_bytes - self.allocated_bytes) / reserved
-
-    @property
     def peak_event(self) -> int:
         """The event at which most was reserved, and of those most allocated."""
         if not len(self.event):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -143,8 +141,3 @@ def ones_in(mask: Shadow | None, shape: torch.Size) -> tuple[int, Grade] | None:
     if mask.kind is Kind.DEFINITE:
         return int((mask.value != 0).sum()) * multiplicity(mask, shape), mask.grade
     return round(total(mask, shape)), mask.grade
-
-
-def best_along(args: Sequence[Any], position: int, default: int) -> int:
-    """An argument that may be left out."""
-    return int(args[position]) if len(args) > position else default

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.utils.checkpoint
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine.state import (
@@ -81,64 +81,6 @@ def get_all_rng_states() -> dict[str, Any]:
     return {}
 
 
-class _Checkpoint(torch.autograd.Function):
-    """Keeps the tensor arguments, and runs the function again in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, function: Callable[..., Any], tracker: Any, keywords: Any, *arguments: Any
-    ) -> Any:
-        ctx.function, ctx.tracker, ctx.keywords = function, tracker, keywords
-        ctx.random = torch.get_rng_state(), torch.cuda.get_rng_state()
-        ctx.tracked = tracker().get_states() if tracker is not None else None
-        ctx.autocast = (
-            torch.is_autocast_enabled("cuda"),
-            torch.get_autocast_dtype("cuda"),
-        )
-        with torch.no_grad(), activation_recompute_forward(True, False):
-            outputs = function(*arguments, **keywords)
-        ctx.others = [None if isinstance(each, Tensor) else each for each in arguments]
-        ctx.save_for_backward(*[each if isinstance(each, Tensor) else None for each in arguments])
-        ctx.fp8 = FP8GlobalStateManager.is_fp8_enabled()
-        ctx.recipe = FP8GlobalStateManager.get_fp8_recipe() if ctx.fp8 else None
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        arguments = [
-            other if tensor is None else tensor.detach().requires_grad_(tensor.requires_grad)
-            for tensor, other in zip(ctx.saved_tensors, ctx.others, strict=True)
-        ]
-        now = torch.get_rng_state(), torch.cuda.get_rng_state()
-        tracked = ctx.tracker().get_states() if ctx.tracker is not None else None
-        _restore(ctx.random, ctx.tracker, ctx.tracked)
-        enabled, dtype = ctx.autocast
-        with (
-            torch.enable_grad(),
-            torch.autocast("cuda", dtype=dtype, enabled=enabled),
-            activation_recompute_forward(True, True),
-            fp8_autocast(enabled=ctx.fp8, fp8_recipe=ctx.recipe),
-        ):
-            outputs = ctx.function(*arguments, **ctx.keywords)
-        _restore(now, ctx.tracker, tracked)
-        outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-        pairs = [
-            (output, gradient)
-            for output, gradient in zip(outputs, gradients, strict=True)
-            if isinstance(output, Tensor) and output.requires_grad
-        ]
-        torch.autograd.backward([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-        grads = tuple(each.grad if isinstance(each, Tensor) else None for each in arguments)
-        return (None, None, None, *grads)
-
-
-def _restore(random: Any, tracker: Any, tracked: Any) -> None:
-    torch.set_rng_state(random[0])
-    torch.cuda.set_rng_state(random[1])
-    if tracker is not None:
-        tracker().set_states(tracked)
-
-
 def checkpoint(
     function: Callable[..., Any],
     *arguments: Any,
@@ -158,4 +100,23 @@ def checkpoint(
         raise refusal("te.checkpoint.use_reentrant", "checkpoints by hooks", "True, no context_fn")
     if not torch.is_grad_enabled():
         return function(*arguments, **keywords)
-    return _Checkpoint.apply(function, get_rng_state_tracker, keywords, *arguments)
+    tracker = get_rng_state_tracker() if get_rng_state_tracker is not None else None
+    before = tracker.get_states() if tracker is not None else None
+    enabled = FP8GlobalStateManager.is_fp8_enabled()
+    recipe = FP8GlobalStateManager.get_fp8_recipe() if enabled else None
+
+    def run(*given: Any) -> Any:
+        # The first run is without gradients.
+        if not torch.is_grad_enabled():
+            with activation_recompute_forward(True, False):
+                return function(*given, **keywords)
+        now = tracker.get_states() if tracker is not None else None
+        if tracker is not None:
+            tracker.set_states(before)
+        with activation_recompute_forward(True, True), fp8_autocast(enabled, fp8_recipe=recipe):
+            outputs = function(*given, **keywords)
+        if tracker is not None:
+            tracker.set_states(now)
+        return outputs
+
+    return torch.utils.checkpoint.checkpoint(run, *arguments, use_reentrant=True)
