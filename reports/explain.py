@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from trainscout.optimizer.trial import SearchResult
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import format_part, format_recipe, format_seconds
+from trainscout.reports.wording import format_listing, format_part, format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -87,4 +87,4 @@ def _differences(
 
 def _listing(parts: list[Part], word: str) -> str:
     shown = [f"{format_seconds(gap)} {word} on {format_part(name)}" for name, gap in parts[:3]]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return format_listing(shown)

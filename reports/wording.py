@@ -66,17 +66,24 @@ def format_question(job: Job, assumed: Collection[str] = ()) -> str:
 
     Args:
         job: any of the question's.
-        assumed: fields of the training that nobody gave: their defaults are marked.
+        assumed: what nobody gave, fields of the training or ``model`` and ``cluster``: their
+            defaults are marked.
     """
     cluster, training = job.cluster, job.training
-    names = {"global_batch_size": "batch", "sequence_length": "length"}
-    defaults = " and ".join(words for field, words in names.items() if field in assumed)
+    names = {field: field for field in ("model", "cluster")}
+    names |= {"global_batch_size": "batch", "sequence_length": "length"}
+    defaults = format_listing([words for field, words in names.items() if field in assumed])
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
         f"batch {training.global_batch_size} {'' if training.dpo is None else 'pairs '}"
         f"x {job.sequence_length} tokens, {job.precision}"
         f"{format_tuning(job)}"
     ) + (f" ({defaults} assumed)" if defaults else "")
+
+
+def format_listing(words: Sequence[str]) -> str:
+    """Words as people list them: a, b and c."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_tuning(job: Job) -> str:

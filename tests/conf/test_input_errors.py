@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,10 @@ def test_unknown_names(
 def test_the_message_reads_as_one_sentence(composed: Compose) -> None:
     text = str(explained(composed, "model=gpt175"))
     assert text.startswith(
-        "model=gpt175: is not a known choice; did you mean 'gpt175b'? (allowed: deepseek_v2, "
+        "model=gpt175: is not a known choice; did you mean 'gpt175b'? (allowed: gpt13b, gpt175b, "
     )
+    # Of many names the nearest.
+    assert re.search(r"and \d\d more\)$", text)
 
 
 def test_hydra_itself_is_not_offered(composed: Compose) -> None:

@@ -1,4 +1,4 @@
-"""What of a training nobody gave, so that reports can mark it as assumed."""
+"""What of a question nobody gave, so that reports can mark it as assumed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ FIELDS = ("global_batch_size", "tokens", "sequence_length")
 
 def assumed_fields(config: DictConfig, declared: Question) -> frozenset[str]:
     """Those of ``FIELDS`` that the command line does not give, nor a training or a model of the
-    user's own."""
+    user's own; and ``model`` and ``cluster``, where it names none."""
     given = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
     names = {each.split("=")[0] for each in given}
     found = set() if "training" in names else {"global_batch_size", "tokens"}
+    groups = {name.partition(".")[0] for name in names}
+    found |= {"model", "cluster"} - groups
     if declared.training.sequence_length is None and "model.sequence_length" not in names:
         found |= {"sequence_length"} if declared.model.name in load_catalogue().models else set()
     return frozenset(name for name in found if f"training.{name}" not in names)

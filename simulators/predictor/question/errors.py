@@ -10,8 +10,11 @@ from trainscout.simulators.predictor.question.redaction import redacted, shown
 
 _VALUES = re.compile(
     r"[<>=\d(\[']|-\d|(a finite|at most|a number|a whole number|true or false|text\b|a list|here |"
-    r"names and|the fields)|[\w./:-]+((, | or |, or )[\w./:-]+)*$"
+    r"names and|the fields)|[\w./:-]+((, | or |, or )[\w./:-]+)*( and \d+ more)?$"
 )
+
+# Of more names than that only so many, the nearest in spelling, are listed.
+_MOST_NAMES, _SHOWN_NAMES = 24, 12
 
 
 class InputError(ValueError):
@@ -43,6 +46,10 @@ class InputError(ValueError):
             names = sorted(str(name) for name in allowed)
             self.nearest = nearest or nearest_name(str(value), names)
             allowed = ", ".join(names)
+            if len(names) > _MOST_NAMES:
+                meant = self.nearest or str(value)
+                near = difflib.get_close_matches(meant, names, _SHOWN_NAMES, cutoff=0.0)
+                allowed = f"{', '.join(sorted(near))} and {len(names) - len(near)} more"
         self.allowed = allowed
         super().__init__(self._text())
 
