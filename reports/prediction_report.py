@@ -37,6 +37,10 @@ _SHORT_KINDS = {
     "peak reserved": "peak\nreserved",
 }
 
+# Parts of a step below this share are shown together, where not all is.
+_LEAST_SHARE = 0.005
+_ASSUMED = "Assumed"
+
 Notes = list[tuple[str, str]]
 
 
@@ -48,14 +52,20 @@ def prediction_report(
     answer = Group(question, figures(prediction, job, assumed=assumed))
     if verbosity == "quiet":
         return answer
+    whole = verbosity == "verbose"
+    notes = prediction_notes(prediction, job, whole)
+    if not whole:
+        # The error bar and the grades of evidence stand beside the figures.
+        more = ("More", "verbosity=verbose: all parts and stages, and what figures rest on")
+        notes = [*(note for note in notes if note[0] == _ASSUMED), more]
     return Group(
         answer,
         Text(),
-        _breakdown_table(prediction),
+        _breakdown_table(prediction, whole),
         Text(),
-        MemoryTable(prediction),
+        MemoryTable(prediction, whole),
         Text(),
-        noted(prediction_notes(prediction, job, verbosity == "verbose")),
+        noted(notes),
     )
 
 
@@ -68,27 +78,36 @@ def prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
     if verbose and prediction.estimated_operations:
         notes.append(("Only estimated", ", ".join(prediction.estimated_operations)))
     if prediction.assumptions:
-        notes.append(("Assumed", "; ".join(prediction.assumptions)))
+        notes.append((_ASSUMED, "; ".join(prediction.assumptions)))
     return notes
 
 
-def _breakdown_table(prediction: Prediction) -> Table:
+def _breakdown_table(prediction: Prediction, whole: bool) -> Table:
     table = Table(title="Where the step goes", title_justify="left", box=None, pad_edge=False)
     table.add_column("part")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
-    for part, seconds in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1]):
+    parts = {format_part(part): seconds for part, seconds in prediction.breakdown_s.items()}
+    least = 0.0 if whole else _LEAST_SHARE * prediction.step_time_s
+    small = [part for part, seconds in parts.items() if seconds < least]
+    rest = sum(parts.pop(part) for part in small)
+    rows = sorted(parts.items(), key=lambda item: -item[1])
+    for part, seconds in [*rows, ("all else", rest)]:
         if seconds:
             share = format_percent(seconds / prediction.step_time_s)
-            table.add_row(format_part(part), format_seconds(seconds), share)
+            table.add_row(part, format_seconds(seconds), share)
     return table
 
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """Memory of every pipeline stage by kind; with short headings where there is little room."""
+    """Memory of pipeline stages by kind; with short headings where there is little room.
+
+    ``whole``: of all of them, and else of those that need most and least.
+    """
 
     prediction: Prediction
+    whole: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         stages = self.prediction.memory.per_stage
@@ -98,6 +117,10 @@ class MemoryTable:
         if options.max_width < _ROOM_FOR_KINDS:
             names = [_SHORT_KINDS.get(name, name) for name in names]
         title = "Memory by pipeline stage, GiB"
+        if not self.whole and len(stages) > 2:
+            title += f": the most and the least of {len(stages)}"
+            ranked = sorted(stages, key=lambda stage: stage.peak_reserved_bytes)
+            stages = (ranked[-1], ranked[0])
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         for name in ("stage", *names):
             table.add_column(name, justify="right")

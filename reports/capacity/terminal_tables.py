@@ -50,14 +50,15 @@ def study_report(
         reliability: behind its calendar days.
         found: the differences from the run before; None when there was none.
         directory: where the run's files are; None: there are none.
-        verbosity: ``quiet`` has the answers alone, ``verbose`` every difference and reason.
+        verbosity: ``quiet`` has the answers alone, ``normal`` also the cells and targets,
+            ``verbose`` everything.
     """
     if verbosity == "quiet":
         return Group(*(Text(format_answer(model, outcome)) for model in outcome.models))
     whole = verbosity == "verbose"
     parts: list[RenderableType] = []
     for model in outcome.models:
-        parts += [*_model_parts(model, outcome), Text()]
+        parts += [*_model_parts(model, outcome, whole), Text()]
     failed = [result for result in outcome.results if result.point is None]
     if failed:
         parts += [_without_point(failed, whole=whole), Text()]
@@ -69,16 +70,20 @@ def study_report(
     ]
     if directory is not None:
         parts.append(Text(f"Files: {directory}"))
+    if not whole:
+        parts.append(Text("More: verbosity=verbose has scaling, what-ifs and break-even prices"))
     return Group(*parts)
 
 
-def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableType]:
+def _model_parts(model: ModelOutcome, outcome: StudyOutcome, whole: bool) -> list[RenderableType]:
     heading = Text(format_answer(model, outcome), style="bold")
     if not model.points:
         return [heading]
     parts: list[RenderableType] = [heading, Text(), _points_table(model)]
     if model.targets:
         parts += [Text(), _targets_table(model.targets)]
+    if not whole:
+        return parts
     if model.curves:
         parts += [Text(), _scaling_table(model.curves)]
     if model.chosen is not None:

@@ -173,11 +173,29 @@ def test_no_line_is_wider_than_the_terminal(width, verbosity):
 
 
 def test_one_prediction_shows_breakdown_and_memory():
-    text = as_text(prediction_report(prediction(2.0, bubble=0.5), job_of(Recipe(tp=2))))
+    job = job_of(Recipe(tp=2))
+    text = as_text(prediction_report(prediction(2.0, bubble=0.5), job))
     assert "compute" in text
     assert "25.0 %" in text  # bubble 0.5 of 2.0
     assert "Memory by pipeline stage" in text
+    assert "Evidence:" not in text
+    assert "Evidence:" in as_text(prediction_report(prediction(2.0), job, "verbose"))
     assert "fits: 66.0 of 76.0 GiB usable on stage 1" in text
+
+
+def test_the_first_screen_of_one_prediction_has_what_decides():
+    found = prediction(2.0, bubble=0.5, optimizer=0.001, host=0.002)
+    stages = tuple(replace(found.memory.per_stage[0], stage=stage) for stage in range(12))
+    found = replace(found, memory=replace(found.memory, per_stage=stages))
+    short, whole = (
+        as_text(prediction_report(found, job_of(Recipe(tp=2)), each)).splitlines()
+        for each in ("normal", "verbose")
+    )
+    assert len(short) <= 30
+    assert [line.split()[:2] for line in short if line.startswith("all else")] == [["all", "else"]]
+    rows = [[line for line in each if line.split()[1:2] == ["2.00"]] for each in (short, whole)]
+    assert [len(each) for each in rows] == [2, 12]
+    assert any("the most and the least of 12" in line for line in short)
 
 
 def test_one_prediction_that_does_not_fit_says_by_how_much():

@@ -41,7 +41,12 @@ def outcome_of(tmp_path, targets, step_s=lambda cell: 16 / cell.num_gpus) -> Stu
 
 def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
     outcome = outcome_of(tmp_path, {"fits": Target(), "soon": Target(days=50)})
-    text = as_text(study_report(outcome, FAILING, [], Path("there"), verbosity="normal"))
+    short, text = (
+        as_text(study_report(outcome, FAILING, [], Path("there"), verbosity=each))
+        for each in ("normal", "verbose")
+    )
+    assert len(short.splitlines()) <= 30
+    assert "What if" not in short
     first = text.splitlines()[0]
     assert first.startswith("small, 1 T tokens: the cheapest cluster that meets every target is")
     for words in (
