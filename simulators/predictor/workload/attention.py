@@ -68,10 +68,16 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     if model.qkv_bias:
         backward += bias_grad(shard, "qkv", shard.tokens * width)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
-    if model.qk_norm or model.qk_norm_whole:
+    normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
+    if normed:
         forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
         saved.append(Alloc("qk_norm_input", q + k))
+    if model.position != "rope" and grouped and not (normed or shard.separate_projections):
+        # Nothing writes queries anew but their being cut out of the packed product, all of which
+        # keys and values keep alive.
+        forward.append(Streaming("query_copy", "memcpy", 2 * q))
+        saved.append(Alloc("packed_q", q))
     if shard.fusion == "eager" and model.position == "rope":
         # Attention reads slices of the packed product, which keep all of it alive; keys and
         # values are written once more with their positions.

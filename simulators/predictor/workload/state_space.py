@@ -107,8 +107,7 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
             *scores_back,
             Streaming("ssm_scan_bwd", "elementwise", 2 * moved, launches=5),
         ),
-        # The convolution's output is made again from its input.
-        (Alloc("ssm_steps", tokens * heads * 4),),
+        # The convolution's output and the steps are made again from what they came from.
         forward_peak_bytes=passed + moved,
         backward_peak_bytes=2 * passed + 2 * moved,
     )

@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 
@@ -36,8 +36,4 @@ def read_job(given: dict[str, Any]) -> Job:
 
 def read_model(given: dict[str, Any]) -> Model:
     """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
-    moe, mla = given["moe"], given["mla"]
-    experts = None if moe is None else Moe(**{**moe, "measured": tuple(moe["measured"])})
-    # Only plain layers are traced (``check_traceable``): there are no kinds or towers to restore.
-    parts = {"moe": experts, "mla": None if mla is None else Mla(**mla), "towers": ()}
-    return Model(**{**given, **parts})
+    return typed_value(Model, "model", given)

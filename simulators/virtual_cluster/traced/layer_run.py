@@ -20,7 +20,6 @@ from trainscout.simulators.virtual_cluster.traced.event_list import EventList, w
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     EMBEDDING,
     HEAD,
-    MOE_LAYER,
     LayerSpec,
 )
 from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import Recording, live_storages
@@ -72,13 +71,12 @@ class _Run:
     def __init__(self, spec: LayerSpec, config: TransformerConfig) -> None:
         self.spec = spec
         self.config = config
-        layers = [] if spec.kind in (EMBEDDING, HEAD) else [spec.kind == MOE_LAYER]
-        self.model = megatron_job.gpt_model(
-            spec,
-            config,
-            layers,
-            pre_process=spec.kind == EMBEDDING,
-            post_process=spec.kind == HEAD,
+        ends = {"pre_process": spec.kind == EMBEDDING, "post_process": spec.kind == HEAD}
+        layers = [] if spec.kind in (EMBEDDING, HEAD) else [spec.model.moe is not None]
+        self.model = (
+            megatron_job.gpt_model(spec, config, layers, **ends)
+            if spec.model.layers is None
+            else megatron_job.hybrid_model(spec, config, **ends)
         )
         # As Megatron converts it, without its wrapper, which also converts what enters and leaves
         # a pipeline.

@@ -16,8 +16,19 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
 )
-from trainscout.simulators.predictor.question.layers import MOE
+from trainscout.simulators.predictor.question.layers import (
+    MOE,
+    NONE,
+    Layer,
+    Mixer,
+    format_layers,
+    plain_layer,
+)
+from trainscout.simulators.predictor.question.layers import (
+    WHOLE as WHOLE_ATTENTION,
+)
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.workload.layer import layer_name
 from trainscout.simulators.virtual_cluster.traced.job_file import read_model
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
@@ -128,8 +139,7 @@ def check_traceable(job: Job) -> None:
         problem = "is not traced: Megatron-Core's QKV projection has a bias where others have"
         raise InputError("model.qkv_bias", False, problem, "true")
     if not job.model.is_plain:
-        problem = "is not traced: layers of attention, then an MLP or experts, are"
-        raise InputError("model.layers", job.model.layers, problem)
+        _check_halves(job)
     if job.model.num_mtp_layers:
         field = "model.num_mtp_layers"
         raise InputError(field, job.model.num_mtp_layers, "is not traced", "0")
@@ -142,6 +152,36 @@ def check_traceable(job: Job) -> None:
     if moe is not None and job.model.linear_bias and job.etp > 1:
         problem = "Megatron-Core refuses expert biases where experts are split"
         raise InputError("recipe.etp", job.etp, problem, "1")
+
+
+def _check_halves(job: Job) -> None:
+    """Refuse layers that are not of Megatron-Core's hybrid models (Mamba-2, attention, an MLP or
+    experts, one a layer) as those have them."""
+    model, recipe = job.model, job.recipe
+    halves = all(
+        (model.mixer(layer) is None) != (layer.mlp == NONE) for layer in model.layer_kinds
+    )
+    mixers = [mixer for mixer in map(model.mixer, model.layer_kinds) if mixer is not None]
+    others = [word for word in model.special_layers if not word.startswith("layers ")]
+    if others or not halves or not all(map(_has_mixer, mixers)):
+        problem = (
+            "is not traced: layers of attention, then an MLP or experts, are, and those of hybrid "
+            "models, each attention, Mamba-2 (chunks of 128, 4 taps), an MLP or experts"
+        )
+        raise InputError("model.layers", model.layers, problem)
+    if job.attention == "unfused" or recipe.cp > 1 or recipe.recompute != "none":
+        problem = (
+            "is traced with Transformer Engine, without context parallelism and recomputation"
+        )
+        raise InputError("model.layers", model.layers, problem)
+
+
+def _has_mixer(mixer: Mixer) -> bool:
+    """Whether Megatron-Core's hybrid stack has it."""
+    ssm = mixer.mamba2
+    if ssm is None:
+        return mixer == Mixer(attention=WHOLE_ATTENTION)
+    return mixer == Mixer(mamba2=ssm) and (ssm.chunk, ssm.conv, ssm.norm) == (128, 4, True)
 
 
 def _modules(job: Job) -> str:
@@ -159,11 +199,15 @@ def head_layer(job: Job) -> LayerSpec:
     return _end(job, HEAD)
 
 
-def transformer_layer(job: Job, *, is_moe: bool, recompute: str) -> LayerSpec:
-    """One layer under ``recompute``, which may be none where the recipe recomputes others."""
-    spec = _spec(job, MOE_LAYER if is_moe else LAYER)
+def transformer_layer(job: Job, layer: Layer, *, recompute: str) -> LayerSpec:
+    """One layer under ``recompute``, which may be none where the recipe recomputes others. A half
+    of one is its model's only layer."""
+    spec, is_moe = _spec(job, layer_name(layer)), layer.mlp == MOE
     moe = spec.model.moe if is_moe else None
     model = replace(spec.model, vocab_size=1, sequence_length=spec.sequence_length, moe=moe)
+    if layer != plain_layer(is_moe):
+        kinds = {name: kind for name, kind in job.model.kinds.items() if name == layer.mixer}
+        model = replace(model, layers=format_layers([layer]), kinds=kinds)
     if model.moe is not None:
         model = replace(model, moe=replace(model.moe, num_dense_layers=0, layer_period=1))
     modules = _modules(job) if recompute == "selective" else ""
@@ -179,16 +223,14 @@ def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
     """
     check_traceable(job)
     model, recipe = job.model, job.recipe
-    kinds = sorted({layer.mlp == MOE for layer in model.layer_kinds})
+    kinds = [replace(layer, bf16=False) for layer in model.layer_kinds]
     counts = [job.recomputed_layers(stage) for stage in range(recipe.pp)]
     some_plain = recipe.recompute == "full" and any(
         count is not None and count < job.largest_chunk for count in counts
     )
     modes = [recipe.recompute, "none"] if some_plain else [recipe.recompute]
-    layers = [
-        transformer_layer(job, is_moe=each, recompute=mode) for each in kinds for mode in modes
-    ]
-    return (embedding_layer(job), *layers, head_layer(job))
+    layers = [transformer_layer(job, each, recompute=mode) for each in kinds for mode in modes]
+    return (embedding_layer(job), *dict.fromkeys(layers), head_layer(job))
 
 
 def whole_model(job: Job) -> LayerSpec:
@@ -208,7 +250,8 @@ def _end(job: Job, kind: str) -> LayerSpec:
 def _spec(job: Job, kind: str) -> LayerSpec:
     recipe, framework = job.recipe, job.framework
     # The vocabulary's padding depends on tp, which is in the spec; layers and names do not matter.
-    model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0, layers=None)
+    model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
+    model = replace(model, layers=None, kinds={})
     return LayerSpec(
         kind=kind,
         model=replace(model, tied_embeddings=False),

@@ -6,21 +6,26 @@ What a launcher's arguments would say is set here as Megatron-LM's ``arguments.p
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name Megatron knows it by
 from megatron.core import parallel_state
+from megatron.core.activations import squared_relu
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.models.mamba import MambaModel
+from megatron.core.models.mamba.mamba_layer_specs import mamba_stack_spec
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
+from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.virtual_cluster.traced.layer_spec import TRANSFORMER_ENGINE, LayerSpec
 
@@ -36,6 +41,9 @@ def join_ranks(spec: LayerSpec, **pipeline: Any) -> None:
     ``pipeline``: further arguments of ``initialize_model_parallel``.
     """
     parallel_state.destroy_model_parallel()
+    if spec.precision in FP8_RECIPES:
+        # Transformer Engine remembers the groups of layers before, which are no more.
+        importlib.import_module("transformer_engine.pytorch.fp8").FP8GlobalStateManager.reset()
     torch.distributed.init_process_group("nccl")
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=spec.tp,
@@ -55,6 +63,7 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
         **_shape(model),
         **_precision(spec),
         **_experts(spec),
+        **_state_space(model),
         **_recompute(spec),
         "tensor_model_parallel_size": spec.tp,
         "context_parallel_size": spec.cp,
@@ -105,11 +114,30 @@ def _shape(model: Model) -> dict[str, Any]:
         "ffn_hidden_size": model.ffn_hidden_size,
         "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
         "gated_linear_unit": model.gated_mlp,
-        "activation_func": F.silu if model.gated_mlp else F.gelu,
+        "activation_func": _activation(model),
+        "use_fused_weighted_squared_relu": _activation(model) is squared_relu,
         "add_bias_linear": model.linear_bias,
         "add_qkv_bias": model.qkv_bias,
         # Latent attention normalises what it projected down (DeepSeek-V2, equations 9-19).
         "qk_layernorm": model.qk_norm or model.mla is not None,
+    }
+
+
+def _activation(model: Model) -> Any:
+    """SwiGLU's, GPT's where linear layers have biases, else Nemotron's."""
+    return F.silu if model.gated_mlp else F.gelu if model.linear_bias else squared_relu
+
+
+def _state_space(model: Model) -> dict[str, Any]:
+    scans = [kind.mamba2 for kind in model.kinds.values() if kind.mamba2 is not None]
+    if not scans:
+        return {}
+    (ssm,) = scans
+    return {
+        "mamba_num_heads": ssm.heads,
+        "mamba_head_dim": ssm.head_dim,
+        "mamba_state_dim": ssm.state,
+        "mamba_num_groups": ssm.groups,
     }
 
 
@@ -202,6 +230,26 @@ def gpt_model(
         vocab_size=model.padded_vocab_size(spec.tp),
         max_sequence_length=model.sequence_length,
         position_embedding_type="learned_absolute" if learned else model.position,
+        **options,
+    )
+
+
+def hybrid_model(spec: LayerSpec, config: TransformerConfig, **options: Any) -> MambaModel:
+    """A stage of a hybrid model whose only layer is a half of one, as ``spec`` has it.
+
+    ``options``: further arguments of ``MambaModel``.
+    """
+    model = spec.model
+    (layer,) = model.pattern
+    mixer = model.mixer(layer)
+    letter = ("E" if layer.mlp == MOE else "-") if mixer is None else "M" if mixer.mamba2 else "*"
+    return MambaModel(
+        config=config,
+        mamba_stack_spec=mamba_stack_spec,
+        vocab_size=model.padded_vocab_size(spec.tp),
+        max_sequence_length=model.sequence_length,
+        hybrid_override_pattern=letter,
+        position_embedding_type=model.position,
         **options,
     )
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective
 from trainscout.simulators.predictor.workload.megatron import (
     ChunkShape,
@@ -48,8 +47,7 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
     def chunk(shape: ChunkShape) -> Chunk:
         runs = [run(embedding_layer(job))] if shape.first else []
         for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
-            is_moe = layer.mlp == MOE
-            runs.append(run(transformer_layer(job, is_moe=is_moe, recompute=recompute), number))
+            runs.append(run(transformer_layer(job, layer, recompute=recompute), number))
         if shape.last:
             runs.append(_head(run(head_layer(job)), job))
         return Chunk(tuple(runs))

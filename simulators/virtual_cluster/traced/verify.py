@@ -80,6 +80,9 @@ def check_verifiable(job: Job) -> None:
         InputError: naming the field.
     """
     check_traceable(job)
+    if not job.model.is_plain:
+        problem = "is not verified: whole ranks are traced of models without halves of layers"
+        raise InputError("model.layers", job.model.layers, problem)
     if job.schedule != "1f1b":
         problem = "is not a schedule of Megatron-Core"
         raise InputError("recipe.schedule", job.schedule, problem, "1f1b")

@@ -8,7 +8,7 @@ counts; a backward pass has two for each.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,36 +23,39 @@ assert _declared
 
 @dataclass(frozen=True)
 class Product:
-    """``batch`` products of ``rows`` x ``inner`` by ``inner`` x ``columns``."""
+    """``batch`` products of ``rows`` x ``inner`` by ``inner`` x ``columns``, whose operands lie as
+    ``layout`` says: those of a linear layer's forward pass (TN), unless it is said."""
 
     batch: int
     rows: int
     columns: int
     inner: int
+    layout: str = "TN"
 
     def launch(self, like: Tensor) -> None:
         """Where operands are does not matter to its price: one matrix stands for all."""
-        sizes = ((self.rows, self.inner), (self.inner, self.columns))
-        left, right = (
-            torch.empty((1, *size), dtype=like.dtype, device=like.device).expand(self.batch, *size)
-            for size in sizes
-        )
-        torch.bmm(left, right)
+
+        def operand(rows: int, columns: int, *, turned: bool) -> Tensor:
+            size = (1, columns, rows) if turned else (1, rows, columns)
+            made = torch.empty(size, dtype=like.dtype, device=like.device)
+            return (made.mT if turned else made).expand(self.batch, rows, columns)
+
+        left = operand(self.rows, self.inner, turned=self.layout == "NT")
+        torch.bmm(left, operand(self.inner, self.columns, turned=self.layout == "TN"))
 
     @property
     def backward(self) -> tuple[Product, Product]:
-        """Of the gradients of both operands."""
-        return (
-            replace(self, columns=self.inner, inner=self.columns),
-            replace(self, rows=self.inner, inner=self.rows),
-        )
+        """Of the gradients of both operands, as a linear layer has them."""
+        b, m, n, k = self.batch, self.rows, self.columns, self.inner
+        return Product(b, m, k, n, "NN"), Product(b, n, k, m, "NT")
 
 
 @dataclass(frozen=True)
 class OpaqueKernel:
     """One kernel: its output's shape and type, the products inside, what backward keeps.
 
-    ``again``: products that the backward pass repeats instead of keeping their results.
+    ``again``: products that the backward pass repeats instead of keeping their results;
+    ``remade``: places of inputs that it makes again instead of keeping them.
     """
 
     name: str
@@ -61,6 +64,7 @@ class OpaqueKernel:
     products: tuple[Product, ...] = ()
     again: tuple[Product, ...] = ()
     keeps_output: bool = False
+    remade: tuple[int, ...] = ()
 
 
 def launch(name: str, written: Sequence[Tensor], read: Sequence[Tensor]) -> None:
@@ -78,22 +82,32 @@ def _opaque(
         product.launch(given[0])
     out = torch.empty(form.shape, dtype=form.dtype, device=given[0].device)
     launch(form.name, [out], given)
-    wanted = [each is not None and each.requires_grad for each in tensors]
+    wanted = [
+        (each.shape, each.dtype) if each is not None and each.requires_grad else None
+        for each in tensors
+    ]
+    held = [None if place in form.remade else each for place, each in enumerate(tensors)]
+    again = [
+        (each.shape, each.dtype) for place in form.remade if (each := tensors[place]) is not None
+    ]
 
     def gradient(*given: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, out, grad = given
         kept = [each for each in (grad, *tensors, out) if each is not None]
+        for shape, dtype in again:
+            kept.append(torch.empty(shape, dtype=dtype, device=kept[0].device))
+            launch(f"{form.name}_input_again", kept[-1:], kept[-1:])
         backward = [each for product in form.products for each in product.backward]
         for product in (*form.again, *backward):
             product.launch(kept[0])
         grads = [
-            torch.empty_like(each) if wants and each is not None else None
-            for each, wants in zip(tensors, wanted, strict=True)
+            None if each is None else torch.empty(each[0], dtype=each[1], device=kept[0].device)
+            for each in wanted
         ]
         launch(f"{form.name}_backward", [each for each in grads if each is not None], kept)
         return (None, *grads)
 
-    return out, [*tensors, out if form.keeps_output else None], gradient
+    return out, [*held, out if form.keeps_output else None], gradient
 
 
 def opaque(form: OpaqueKernel, *tensors: Tensor | None) -> Tensor:

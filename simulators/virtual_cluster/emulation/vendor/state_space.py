@@ -41,22 +41,25 @@ def causal_conv1d_fn(
     return elementwise("causal_conv1d", x, weight, bias, seq_idx, initial_states)
 
 
-def _scan(form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None) -> Tensor:
-    """The chunked scan: states of chunks, products inside of them, and both put together."""
+def _scan(
+    form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None, remade: tuple[int, ...] = ()
+) -> Tensor:
+    """The chunked scan: states of chunks, products inside of them, and both put together; the
+    backward pass makes states and scores again."""
     b, tokens, h, p, g, n = (form[name] for name in "blhpgn")
     c = min(form["c"], tokens)
     chunks = b * -(-tokens // c)
     states = Product(chunks * h, p, n, c)
+    scores = Product(chunks * g, c, c, n)
     products = (
         states,
-        Product(chunks * g, c, c, n),
+        scores,
         Product(chunks * h, c, p, c),
         Product(chunks * h, c, p, n),
     )
-    return opaque(
-        OpaqueKernel("mamba_chunk_scan", (b, tokens, h, p), dtype, products, (states,), True),
-        *tensors,
-    )
+    shape, again = (b, tokens, h, p), (states, scores)
+    form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade)
+    return opaque(form_of, *tensors)
 
 
 def mamba_chunk_scan_combined(
@@ -122,7 +125,9 @@ def mamba_split_conv1d_scan_combined(
     xbc = elementwise("causal_conv1d", xbc, conv1d_weight, conv1d_bias, seq_idx)
     sizes = {"b": b, "l": tokens, "h": h, "p": p, "g": ngroups, "n": n, "c": chunk_size}
     gate = z if rmsnorm_weight is None else None
-    out = _scan(sizes, zxbcdt.dtype, xbc, dt, A, D, gate, dt_bias, initial_states)
+    # What the convolution gives is not kept but made again (``MambaSplitConv1dScanCombinedFn``).
+    tensors = (xbc, dt, A, D, gate, dt_bias, initial_states)
+    out = _scan(sizes, zxbcdt.dtype, *tensors, remade=(0,))
     out = out.reshape(b, tokens, h * p)
     if rmsnorm_weight is not None:
         out = elementwise("gated_rms_norm", out, z, rmsnorm_weight)

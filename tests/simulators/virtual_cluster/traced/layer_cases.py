@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
+from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
@@ -37,6 +38,22 @@ LLAMA3_70B = replace(
     vocab_multiple=128,
     qk_norm=False,
     source="Grattafiori et al. 2024 (arXiv 2407.21783), table 3",
+)
+# Layers of every kind that Megatron-Core's hybrid stack has; sizes of Nemotron 3's.
+HYBRID = replace(
+    LLAMA,
+    name="hybrid",
+    num_layers=8,
+    hidden_size=4096,
+    num_heads=32,
+    num_query_groups=8,
+    ffn_hidden_size=21504,
+    gated_mlp=False,
+    position="none",
+    qk_norm=False,
+    moe=Moe(num_experts=16, top_k=4, ffn_hidden_size=1856),
+    layers="2*(mamba/none, none/dense, attention/none, none/moe)",
+    kinds={"mamba": Mixer(mamba2=Mamba2(heads=128, head_dim=64, state=128, groups=8, chunk=128))},
 )
 UNFUSED = {"attention": "unfused"}
 RECOMPUTED: dict[str, dict[str, Any]] = {
@@ -97,6 +114,13 @@ def _cases() -> Iterator[tuple[str, Job]]:
         for how in ("none", "full", "experts", "activation"):
             job = make_job(MIXTRAL_8X7B, batch=8, **recipe, **RECOMPUTED[how])
             yield f"mixtral {name} {how}", job
+    for name, recipe in (_degrees(1, False, ep=8), _degrees(2, True, ep=4)):
+        yield f"hybrid {name} none", make_job(HYBRID, batch=8, **recipe)
+    dense = replace(
+        HYBRID, moe=None, layers="2*(mamba/none, none/dense, attention/none, none/dense)"
+    )
+    job = make_job(dense, batch=8, tp=2, sp=True, training={"precision": "fp8_current"})
+    yield "hybrid tp2 sp fp8_current none", job
     capacity = replace(MIXTRAL_8X7B, moe=replace(_moe(MIXTRAL_8X7B), capacity_factor=1.0))
     yield "mixtral tp1 ep8 capacity none", make_job(capacity, batch=8, ep=8)
 
@@ -194,15 +218,15 @@ REASONS = (
         "statistics of norms, 8 bytes a token (RMSNorm 4); 16 bytes of random state of attention",
     ),
     (
-        "mixtral*",
-        "moe_layer_*",
+        "*",
+        "*moe_layer_*",
         "traced",
         "bytes kept",
         "the router's map, probabilities and logarithms, where the permutation puts each copy,"
         " counts; statistics of norms",
     ),
     (
-        "mixtral*",
+        "*",
         "*",
         "traced",
         "all_reduce tp_cp *",
@@ -245,6 +269,13 @@ REASONS = (
         "all_to_all cp *",
         "queries, keys and values are exchanged one by one, beside each other's packing: as many"
         " bytes",
+    ),
+    (
+        "hybrid*",
+        "*layer_*",
+        "traced",
+        "bytes kept",
+        "statistics of norms, 4 bytes a token; a scan's decays, skips and biases of steps in fp32",
     ),
 )
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from tests.simulators.virtual_cluster.traced.layer_cases import HYBRID
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     HEAD,
     LAYER,
@@ -19,6 +21,8 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     check_traceable,
     layer_specs_of,
 )
+
+LONGER = Mixer(mamba2=Mamba2(heads=128, head_dim=64, state=128, groups=8, chunk=256))
 
 
 def kinds(job: Job) -> list[str]:
@@ -31,6 +35,16 @@ def test_a_dense_model_is_three_specs() -> None:
 
 def test_dense_and_expert_layers_are_specs_of_their_own() -> None:
     assert kinds(make_job(MLA_MOE, ep=2)) == ["embedding", "layer", "moe_layer", "head"]
+
+
+def test_halves_of_layers_are_specs_of_their_own() -> None:
+    found = layer_specs_of(make_job(HYBRID, ep=2))
+    assert [(spec.kind, spec.model.layers) for spec in found[1:-1]] == [
+        ("mamba_layer", "mamba/none"),
+        ("none_layer", "none/dense"),
+        ("layer", "attention/none"),
+        ("none_moe_layer", "none/moe"),
+    ]
 
 
 def test_layers_that_a_chunk_leaves_plain_are_traced_too() -> None:
@@ -81,7 +95,7 @@ def test_ends_do_not_depend_on_experts() -> None:
     assert one[1].kind == MOE_LAYER
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.name))
+@pytest.mark.parametrize("model", [*MODELS, HYBRID], ids=lambda model: str(model.name))
 def test_specs_survive_json(model: Any) -> None:
     for spec in layer_specs_of(make_job(model)):
         assert LayerSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
@@ -109,6 +123,8 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
         ("model.qkv_bias", replace(TINY, qkv_bias=False), {}),
         ("model.num_mtp_layers", replace(LLAMA, num_mtp_layers=1), {}),
         ("training.precision", TINY, {"training": {"precision": "tf32"}}),
+        ("model.layers", replace(HYBRID, kinds={"mamba": LONGER}), {"ep": 2}),
+        ("model.layers", HYBRID, {"ep": 2, "recompute": "full"}),
     ],
 )
 def test_what_is_not_megatrons_is_refused_by_name(

@@ -19,6 +19,7 @@ from tests.simulators.virtual_cluster.traced.layer_cases import (
     known_differences,
     trace_cases,
 )
+from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, GroupedGemm
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
@@ -67,7 +68,7 @@ def formula_bytes(job: Any) -> float:
 @pytest.mark.parametrize("case", [name for name in CASES if name.endswith("unfused")])
 def test_activations_are_those_of_the_published_formulas(case: str, traced: Traced) -> None:
     job = CASES[case]
-    spec = transformer_layer(job, is_moe=False, recompute=job.recipe.recompute)
+    spec = transformer_layer(job, Layer("attention", "dense"), recompute=job.recipe.recompute)
     assert traced[spec].forward.saved_bytes == pytest.approx(formula_bytes(job), rel=0.005)
 
 
@@ -87,7 +88,9 @@ def test_recomputed_layers_run_their_products_again(traced: Traced) -> None:
 
     whole = CASES["gpt tp8 sp full"], CASES["gpt tp8 sp none"]
     again, once = (
-        products(transformer_layer(job, is_moe=False, recompute=job.recipe.recompute))
+        products(
+            transformer_layer(job, Layer("attention", "dense"), recompute=job.recipe.recompute)
+        )
         for job in whole
     )
     assert again == [once[0], once[0] + once[1]]
@@ -105,7 +108,9 @@ def test_who_issues_what(traced: Traced) -> None:
 
 def test_parameters_are_the_models(traced: Traced) -> None:
     job = CASES["gpt tp1 none"]
-    layer = traced[transformer_layer(job, is_moe=False, recompute="none")].parameters
+    layer = traced[
+        transformer_layer(job, Layer("attention", "dense"), recompute="none")
+    ].parameters
     h = GPT175B.hidden_size
     # 12 h^2 weights, 13 h biases and norms (Narayanan et al. 2021, section 2.1).
     assert (layer.dense, layer.expert) == (12 * h * h + 13 * h, 0)
