@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
-from typing import IO, Any, TextIO
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any
 
 from trainscout.simulators.predictor.io.own_process import own_process
 
@@ -48,8 +49,20 @@ def _last_lines(file: IO[str]) -> str:
     return "\n".join(lines)
 
 
-def own_stdout() -> TextIO:
-    """Standard output for answers alone: what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+def serve(prepare: Callable[[Any], Callable[[Any], dict[str, Any]]]) -> int:
+    """Be such a process: ``prepare`` takes the first line and makes what answers the others.
+
+    Standard output is for answers alone: what libraries print goes to standard error. A question
+    that raises is answered with ``failed`` and the reason.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers
+    answer = prepare(json.loads(sys.stdin.readline()))
+    for line in sys.stdin:
+        try:
+            found = answer(json.loads(line))
+        except Exception as error:  # what Megatron refuses or the device lacks is a finding
+            traceback.print_exc()
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), file=answers)
+    return 0

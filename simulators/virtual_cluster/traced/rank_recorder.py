@@ -8,10 +8,7 @@ line, ``{"parameter_bytes": ...}`` or ``{"failed": reason}``.
 from __future__ import annotations
 
 import gc
-import json
 import sys
-import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,7 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
-from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
+from trainscout.simulators.virtual_cluster.traced.answers import serve
 from trainscout.simulators.virtual_cluster.traced.cache import installed_versions
 from trainscout.simulators.virtual_cluster.traced.job_file import read_job
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
@@ -27,16 +24,11 @@ from trainscout.simulators.virtual_cluster.traces.files import write_trace
 
 
 def main() -> int:
-    answers = own_stdout()
-    about = json.loads(sys.stdin.readline())
-    tracer = RankTracer(typed_value(Gpu, "gpu", about["gpu"]), about["local_world_size"])
-    for line in sys.stdin:
-        asked = json.loads(line)
-        job, file = read_job(asked["job"]), Path(asked["file"])
-        answer = tracer.answer(job, asked["micro_batches"], asked["rank"], file)
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-    return 0
+    return serve(
+        lambda about: (
+            RankTracer(typed_value(Gpu, "gpu", about["gpu"]), about["local_world_size"]).answer
+        )
+    )
 
 
 class RankTracer:
@@ -54,23 +46,17 @@ class RankTracer:
 
         install_vendor()
 
-    def answer(
-        self, job: Job, micro_batches: Sequence[int], rank: int, file: Path
-    ) -> dict[str, Any]:
-        """Trace one rank's steps of so many micro-batches into ``file``, or say why not, as it is
-        sent."""
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Trace one rank's steps of so many micro-batches into a file."""
         # The last rank's model goes in cycles: what it holds must be gone before this one.
         gc.collect()
+        job, rank = read_job(asked["job"]), asked["rank"]
         sink = ListSink()
         self._rank.restart(sink, world_size=job.world_size, rank=rank)
-        try:
-            from trainscout.simulators.virtual_cluster.traced.train_rank import train
+        from trainscout.simulators.virtual_cluster.traced.train_rank import train
 
-            held = train(job, micro_batches)
-        except Exception as error:  # what Megatron refuses or the device lacks is a finding
-            traceback.print_exc()
-            return {"failed": f"{type(error).__name__}: {error}"}
-        write_trace(file, Trace(_header(job, rank), tuple(sink.events)))
+        held = train(job, asked["micro_batches"])
+        write_trace(Path(asked["file"]), Trace(_header(job, rank), tuple(sink.events)))
         return {"parameter_bytes": held}
 
 

@@ -8,15 +8,13 @@ Standard input holds the GPU on its first line and a layer on each that follows
 from __future__ import annotations
 
 import gc
-import json
 import sys
-import traceback
 from typing import Any
 
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation import emulate
-from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
+from trainscout.simulators.virtual_cluster.traced.answers import serve
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions
 from trainscout.simulators.virtual_cluster.traced.event_list import EventList
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
@@ -27,12 +25,7 @@ MEMORY_BYTES = 2**50
 
 
 def main() -> int:
-    answers = own_stdout()
-    tracer = LayerTracer(typed_value(Gpu, "gpu", json.loads(sys.stdin.readline())))
-    for line in sys.stdin:
-        answers.write(json.dumps(tracer.answer(LayerSpec.from_json(json.loads(line)))) + "\n")
-        answers.flush()
-    return 0
+    return serve(lambda gpu: LayerTracer(typed_value(Gpu, "gpu", gpu)).answer)
 
 
 class LayerTracer:
@@ -45,13 +38,9 @@ class LayerTracer:
 
         install_vendor()
 
-    def answer(self, spec: LayerSpec) -> dict[str, Any]:
-        """The layer's trace, or why there is none, as it is sent."""
-        try:
-            return {"traced": self.trace(spec).to_json()}
-        except Exception as error:  # one layer that Megatron refuses must not cost the others
-            traceback.print_exc()
-            return {"failed": f"{type(error).__name__}: {error}"}
+    def answer(self, asked: Any) -> dict[str, Any]:
+        """The layer's trace, as it is sent."""
+        return {"traced": self.trace(LayerSpec.from_json(asked)).to_json()}
 
     def restart(self, world_size: int) -> EventList:
         """Become the first of so many ranks; what it does from now on."""
