@@ -307,6 +307,7 @@ def _tables(record: Record, model: Record, cells: Sequence[Record]) -> Iterable[
     answer = next((cell for cell in cells if cell["key"] == model["answer"]), None)
     yield _effects(record, model, answer)
     yield _prices(model)
+    yield _fabric_costs(model, cells)
     if model["scaling"]:
         yield _bends("Why scaling bends", model, with_fabric, largest=True)
         yield _folded("Why at every size", _bends("", model, with_fabric, largest=False))
@@ -399,6 +400,27 @@ def _prices(model: Record) -> str:
         if scenario["answer"] is not None
     ]
     return table + _table("At other prices", columns, scenarios)
+
+
+def _fabric_costs(model: Record, cells: Sequence[Record]) -> str:
+    by_key = {cell["key"]: cell for cell in cells}
+    columns = [_Column("cluster"), _Column("GPUs", "n"), _Column("switches", "n")]
+    columns += [_Column("cables", "n"), _Column("bought for", "n"), _Column("step", "n")]
+    columns += [_Column("slower", "n"), _Column("saved per %", "n"), _Column("recipe")]
+    rows = []
+    for cost in model["fabrics"]:
+        cell, per = by_key[cost["cell"]], cost["usd_per_percent"]
+        figures = (
+            f"{cell['num_gpus']:,}",
+            *(f"{cost[part]:,}" for part in ("switches", "cables")),
+            format_usd(cost["usd"]),
+            format_seconds(cell["step_time_s"]),
+            format_percent(cost["slower"]),
+            "-" if per is None else format_usd(per),
+        )
+        words = "another is best" if cost["recipe_changed"] else ""
+        rows.append(_Row((_place(cell["cluster"], _fabric(cell), True), *figures, words)))
+    return _table("Fabrics at assumed prices of their parts, fastest first", columns, rows)
 
 
 def _bends(title: str, model: Record, with_fabric: bool, *, largest: bool) -> str:

@@ -67,8 +67,13 @@ def neighbourhood(cluster: Cluster, neighbours: Sequence[Neighbour]) -> Neighbou
     """Where everybody stands. NVLink domains stay whole.
 
     Raises:
-        InputError: for nodes that would share an NVLink domain with another job's.
+        InputError: for nodes that would share an NVLink domain with another job's, or too many.
     """
+    from trainscout.simulators.predictor.network.topology.wiring import require_wirable
+
+    nodes = cluster.num_nodes + sum(each.nodes for each in neighbours)
+    whole = replace(cluster, num_nodes=nodes)
+    require_wirable(whole)
     unit = max(1, cluster.domain // cluster.gpus_per_node)
     counts = []
     for at, nodes in enumerate([cluster.num_nodes, *(each.nodes for each in neighbours)]):
@@ -90,6 +95,4 @@ def neighbourhood(cluster: Cluster, neighbours: Sequence[Neighbour]) -> Neighbou
         (np.flatnonzero(owners == who)[:, None] * gpus + inside).ravel()
         for who in range(len(counts))
     ]
-    nodes = cluster.num_nodes + sum(each.nodes for each in neighbours)
-    whole = replace(cluster, num_nodes=nodes)
     return Neighbourhood(whole, places[0][: cluster.num_gpus], tuple(places[1:]))

@@ -113,6 +113,22 @@ def test_the_fabrics_of_a_cluster_are_told_apart(tmp_path):
     assert read(page).counts["polyline"] == 8
 
 
+def test_what_a_fabric_saves_for_each_percent_is_shown(tmp_path):
+    record = copy.deepcopy(record_of(tmp_path, oversubscription=(1.0, 4.0)))
+    assert "Fabrics at" not in study_page(record, ["a"], [])
+    (model,) = record["models"]
+    dear, cheap = [each for each in record["cells"] if each["num_gpus"] == 8][:2]
+    model["fabrics"] = [
+        {"cell": cell["key"], "switches": 3, "cables": 64, "usd": usd, "slower": slower,
+         "usd_per_percent": per, "recipe_changed": per is not None}
+        for cell, usd, slower, per in ((dear, 3.4e6, 0.0, None), (cheap, 2.34e6, 0.019, 544e3))
+    ]  # fmt: skip
+    table = study_page(record, ["a"], []).partition("Fabrics at")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table)[1:]
+    assert ["$544 k" in row and "another is best" in row for row in rows] == [False, True]
+    assert "4:1" in rows[1]
+
+
 def test_differences_are_told(tmp_path):
     record = record_of(tmp_path)
     assert "nothing changed" in read(study_page(record, [""], [], [])).text

@@ -6,6 +6,7 @@ from numba import njit
 
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
     BEGAN,
+    CUT,
     DELIVERED,
     DONE,
     HOPS,
@@ -16,12 +17,17 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     PAUSED_SINCE,
     QUEUE_BYTES,
     RESTING,
+    WINDOW,
 )
 from trainscout.simulators.predictor.network.union_find import root_of
 
 # How a component is, by its leading port: every flow's rate stays; rates swing about a mean that
 # stays (as pauses come and go); or neither.
 STEADY, SWINGING, UNSTEADY = range(3)
+# A window holds at least so many trains: fewer would leave its link idle.
+_TRAINS_IN_WINDOW = 8
+# Its first flows, and one change of them, are what a component that becomes steady goes through.
+_MOST_CHANGES = 2
 
 
 @njit(cache=True)
@@ -70,13 +76,15 @@ def join(live, flows, paths, group):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def sample(  # type: ignore[no-untyped-def]
-    live, flows, paths, ports, group, members, label, seen, delivered, depths, paused, at, now
-):
+    live, flows, paths, ports, group, members, label, changes, seen, delivered, depths, paused, at,
+    now,
+):  # fmt: skip
     """Note what each flow has delivered, how deep queues are and how long ports were paused so
     far, in column ``at``.
 
     ``members``: a hash of each component's flows, by its leading port; where it is not a flow's
-    last one (``label``), the flow's samples count from here.
+    last one (``label``), the flow's samples count from here. ``changes`` counts those since the
+    flow last stood still.
     """
     for flow in live:
         members[group[paths[flow, 0]]] = 0
@@ -89,6 +97,7 @@ def sample(  # type: ignore[no-untyped-def]
         if label[flow] != members[leader]:
             label[flow] = members[leader]
             seen[flow] = 0
+            changes[flow] += 1
         seen[flow] += 1
         delivered[flow, at] = flows[flow, DELIVERED]
         for hop in range(flows[flow, HOPS]):
@@ -97,6 +106,38 @@ def sample(  # type: ignore[no-untyped-def]
             paused[port, at] = ports[port, PAUSED_FOR]
             if ports[port, PAUSED] == 1:
                 paused[port, at] += now - ports[port, PAUSED_SINCE]
+
+
+@njit(cache=True)
+def couple(  # type: ignore[no-untyped-def]
+    live, at, changes, paused, packet, train, scratch, flows, paths, group
+):
+    """Trains of ``train`` payload bytes for the flows of components that pauses hold up and in
+    which flows come and go too often for them to stand still; returns whether that changes any.
+
+    A component keeps its trains until it stands still, and whoever it meets gets them: flows of a
+    host take turns, so all of a component change together. ``scratch`` is by leading port.
+    """
+    before = (at - 1) % paused.shape[1]
+    for flow in live:
+        scratch[group[paths[flow, 0]]] = 0
+    for flow in live:
+        leader = group[paths[flow, 0]]
+        if flows[flow, CUT] > packet:
+            scratch[leader] = 3
+        if changes[flow] > _MOST_CHANGES:
+            scratch[leader] |= 1
+        for hop in range(flows[flow, HOPS]):
+            if paused[paths[flow, hop], at] > paused[paths[flow, hop], before]:
+                scratch[leader] |= 2
+    changed = False
+    for flow in live:
+        if scratch[group[paths[flow, 0]]] == 3:
+            most = flows[flow, WINDOW] // _TRAINS_IN_WINDOW // packet * packet
+            cut = max(packet, min(train, most))
+            changed = changed or cut != flows[flow, CUT]
+            flows[flow, CUT] = cut
+    return changed
 
 
 @njit(cache=True)

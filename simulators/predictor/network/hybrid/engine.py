@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from trainscout.simulators.predictor.network.flow import max_min_rates
 from trainscout.simulators.predictor.network.hybrid import components
-from trainscout.simulators.predictor.network.hybrid.memory import Episode, Rest
+from trainscout.simulators.predictor.network.hybrid.memory import Episode, Rest, Trains
 from trainscout.simulators.predictor.network.hybrid.parking import Parked, shift
 from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
@@ -75,6 +75,11 @@ class HybridEngine(RepeatingEngine):
         # A rate that congestion control moves has no mean that stays.
         swings = self.hybrid.swing_tolerance > 0 and control == "window"
         self._swing = self.hybrid.swing_tolerance if swings else -np.inf
+        # Marks are drawn packet by packet.
+        between = (self.settings.pause_bytes or 0) - self.settings.resume_bytes
+        share = self.hybrid.train_share if control == "window" else 0.0
+        packet = self.settings.packet_bytes
+        self._train = max(int(share * between) // packet, 1) * packet
         self._step = int(to_picoseconds(np.array([self.hybrid.sample_s]))[0])
         self._per_sample = self._rates * self.hybrid.sample_s
         self._next_sample = self._step
@@ -84,6 +89,7 @@ class HybridEngine(RepeatingEngine):
         links = len(self._rates)
         self._delivered = np.zeros((64, width), dtype=np.int64)
         self._label = np.zeros(64, dtype=np.int64)
+        self._changes = np.zeros(64, dtype=np.int64)
         self._seen = np.zeros(64, dtype=np.int64)
         self._speed = np.zeros(64)
         self._depths = np.zeros((links, width), dtype=np.int64)
@@ -94,14 +100,14 @@ class HybridEngine(RepeatingEngine):
         self._carried = np.zeros(links)
         self._first_unfinished = 0
         self._parked: list[Parked] = []
-        # What was skipped, where somebody wants to know.
-        self._rests: list[Rest] | None = None
+        # What was skipped and sent in trains, where somebody wants to know.
+        self._rests: list[Rest | Trains] | None = None
         self.skips = 0
         self.skipped_bytes = 0
 
     def _reserve(self, flows: int, ties: int) -> None:
         super()._reserve(flows, ties)
-        for name in ("_delivered", "_label", "_seen", "_speed"):
+        for name in ("_delivered", "_label", "_changes", "_seen", "_speed"):
             setattr(self, name, t.grown(getattr(self, name), len(self._flows)))
 
     def _run(self, until: int) -> None:
@@ -152,7 +158,7 @@ class HybridEngine(RepeatingEngine):
         engine._next_sample -= opened % self._step
         return engine
 
-    def _rests_of(self, engine: PacketEngine) -> tuple[Rest, ...]:
+    def _rests_of(self, engine: PacketEngine) -> tuple[Rest | Trains, ...]:
         assert isinstance(engine, HybridEngine)
         assert engine._rests is not None
         self.skips += engine.skips
@@ -160,7 +166,7 @@ class HybridEngine(RepeatingEngine):
         return tuple(engine._rests)
 
     def _play_again(self, episode: Episode, now: int, code: int) -> None:
-        """Skip again what was skipped when the episode was noted."""
+        """Skip again what was skipped when the episode was noted, and couple what was coupled."""
         assert episode.recording is not None
         elsewhere, self._parked = self._parked, []
         for rest in episode.recording.rests:
@@ -169,7 +175,11 @@ class HybridEngine(RepeatingEngine):
                 break
             self._play_through(since, t.LAST_CODE)
             self._go_on_at(since)
-            ports, own = episode.ports[rest.ports], episode.flows[rest.flows]
+            own = episode.flows[rest.flows]
+            if isinstance(rest, Trains):
+                self._flows[own, t.CUT] = rest.cut
+                continue
+            ports = episode.ports[rest.ports]
             self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until)
         self._play_through(now, code - 1)
         self._parked += elsewhere
@@ -199,12 +209,18 @@ class HybridEngine(RepeatingEngine):
         self._sampled += 1
         components.join(live, flows, paths, group)
         components.sample(
-            live, flows, paths, ports, group, self._members, self._label, self._seen,
-            self._delivered, self._depths, self._paused, at, now,
+            live, flows, paths, ports, group, self._members, self._label, self._changes,
+            self._seen, self._delivered, self._depths, self._paused, at, now,
         )  # fmt: skip
+        packet = self.settings.packet_bytes
+        if self._train > packet and components.couple(
+            live, at, self._changes, self._paused, packet, self._train, self._members, flows,
+            paths, group,
+        ) and self._rests is not None:  # fmt: skip
+            self._rests.append(Trains(now, live.copy(), flows[live, t.CUT]))
         leaders = group[paths[live, 0]]
         state[leaders] = components.STEADY
-        slack = 2 * self.settings.packet_bytes
+        slack = 2 * packet
         components.measure(
             live, at, self._seen, self._delivered, hybrid.samples, hybrid.rate_tolerance,
             self._swing, slack, self._speed, state, paths, group,
@@ -218,7 +234,7 @@ class HybridEngine(RepeatingEngine):
             live, at, self._depths, hybrid.samples, hybrid.queue_bytes, state, flows, paths,
             group,
         )  # fmt: skip
-        wire = 1 + self.settings.header_bytes / self.settings.packet_bytes
+        wire = 1 + self.settings.header_bytes / packet
         components.judge_use(
             live, at, self._speed, self._carried, self._paused, self._per_sample, self._step,
             hybrid.samples, wire, hybrid.used, state, flows, paths, group,
@@ -287,8 +303,8 @@ class HybridEngine(RepeatingEngine):
         events[:, 0] += skipped
         self._put_events(events)
         # What was sampled before says nothing about what comes.
-        self._seen[own] = 0
-        self._label[own] = 0
+        self._seen[own] = self._label[own] = self._changes[own] = 0
+        flows[own, t.CUT] = packet
         self.skips += 1
         self.skipped_bytes += int(whole.sum())
 

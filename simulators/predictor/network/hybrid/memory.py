@@ -26,6 +26,15 @@ class Rest:
 
 
 @dataclass(frozen=True, eq=False)
+class Trains:
+    """Payload of one packet of some of an episode's flows, ``since`` so long after the opening."""
+
+    since: int
+    flows: Ints
+    cut: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Recording:
     """An episode that nobody met, from idle links to idle links; times count from its opening.
 
@@ -38,7 +47,7 @@ class Recording:
     first: Ints
     last: Ints
     statistics: Ints
-    rests: tuple[Rest, ...]
+    rests: tuple[Rest | Trains, ...]
 
     @functools.cached_property
     def over(self) -> int:

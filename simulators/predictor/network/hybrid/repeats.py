@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.network.hybrid.memory import (
     Episode,
     Recording,
     Rest,
+    Trains,
     joined,
     key_of,
     spans,
@@ -186,8 +187,8 @@ class RepeatingEngine(PacketEngine):
         """An engine without memory over some links, whose clock begins when ours is ``opened``."""
         return PacketEngine(rates, delays, self._paths.shape[1], self.settings)
 
-    def _rests_of(self, engine: PacketEngine) -> tuple[Rest, ...]:
-        """What an engine of ``_engine_of`` skipped."""
+    def _rests_of(self, engine: PacketEngine) -> tuple[Rest | Trains, ...]:
+        """What an engine of ``_engine_of`` skipped, and sent in trains."""
         return ()
 
     def _recall(self, episode: Episode, recording: Recording) -> None:

@@ -22,6 +22,9 @@ class HybridSettings:
     """Where pauses make rates swing (without ``dcqcn``), the means of both halves of the samples
     may differ by this share, and what was seen stands for four times as long (0: such flows are
     played whole)."""
+    train_share: float = 1 / 8
+    """Where flows come and go under pauses (without ``dcqcn``), they send trains of packets as
+    one, of at most this share of what lies between pausing and resuming (0: packets)."""
     queue_bytes: int = 100_000
     """A queue is steady when the means of both halves of its samples differ by at most so much."""
     used: float = 0.95
@@ -40,6 +43,9 @@ class HybridSettings:
         require_positive("hybrid.sample_s", self.sample_s)
         require_positive("hybrid.rate_tolerance", self.rate_tolerance)
         require_positive("hybrid.swing_tolerance", self.swing_tolerance, allow_zero=True)
+        if not 0 <= self.train_share <= 1:
+            problem, allowed = "is no share", "0 <= train_share <= 1"
+            raise InputError("hybrid.train_share", self.train_share, problem, allowed)
         require_positive("hybrid.queue_bytes", self.queue_bytes)
         if not isinstance(self.samples, int) or self.samples < 4 or self.samples % 2:
             raise InputError("hybrid.samples", self.samples, "has no halves", "4, 6, 8, ...")

@@ -369,6 +369,7 @@ class PacketEngine:
         flows[new, t.HOPS] = crossed.sum(axis=1)
         flows[new, t.BACK] = back
         flows[new, t.EARLIEST], flows[new, t.LAG] = earliest, delays
+        flows[new, t.CUT] = settings.packet_bytes
         flows[new, t.ACKED] = flows[new, t.ACKED_TO] = flows[new, t.RESENT] = 0
         flows[new, t.BASE_RTT] = np.ceil(round_trip).astype(np.int64)
         flows[new, t.WAITS] = flows[new, t.RISES] = flows[new, t.RESTING] = 0

@@ -53,12 +53,12 @@ PORT_STATISTICS = (MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR, DRAWS)
 # first byte not acknowledged in order, HEARD_AT when the sender last heard; REFUSED: the receiver
 # has asked to go back. LOST lists lost packets; TIMER is when the sender looks for some, RESENT
 # bytes.
-# WINDOW_SET is when HPCC last settled the window.
+# WINDOW_SET is when HPCC last settled the window; CUT the payload of one packet.
 (SIZE, SENT, DELIVERED, OPEN, WINDOW, FIRST, HOPS, BACK, NEXT, BEFORE, ACK_HEAD, ACK_TAIL, PACE,
  PATH, FIRST_PATH, PATHS, EARLIEST, LAG, BEGAN, DONE, WAITS, FIRST_TIE, FIRST_LATER, LAST_NOTICE,
  ALPHA_AT, RISE_AT, RISES, EPISODE, RESTING, ACKED, BASE_RTT, ACKED_TO, HEARD_AT, REFUSED, LOST,
- TIMER, RESENT, WINDOW_SET) = range(38)  # fmt: skip
-FLOW_COLUMNS = 38
+ TIMER, RESENT, WINDOW_SET, CUT) = range(39)  # fmt: skip
+FLOW_COLUMNS = 39
 
 # Columns of flows' rates, bytes per picosecond: now, the one to recover, the most, and alpha.
 RATE, TARGET, LINE, ALPHA = range(4)

@@ -26,6 +26,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     BYTES,
     CAME_BY,
     CLAIMED,
+    CUT,
     DCQCN,
     DELAY,
     DELIVERED,
@@ -49,7 +50,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     FREE_AT,
     FREE_PACKET,
     GO_BACK_N,
-    HEADER,
     HEARD_AT,
     HOP,
     HOPS,
@@ -136,6 +136,7 @@ from trainscout.simulators.predictor.network.packet.sending import (
     take_acks,
     take_queued,
     transmit,
+    wire_bytes,
 )
 
 
@@ -144,7 +145,7 @@ def _wait(  # type: ignore[no-untyped-def]
     port, packet, link, now, ports, flows, packets, heap, count, whole, part, mark_from, mark_all
 ):
     """Put a packet that came over ``link`` into a port's queue; False where that is an error."""
-    size = packets[packet, BYTES] + whole[HEADER]
+    size = wire_bytes(packets[packet, BYTES], whole)
     if ports[port, QUEUE_BYTES] + size > whole[LIMIT] or ports[port, PAUSED] >= DOWN:
         if whole[RECOVERY] == NO_RECOVERY:
             count[BROKE_AT] = port
@@ -413,6 +414,8 @@ def play(  # type: ignore[no-untyped-def]
             for hop in range(flows[subject, HOPS]):
                 ports[paths[flows[subject, FIRST_PATH], hop], USERS] += 1
             join_ring(subject, ports, flows)
+            # Flows of one host take turns: they send as much each.
+            flows[subject, CUT] = flows[flows[subject, NEXT], CUT]
             expect(flows[subject, FIRST], now, ports, heap, count, whole)
         elif kind == RECOVER_EVENT:
             if flows[subject, TIMER] != now or flows[subject, DONE] != NONE:

@@ -17,6 +17,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     BYTES_SENT,
     CAME_BY,
     CLASSES,
+    CUT,
     DCQCN,
     DELAY,
     FIRST_BYTE,
@@ -103,11 +104,19 @@ def expect(port, now, ports, heap, count, whole):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True)
+def wire_bytes(size, whole):  # type: ignore[no-untyped-def]
+    """Payload with the header of every packet that it stands for."""
+    if size <= whole[PACKET]:
+        return size + whole[HEADER]
+    return size + whole[HEADER] * (-(-size // whole[PACKET]))
+
+
+@njit(cache=True)
 def transmit(  # type: ignore[no-untyped-def]
     port, packet, now, ports, ps_per_byte, packets, heap, count, whole
 ):
     """Put a packet on the wire: it arrives when sent whole and carried over."""
-    size = packets[packet, BYTES] + whole[HEADER]
+    size = wire_bytes(packets[packet, BYTES], whole)
     if whole[PACED] == HPCC and packets[packet, HOP] > 0:
         hpcc.stamp(packet, port, now, ports, packets)
     free_at = now + int(size * ps_per_byte[port] + 0.5)
@@ -173,7 +182,7 @@ def _send_own(  # type: ignore[no-untyped-def]
                 flow, now, ps_per_byte, flows, rates, packets, count, whole,
                 part,
             )  # fmt: skip
-        size = min(whole[PACKET], flows[flow, SIZE] - flows[flow, SENT])
+        size = min(flows[flow, CUT], flows[flow, SIZE] - flows[flow, SENT])
         opened = flows[flow, OPEN]
         if opened > 0 and opened + size > flows[flow, WINDOW]:
             acked = flows[flow, ACK_HEAD]
@@ -233,7 +242,7 @@ def take_queued(port, now, ports, packets, heap, count, whole):  # type: ignore[
     ports[port, QUEUE_HEAD] = packets[packet, LINK_NEXT]
     if packets[packet, LINK_NEXT] == NONE:
         ports[port, QUEUE_TAIL] = NONE
-    size = packets[packet, BYTES] + whole[HEADER]
+    size = wire_bytes(packets[packet, BYTES], whole)
     ports[port, QUEUE_BYTES] -= size
     let_go_on(packets[packet, CAME_BY], size, now, ports, heap, count, whole)
     return packet

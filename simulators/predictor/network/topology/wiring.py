@@ -35,6 +35,18 @@ class _Tiers:
         return -(-self.leaves // self.leaves_per_pod)
 
 
+def require_wirable(cluster: Cluster) -> None:
+    """Refuse clusters of more GPUs than are wired one by one.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if cluster.num_gpus > MOST_GPUS:
+        problem = f"makes {cluster.num_gpus:,} GPUs: too many to wire one by one"
+        most = MOST_GPUS // cluster.gpus_per_node
+        raise InputError("cluster.num_nodes", cluster.num_nodes, problem, f"at most {most}")
+
+
 def build_network(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Network:
     """Wire ``cluster`` as ``fabric`` says.
 
@@ -43,10 +55,7 @@ def build_network(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Network:
     """
     fabric.check()
     cluster.check()
-    if cluster.num_gpus > MOST_GPUS:
-        problem = f"makes {cluster.num_gpus:,} GPUs: too many to wire one by one"
-        most = MOST_GPUS // cluster.gpus_per_node
-        raise InputError("cluster.num_nodes", cluster.num_nodes, problem, f"at most {most}")
+    require_wirable(cluster)
     gpus, nics_per_node = cluster.num_gpus, cluster.nics_per_node
     nic_rate = cluster.nic_gbps * 1e9 / 8
     has_nvlink = gpu.nvlink_links > 0 and gpu.nvlink_bytes_per_s > 0

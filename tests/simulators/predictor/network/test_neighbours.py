@@ -86,3 +86,11 @@ def test_what_is_no_neighbour_is_refused(neighbours: tuple[Neighbour, ...], fiel
     assert refused.value.field == field
     with pytest.raises(InputError, match="shares an NVLink domain"):
         neighbourhood(hardware("gb200_576")[0], (Neighbour(7),))
+
+
+def test_more_hosts_than_are_wired_are_refused_before_anybody_is_placed() -> None:
+    cluster, _ = hardware("h100_64")
+    with pytest.raises(InputError) as refused:
+        neighbourhood(replace(cluster, num_nodes=10**7), [])
+    assert refused.value.field == "cluster.num_nodes"
+    assert "at most 32768" in str(refused.value)
