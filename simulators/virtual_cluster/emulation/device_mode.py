@@ -163,8 +163,7 @@ class DeviceMode(TorchDispatchMode):
         return result
 
     def _of_assumed_size(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
-        """As many rows as are assumed to be selected of the first tensor's."""
-        reading = self.state.values.assumed_share(tensors[0].shape[0])
+        reading = self.state.values.own_size(func, args, tensors[0])
         size = int(reading.value)
         known, FakeImplCtx.new_dynamic_size = FakeImplCtx.new_dynamic_size, lambda *_, **__: size
         try:

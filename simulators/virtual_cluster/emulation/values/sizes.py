@@ -35,18 +35,12 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 Get = Callable[[torch.Tensor], Shadow | None]
 
 _MASKS = (torch.bool, torch.uint8)
-# bitsandbytes' casts to 8 bits that leave columns with large values out (with scales for rows, or
-# for columns too), and the product that takes those in 16 bits.
-_MIXED = "int8_mixed_scaled_mm"
-_OUTLIERS = ("int8_vectorwise_quant", "int8_double_quant", _MIXED)
+_OUTLIERS = ("int8_vectorwise_quant", "int8_double_quant", "int8_mixed_scaled_mm")
 
 
 def is_data_dependent(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the size of this call's result depends on data."""
     declared = signature(func)
-    if declared.name in _OUTLIERS and not declared.is_builtin:
-        threshold = args[1] if len(args) > 1 else kwargs.get("threshold", 0.0)
-        return declared.name == _MIXED or threshold > 0.0
     if not declared.has_dynamic_size:
         return False
     if declared.name == "index":
@@ -75,10 +69,6 @@ def decide_size(
         return exact
     name = name_of(func)
     tensor = args[0]
-    if name == _MIXED:
-        return _mixed(*args[:3], outliers=args[5])
-    if name in _OUTLIERS:
-        return _outliers(tensor, both=name == "int8_double_quant")
     if name == "masked_select":
         shape = torch.broadcast_shapes(tensor.shape, args[1].shape)
         count, grade = _ones(args[1], get)
@@ -138,11 +128,21 @@ def _run_for_real(
 
 
 def _ones(mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
-    return ones_in(get(mask), mask.shape) or (assumed_share(mask.numel()), Grade.EXPECTED)
+    return ones_in(get(mask), mask.shape) or (_assumed(mask.numel()), Grade.EXPECTED)
 
 
-def assumed_share(most: int) -> int:
-    """How many of ``most`` elements are taken to be selected."""
+def own_size(func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> int:
+    """How much a library's own operation is taken to find, of which only it knows how its size
+    follows: the assumed share of its first tensor's rows, or what is known of it."""
+    if name_of(func) in _OUTLIERS:
+        # Columns that bitsandbytes leaves to 16 bits, or those that it was given.
+        given = args[5] if len(args) > 5 else None
+        share = math.ceil(OUTLIER_SHARE * first.shape[-1])
+        return share if given is None else int(given.numel())
+    return _assumed(int(first.shape[0]))
+
+
+def _assumed(most: int) -> int:
     # Nothing at all would be a special case in most scripts.
     return max(min(1, most), round(most * ASSUMED_SHARE))
 
@@ -196,33 +196,6 @@ def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decis
     return Decision(make, len(present), Grade.EXPECTED, shadows[:number])
 
 
-def _outliers(tensor: torch.Tensor, both: bool) -> Decision:
-    """8-bit data and scales (for rows; for columns too), and which columns are outliers."""
-    columns = tensor.shape[-1]
-    count = math.ceil(OUTLIER_SHARE * columns)
-
-    def make() -> Any:
-        sizes = (tensor.numel() // columns, columns) if both else (tensor.numel() // columns,)
-        data = [tensor.new_empty(tensor.shape, dtype=torch.int8) for _ in sizes]
-        scales = [tensor.new_empty((size,), dtype=torch.float32) for size in sizes]
-        return (*data, *scales, tensor.new_empty((count,), dtype=torch.int64))
-
-    return Decision(make, count, Grade.EXPECTED, [None] * (5 if both else 3))
-
-
-def _mixed(
-    tensor: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, outliers: torch.Tensor | None
-) -> Decision:
-    """A product, and the columns of ``tensor`` that were multiplied in 16 bits."""
-    count = 0 if outliers is None else outliers.numel()
-
-    def make() -> Any:
-        out = tensor.new_empty((*left.shape[:-1], right.shape[0]))
-        return out, tensor.new_empty((*tensor.shape[:-1], count))
-
-    return Decision(make, count, Grade.EXPECTED, [None, None])
-
-
 def _alike(shadow: Shadow | None) -> Shadow | None:
     """Of some of the elements, whichever they are, in one dimension or more."""
     return shadow if isinstance(shadow, Categories) else None
@@ -247,7 +220,7 @@ def _nothing_known(
     else:
         # unique and its kin: values, where each element is among them, how often each comes.
         dim = args[1] if name == "unique_dim" else None
-        length = assumed_share(tensor.numel() if dim is None else tensor.shape[dim])
+        length = _assumed(tensor.numel() if dim is None else tensor.shape[dim])
         values = [length] if dim is None else list(tensor.shape)
         inverse = tensor.shape if dim is None else (tensor.shape[dim],)
         if dim is not None:

@@ -46,9 +46,9 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 )
 from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_view
 from trainscout.simulators.virtual_cluster.emulation.values.sizes import (
-    assumed_share,
     decide_size,
     is_data_dependent,
+    own_size,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.store import Store
 
@@ -157,9 +157,9 @@ class Values:
                         self._store.put(tensor, shadow)
             return result, Reading(size, decision.grade.label)
 
-    def assumed_share(self, most: int) -> Reading:
-        """The size of what an operation selects of ``most`` by data of which nothing is known."""
-        return Reading(plain.tensor(assumed_share(most)), Grade.EXPECTED.label)
+    def own_size(self, func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> Reading:
+        """How much a library's own operation is taken to find; ``first`` of its tensors."""
+        return Reading(plain.tensor(own_size(func, args, first)), Grade.EXPECTED.label)
 
     def send_by(self, payloads: Post) -> None:
         """From now on small tensors go to other ranks this way."""

@@ -20,6 +20,7 @@ from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E4
 from trainscout.simulators.virtual_cluster.emulation.values.apportion import apportion  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import ASSUMED_SHARE  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values.sizes import own_size  # noqa: E402
 
 HOT = Imbalance(64, hot_ratio=0.125, hot_weight=0.5)
 
@@ -291,14 +292,12 @@ def test_one_column_in_a_thousand_is_left_to_16_bits() -> None:
         "int8_mixed_scaled_mm(Tensor A, Tensor CA, Tensor CB, Tensor SCA, Tensor SCB,"
         " Tensor? outlier_cols=None, Tensor? bias=None) -> (Tensor, Tensor?)"
     )
-    rank = FakeRank()
-    with rank:
-        x = rank.unknown(6, 4000, dtype=torch.float16)
-        x_8, scales, columns = torch.ops.outliers.int8_vectorwise_quant(x, 6.0)
-        assert (x_8.shape, x_8.dtype, scales.shape) == (x.shape, torch.int8, (6,))
-        assert (columns.shape, columns.dtype) == ((4,), torch.int64)
-        weight = rank.unknown(32, 4000, dtype=torch.int8)
-        given = (x, x_8, weight, scales, scales, columns)
-        out, part = torch.ops.outliers.int8_mixed_scaled_mm(*given)
-        assert (out.shape, out.dtype, part.shape) == ((6, 32), torch.float16, (6, 4))
-    assert {size.grade for size in rank.sizes} == {"expected"}
+    x, columns = torch.empty(6, 4000, device="meta"), torch.empty(7, device="meta")
+    quantise, mixed = (
+        getattr(torch.ops.outliers, name).default
+        for name in ("int8_vectorwise_quant", "int8_mixed_scaled_mm")
+    )
+    assert own_size(quantise, (x, 6.0), x) == 4
+    assert own_size(mixed, (x, x, x, x, x, columns), x) == 7
+    # Of any other operation of a library, half of the rows.
+    assert own_size(torch.ops.aten.nonzero.default, (x,), x) == 3
