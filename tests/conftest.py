@@ -30,11 +30,13 @@ settings.register_profile(
 settings.load_profile("quick")
 
 
-# What takes longest comes first, so that two workers end together.
-_LONG = ("docs", "e2e", "simulators/virtual_cluster", "optimizer", "test_portability.py")
+# What takes longest comes first, so that two workers end together; first of all what compiles the
+# engines of networks, so that those who come later find them compiled.
+_NETWORK = "simulators/predictor/network"
+_LONG = (_NETWORK, "docs", "e2e", "simulators/virtual_cluster", "optimizer", "test_portability.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
@@ -42,18 +44,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
 
     items.sort(key=place)
+    if config.getoption("--hypothesis-profile") != "deep":
+        deep = [item for item in items if item.get_closest_marker("deep")]
+        config.hook.pytest_deselected(items=deep)
+        items[:] = [item for item in items if item not in deep]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Files are what workers take, so that fixtures are made once; of the commands of the
-    documentation, which share nothing, pages: one worker would be left with them alone."""
+    documentation, which share nothing, pages: one worker would be left with them alone. Tests of
+    networks are taken together: each worker would compile the engines for itself."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler.loadfile import LoadFileScheduling
 
     class FilesAndPages(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if f"/{_NETWORK}/" in nodeid:
+                return _NETWORK
             pages = "test_commands_run.py" in nodeid
             return nodeid if pages else str(super()._split_scope(nodeid))
 

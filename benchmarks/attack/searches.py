@@ -45,7 +45,7 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
         declared = _small(job)
         grid = _searched(declared, space, names, "grid")
         ways = {"exact": _searched(declared, space, names, "exact")}
-        if number % _WORKERS_EVERY == 0:
+        if number % _WORKERS_EVERY == _WORKERS_EVERY - 1:
             grid_by = {n: _searched(declared, space, names, "grid", n) for n in (2, 8)}
             ways |= {f"{workers} workers": found for workers, found in grid_by.items()}
         wrong += [

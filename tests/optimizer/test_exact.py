@@ -87,8 +87,19 @@ def fitting(case, names):
     return sorted(found, key=lambda entry: objective.losses(entry[1]))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("objective", ["step_time", "cost", "tokens_per_s", "mfu"])
+# Every case by one measure, and one case by every measure.
+@pytest.mark.parametrize(
+    ("case", "objective"),
+    [
+        pytest.param(
+            case,
+            objective,
+            marks=() if case == "dense" or objective == "step_time" else pytest.mark.deep,
+        )
+        for objective in ("step_time", "cost", "tokens_per_s", "mfu")
+        for case in CASES
+    ],
+)
 def test_the_best_are_those_of_the_whole_space(case, objective):
     declared, space = CASES[case]
     expected = fitting(case, (objective,))

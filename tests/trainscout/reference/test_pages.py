@@ -85,7 +85,9 @@ def test_parameters_are_those_counted_matrix_by_matrix():
         assert parameters(model) == pytest.approx(counted, rel=1e-5), name
 
 
-def test_the_command_writes_both_pages(pages, tmp_path):
+def test_the_command_writes_both_pages(pages, tmp_path, monkeypatch):
+    # Made once: the command's own job is to write them.
+    monkeypatch.setattr("trainscout.reference.__main__.reference_pages", lambda: pages)
     assert main(["--docs", str(tmp_path)]) == 0
     assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == pages
 
