@@ -3,8 +3,8 @@
     python -m benchmarks.beside_peers --calculon CLONE --simumax CLONE [--repeat N]
 
 Every one predicts GPT-3 175B on 96 GPUs, TP 8 x PP 12, micro-batches of 1, from its own clone.
-*Again* is one more prediction in a running process, *cold* a process of its own. Nobody listens to
-Calculon's debug messages.
+*Again* is one more prediction in a running process (the median of 1,000, SimuMax's of 3), *cold* a
+process of its own. Nobody listens to Calculon's debug messages.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5, help="rounds; least of cold, median")
     asked = parser.parse_args()
     programs = {
-        "Trainscout": (ROOT, _OURS, 30),
-        "Calculon": (asked.calculon, _CALCULON, 30),
+        "Trainscout": (ROOT, _OURS, 1000),
+        "Calculon": (asked.calculon, _CALCULON, 1000),
         "SimuMax": (asked.simumax, _SIMUMAX, 3),
     }
     again: dict[str, list[float]] = {name: [] for name in programs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -87,14 +88,19 @@ def boundary_seconds(job: Job, workload: Workload, factors: Factors = AS_IT_COME
 
 def boundary_crosses_domain(job: Job) -> list[bool]:
     """Whether each stage and the next (the last: and the first) lie in different domains."""
-    stages, domain = job.recipe.pp, job.cluster.domain
     ((_, apart),) = spans(job)["pp"]
+    return list(_crosses(job.recipe.pp, apart, job.cluster.domain, job.world_size))
+
+
+@functools.lru_cache(maxsize=1024)
+def _crosses(stages: int, apart: int, domain: int, world_size: int) -> tuple[bool, ...]:
+    """``boundary_crosses_domain`` of stages ``apart`` ranks apart."""
     crosses = []
     for stage in range(stages):
         after = (stage + 1) % stages
         # The first and the last rank of both, in every pipeline that lies beside others.
         low = min(stage, after) * apart
         high = (max(stage, after) + 1) * apart - 1
-        pipelines = range(0, job.world_size, stages * apart)
+        pipelines = range(0, world_size, stages * apart)
         crosses.append(any((low + at) // domain != (high + at) // domain for at in pipelines))
-    return crosses
+    return tuple(crosses)

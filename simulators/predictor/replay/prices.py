@@ -163,6 +163,8 @@ class Pricer:
         """Price the kernels at once of those blocks that have no price yet."""
         known, new = self._known.blocks, []
         for block in blocks:
+            if id(block) in self._found:
+                continue
             priced = known.get(self._key(block))
             if priced is None:
                 new.append(block)

@@ -14,6 +14,7 @@ from functools import cached_property
 from trainscout.simulators.predictor.workload.ir import (
     Block,
     Communicator,
+    Digest,
     Gemm,
     GroupedGemm,
 )
@@ -55,8 +56,8 @@ class Chunk:
     copied_bytes: int = 0
 
     @cached_property
-    def digest(self) -> tuple[object, ...]:
-        return (*(run.digest for run in self.runs), self.copied_bytes)
+    def digest(self) -> Digest:
+        return Digest((*(run.digest for run in self.runs), self.copied_bytes))
 
     @cached_property
     def parameters(self) -> LocalParameters:
