@@ -1,6 +1,6 @@
 """Run the corpus: public training scripts, unmodified, each as rank 0 of a small job.
 
-    python -m benchmarks.corpus --sources DIR [--only TEXT] [--page docs/corpus.md]
+    python -m benchmarks.corpus --sources DIR [--only TEXT] [--jobs N] [--page docs/corpus.md]
 
 Repositories are brought by hand into DIR, packages installed (``pip install --no-deps``). A script
 passes when ``trainscout run --steps 2`` exits 0: it trained two steps and left a trace.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.corpus.assets import write_assets
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("scripts.yaml")
-LIMIT_S = 240
+LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
 ENVIRONMENT = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -143,6 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=Path, required=True, help="REPOSITORY-COMMIT folders")
     parser.add_argument("--only", default="", help="scripts whose name or source has this text")
+    parser.add_argument("--jobs", type=int, default=1, help="scripts at the same time")
     parser.add_argument("--page", type=Path, help="write the table here")
     given = parser.parse_args()
     entries = [
@@ -154,8 +156,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         assets = Path(folder)
         write_assets(assets)
-        for entry in entries:
-            outcome = run_script(entry, given.sources.absolute(), assets)
+        pool = ThreadPoolExecutor(given.jobs)
+        sources = given.sources.absolute()
+        for outcome in pool.map(lambda entry: run_script(entry, sources, assets), entries):
             outcomes.append(outcome)
             verdict = VERDICTS.get(outcome.code, outcome.code)
             took = f"{outcome.wall_s:.0f} s"

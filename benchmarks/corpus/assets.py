@@ -72,6 +72,10 @@ def _text(folder: Path, generator: random.Random) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines))
     _rows(folder / "c4" / "data.jsonl", ({"text": line * 4} for line in lines))
+    _rows(
+        folder / "roneneldan" / "TinyStories" / "train.jsonl",
+        ({"text": line * 6} for line in lines),
+    )
     # Pairs of sentences and whether they say the same.
     pairs = [
         {"sentence1": line[:40], "sentence2": line[40:], "label": at % 2, "idx": at}
@@ -118,9 +122,16 @@ def _images(folder: Path) -> None:
         for kind in ("cat", "dog"):
             place = folder / "images" / split / kind
             place.mkdir(parents=True, exist_ok=True)
+            captions = [
+                {"file_name": f"{kind}{at}.jpg", "text": kind} for at in range(SAMPLES // 8)
+            ]
+            _rows(folder / "captioned" / split / kind / "metadata.jsonl", iter(captions))
             for at in range(SAMPLES // 8):
                 pixels = noise.integers(0, 256, (64, 64, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(place / f"{kind}{at}.jpg")
+                Image.fromarray(pixels).save(
+                    folder / "captioned" / split / kind / f"{kind}{at}.jpg"
+                )
                 if split == "train":
                     # Named by kind, in one folder.
                     Image.fromarray(pixels).save(pets / f"{kind}_{at}.jpg")
@@ -198,6 +209,7 @@ def _models(folder: Path) -> None:
     if importlib.util.find_spec("diffusers") is not None:
         from diffusers import AutoencoderKL
 
+        _stable_diffusion(folder / "tiny-sd")
         channels: dict[str, Any] = {"block_out_channels": (8,) * 4, "norm_num_groups": 8}
         encoder = AutoencoderKL(
             **channels,
@@ -205,6 +217,49 @@ def _models(folder: Path) -> None:
             up_block_types=("UpDecoderBlock2D",) * 4,
         )
         encoder.save_pretrained(folder / "stabilityai" / "sd-vae-ft-ema")
+
+
+def _stable_diffusion(folder: Path) -> None:
+    import transformers
+    from diffusers import (
+        AutoencoderKL,
+        DDPMScheduler,
+        StableDiffusionPipeline,
+        UNet2DConditionModel,
+    )
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    letters = list(bytes_to_unicode().values())
+    words = [*letters, *(f"{each}</w>" for each in letters), "<|startoftext|>", "<|endoftext|>"]
+    tokenizer = transformers.CLIPTokenizer(
+        vocab={word: at for at, word in enumerate(words)}, merges=[], model_max_length=77
+    )
+    ends = {"bos_token_id": len(words) - 2, "eos_token_id": len(words) - 1}
+    text = transformers.CLIPTextConfig(
+        vocab_size=len(words), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, **ends
+    )
+    StableDiffusionPipeline(
+        vae=AutoencoderKL(
+            block_out_channels=(8, 16),
+            norm_num_groups=8,
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+        ),
+        text_encoder=transformers.CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=UNet2DConditionModel(
+            sample_size=16,
+            layers_per_block=1,
+            block_out_channels=(32, 64),
+            norm_num_groups=8,
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+            cross_attention_dim=64,
+        ),
+        scheduler=DDPMScheduler(num_train_timesteps=100),
+        safety_checker=None,
+        feature_extractor=None,
+    ).save_pretrained(folder)
 
 
 def _tokenizer(folder: Path) -> Any:
