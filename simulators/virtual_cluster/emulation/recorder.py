@@ -164,6 +164,14 @@ class Recorder:
         self.optimizer_begins()
         self._optimizer_steps += 1
 
+    def place(self) -> tuple[int, str, int]:
+        """Where in training this is."""
+        return self.step, self.phase, self._optimizer_steps
+
+    def return_to(self, place: tuple[int, str, int]) -> None:
+        """What came since ``place`` was only captured."""
+        self.step, self.phase, self._optimizer_steps = place
+
     @property
     def finished_steps(self) -> int:
         """Steps whose optimizer has run."""

@@ -96,10 +96,10 @@ def emulate(
     from trainscout.simulators.virtual_cluster.emulation.cuda.accelerator import (
         install_accelerator,
     )
+    from trainscout.simulators.virtual_cluster.emulation.cuda.graphs import install_graphs
     from trainscout.simulators.virtual_cluster.emulation.cuda.install import install_cuda
     from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import register_kernels
     from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import install_recurrent
-    from trainscout.simulators.virtual_cluster.emulation.cuda.refused import install_refusals
     from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
     from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
     from trainscout.simulators.virtual_cluster.emulation.distributed.install import (
@@ -159,7 +159,7 @@ def emulate(
     prepare_fake_tensors()
     install_cuda(state)
     install_accelerator()
-    install_refusals()
+    install_graphs(state)
     install_recurrent()
     install_host_tensors(state)
     install_foreach()

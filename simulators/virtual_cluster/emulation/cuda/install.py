@@ -37,7 +37,6 @@ def install_cuda(state: RankState) -> None:
         "device_count": lambda: count,
         "is_available": lambda: True,
         "cudart": lambda: cudart,
-        "is_current_stream_capturing": lambda: False,
         "Stream": stream,
         "Event": event,
         "ExternalStream": external_stream,
@@ -54,7 +53,6 @@ def install_cuda(state: RankState) -> None:
         setattr(cuda, name, value)
     for name in ("Stream", "Event", "ExternalStream"):
         setattr(cuda.streams, name, replacements[name])
-    cuda.graphs.is_current_stream_capturing = replacements["is_current_stream_capturing"]
     for name, function in range_functions(state).items():
         setattr(cuda.nvtx, name, function)
     torch._C._has_cuda = True

@@ -150,6 +150,19 @@ class Launches:
         state.recorder.leave()
         return work
 
+    @property
+    def name(self) -> str:
+        """The group's."""
+        return self._name
+
+    def count_on(self, event: Collective | PointToPoint, by: int) -> int:
+        """Count ``by`` more communications like this; the number that it was at."""
+        if isinstance(event, Collective):
+            self._sequence += by
+            return self._sequence - by
+        self._transfers[event.kind, event.peer] += by
+        return self._transfers[event.kind, event.peer] - by
+
     def meet(self) -> None:
         """Between hosts, every member that runs arrives before any goes on."""
         if self._state.peers is not None:

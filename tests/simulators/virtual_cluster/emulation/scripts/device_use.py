@@ -217,7 +217,10 @@ pop()
 
 push("refused")
 try:
-    torch.cuda.CUDAGraph()
+    from xformers.ops import AttentionBias, memory_efficient_attention
+
+    query = torch.ones(1, 8, 2, 16, device="cuda")
+    memory_efficient_attention(query, query, query, AttentionBias())
 except ValueError as error:
     print(error)
 pop()
