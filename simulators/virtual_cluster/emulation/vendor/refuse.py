@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -13,11 +12,10 @@ def refusal(name: str, reason: str, allowed: str | None = None) -> InputError:
     return InputError(name, "used", f"is not emulated: {reason}", allowed)
 
 
-def refused(name: str, reason: str) -> Callable[..., Any]:
-    """A function that refuses to be called."""
+def refused(name: str, reason: str) -> type:
+    """What refuses to be called; a class, for some packages derive theirs from it on import."""
 
-    def function(*arguments: Any, **keywords: Any) -> NoReturn:
+    def new(*arguments: Any, **keywords: Any) -> NoReturn:
         raise refusal(name, reason)
 
-    function.__name__ = name.rpartition(".")[2]
-    return function
+    return type(name.rpartition(".")[2], (), {"__new__": new})
