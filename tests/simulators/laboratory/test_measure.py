@@ -254,7 +254,7 @@ def test_run_profile_times_what_a_script_launched(
         asked.append(words)
         return subprocess.CompletedProcess(words, 0)
 
-    monkeypatch.setattr(launcher, "_run", lambda options: 0)
+    monkeypatch.setattr(launcher, "_run", lambda *_: 0)
     monkeypatch.setattr(launcher.subprocess, "run", measured)
     (tmp_path / "train.py").write_text("")
     output = tmp_path / "kernels.json"

@@ -62,20 +62,6 @@ def test_accumulated_weight_gradients() -> None:
 
 def test_grouped_products() -> None:
     weights = tuple(t(16, 64) for _ in range(4))
-    forward = only(
-        call(
-            "grouped_gemm",
-            t(100, 16),
-            left=(t(100, 64),),
-            right=weights,
-            splits=(40, 0, 20, 40),
-            layout="TN",
-            use="forward",
-            one_kernel=False,
-            recipe="",
-        )
-    )
-    assert forward == GroupedGemm("grouped_gemm", 3, 34, 16, 64, "bf16", "TN")
     gradient = only(
         call(
             "grouped_gemm_into",
@@ -164,13 +150,14 @@ def test_unknown_kernels_and_arguments_are_refused() -> None:
 
 def test_nothing_to_do_is_no_kernel() -> None:
     empty = call(
-        "grouped_gemm",
-        t(0, 16),
+        "grouped_gemm_into",
         left=(t(0, 64),),
         right=(t(16, 64),),
+        out=(t(0, 16),),
         splits=(0,),
         layout="TN",
         use="forward",
+        accumulate=False,
         one_kernel=True,
     )
     assert lower(empty) is FREE
