@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-# Turns of a plain loop, all together, that take about as long as loading numba and what it kept.
-LOADING_TURNS = 200_000
+# Turns of a plain loop, all together: a quarter of what loading numba and what it kept takes. One
+# or two recipes stay below, and who plays more than that plays many more.
+LOADING_TURNS = 50_000
 
 
 class _Lists:
