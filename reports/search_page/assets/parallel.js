@@ -54,8 +54,15 @@ const parallel = (() => {
     const box = el("div");
     const said = el("p", { class: "small", role: "status" });
     let xs = [];
-    // Half of the widest name, at some seven pixels a letter, and never less than marks need.
-    const room = Math.max(62, ...axes.map(({ label }) => label.length * 3.7));
+    // To the next axis: what stands beside the marks, at some seven pixels a letter; and to the one
+    // after it, as names stand on two levels in turn, half of both names.
+    const rooms = axes.slice(0, -1).map(({ marks }) =>
+      Math.max(40, ...marks.map(([, name]) => 12 + name.length * 6.6)));
+    for (let at = 0; at + 2 < axes.length; at += 1) {
+      const names = (axes[at].label.length + axes[at + 2].label.length) * 3.7 + 8;
+      rooms[at + 1] = Math.max(rooms[at + 1], names - rooms[at]);
+    }
+    const least = rooms.reduce((a, b) => a + b, 100);
 
     const y = (place) => FLOOR - place * (FLOOR - TOP);
     const inside = (at) => brushes.every((brush, axis) => brush === null ||
@@ -107,8 +114,9 @@ const parallel = (() => {
         : `${format.plural(count, "recipe")} ${record.answered ? "that fit" : "simulated"}. Drag along an axis to keep only lines through that stretch.`;
     }
     function chart(width) {
-      const space = (width - 100) / (axes.length - 1);
-      xs = axes.map((_, at) => 40 + at * space);
+      const spare = (width - least) / rooms.length;
+      xs = [40];
+      for (const each of rooms) xs.push(xs.at(-1) + each + spare);
       const ratio = devicePixelRatio || 1;
       canvas.width = width * ratio;
       canvas.height = HEIGHT * ratio;
@@ -128,7 +136,6 @@ const parallel = (() => {
       requestAnimationFrame(paint);
       return [canvas, drawn];
     }
-    // Names stand on two levels in turn, so that each has the room of two axes.
     function title(name, x, at) {
       const anchor = at === 0 ? "start" : at === axes.length - 1 ? "end" : "middle";
       const edge = { start: -20, end: 50, middle: 0 }[anchor];
@@ -188,7 +195,7 @@ const parallel = (() => {
       return group;
     }
     const holder = el("div", { class: "parallel wide" }, box);
-    const redraw = svg.fitted(box, (width) => chart(Math.max(width, axes.length * room)));
+    const redraw = svg.fitted(box, (width) => chart(Math.max(width, least)));
     selection.onChoose(paint);
     theme.onChange(paint);
     const clear = el("button", { type: "button", on: { click: () => {
