@@ -51,9 +51,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "collectives read": (f"{_LABORATORY}.collectives.nccl_tests", "a curve of your fabric"),
         "collectives fit": (f"{_LABORATORY}.collectives.fit", "fit transports to nccl-tests"),
         "collectives validate": (f"{_LABORATORY}.collectives.validate", "compare with nccl-tests"),
-        "interference": ("", "how kernels and communication slow each other: measure, fit"),
+        "interference": ("", "how kernels and communication slow each other: measure, validate"),
         "interference measure": (f"{_LABORATORY}.interference.measure", "measure slowdowns here"),
-        "interference fit": (f"{_LABORATORY}.interference.fit", "train on measured slowdowns"),
+        "interference validate": (
+            f"{_LABORATORY}.interference.validate",
+            "compare with such tables",
+        ),
     },
     "shipped": {
         "residuals": (f"{_LABORATORY}.residuals", "redo the table that error bars come from"),

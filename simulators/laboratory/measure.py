@@ -3,7 +3,7 @@
 Kernels of the job's own shapes (those that take most of its step first), memory bandwidth, the
 host's launches, how kernels fare beside communication, and under torchrun collectives. The file is
 written as rows come, and what is in it is not measured again. ``simulator.measured_kernels=``,
-``cluster.measured_collectives=``, ``kernels`` and ``interference fit`` read it.
+``cluster.measured_collectives=``, ``kernels`` and ``interference validate`` read it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ OPTIONAL = {
     "psycopg": "search.storage=postgresql://...",
     "apscheduler": "plan schedule=",
     "protobuf": "Chakra traces",
-    "xgboost": "interference fit",
     "matplotlib": "front plots, notebooks",
     "ns3": "comparison with ns-3",
 }

@@ -1,9 +1,8 @@
-"""Measured slowdowns: from the rows of a table to features, physical estimate and target.
+"""Measured slowdowns: from the rows of a table to what is measured and what is predicted of it.
 
 Columns read: gpu, compute_class, comm_kind, slowdown, level, source, and where there are any
-compute_detail, note, message_size, n_gpus, t_alone_us, channels, comm_bytes_per_s,
-reserved_sms, protocol, algorithm, compute_throughput, memory_throughput, occupancy,
-l1_hit_rate, l2_hit_rate (fractions). Rows of a level other than ``kernel*`` describe whole
+compute_detail, note, n_gpus, t_alone_us, channels, comm_bytes_per_s, reserved_sms,
+memory_throughput (a fraction). Rows of a level other than ``kernel*`` describe whole
 steps or the communication's own slowdown (``comm-slowdown``) and are kept apart.
 
 What published rows leave out is taken from their text (``(20 CTAs)``, ``24 channels``,
@@ -27,14 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainscout.simulators.laboratory.interference.features import (
-    ALGORITHMS,
-    COLLECTIVES,
-    PROTOCOLS,
-    Features,
-    Floats,
-)
-from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, physical_slowdowns
+from trainscout.simulators.predictor.interference.overlap import Floats, physical_slowdowns
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -76,35 +68,43 @@ _COLLECTIVE_WORDS = (
 )
 _CHANNELS_TEXT = re.compile(r"\((\d+) CTAs\)|(\d+) channels|(\d+)-block", re.IGNORECASE)
 _LAUNCHED_TEXT = re.compile(r"(\d+)CTA")
-_COUNTERS_TEXT = re.compile(r"compute ([\d.]+)% DRAM ([\d.]+)%")
-_SIZE_TEXT = re.compile(r"^([\d.]+) ?(B|KB|MB|KiB|MiB|GiB)\b")
-_UNIT_BYTES = {"B": 1, "KB": 1e3, "MB": 1e6, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_COUNTERS = (
-    "compute_throughput",
-    "memory_throughput",
-    "occupancy",
-    "l1_hit_rate",
-    "l2_hit_rate",
-)
+_COUNTERS_TEXT = re.compile(r"compute [\d.]+% DRAM ([\d.]+)%")
 
 
 @dataclass(frozen=True)
 class Samples:
     """Measured slowdowns of kernels on declared GPUs, columns of shape (n,).
 
-    ``slowdown`` is measured, ``physical`` what ``physical_slowdowns`` says, ``group`` numbers
-    the source (``sources``), ``assumed`` marks rows whose channels were not stated.
-    ``skipped`` counts rows left out by reason.
+    ``slowdown`` is measured, ``physical`` what ``physical_slowdowns`` says, ``time_us`` the
+    kernel's time alone (NaN where it is not stated), ``memory_bound`` the share of it limited by
+    DRAM, ``group`` numbers the source (``sources``), ``assumed`` marks rows whose ``channels``
+    were not stated. ``skipped`` counts rows left out by reason.
     """
 
-    features: Features
+    kernel_class: np.ndarray
+    time_us: Floats
+    memory_bound: Floats
+    channels: Floats
     slowdown: Floats
     physical: Floats
     group: np.ndarray
     sources: tuple[str, ...]
-    gpu: tuple[str, ...]
+    gpu: np.ndarray
     assumed: np.ndarray
     skipped: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One row; ``taken`` are the SMs that the channels take from the kernel."""
+
+    kernel_class: str
+    time_us: float
+    memory_bound: float
+    channels: float
+    taken: float
+    traffic_bytes_per_s: float
+    assumed: bool
 
 
 def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
@@ -148,8 +148,8 @@ def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = F
 
 
 def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples:
-    records: list[dict[str, float]] = []
-    physical, sources, names = [], [], []
+    found: list[_Sample] = []
+    slowdown, physical, sources, names = [], [], [], []
     skipped: dict[str, int] = {}
     for row in rows.to_dict("records"):
         text = str(row["level"])
@@ -164,32 +164,34 @@ def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples
         if reason or gpu is None:
             skipped[str(reason)] = skipped.get(str(reason), 0) + 1
             continue
-        record = _record({str(name): value for name, value in row.items()}, gpu)
-        records.append(record)
-        on_kernel, on_wires = _physical(record, gpu)
+        sample = _sample({str(name): value for name, value in row.items()}, gpu)
+        found.append(sample)
+        slowdown.append(float(row["slowdown"]))
+        on_kernel, on_wires = _physical(sample, gpu)
         physical.append(on_kernel if level == "kernel" else on_wires)
         # One laboratory's tables and paragraphs are one source.
         sources.append(re.sub(r" (Table|Figure|section) .*", "", str(row["source"])))
         names.append(gpu.name)
-    if not records:
+    if not found:
         raise InputError("table", 0, "has no usable row", f"rows of level {level}")
     kinds = tuple(sorted(set(sources)))
-    columns = {name: np.array([record[name] for record in records]) for name in records[0]}
-    slowdown, assumed = columns.pop("slowdown"), columns.pop("assumed") > 0
     return Samples(
-        features=Features(**columns),
-        slowdown=slowdown,
+        kernel_class=np.array([each.kernel_class for each in found]),
+        time_us=np.array([each.time_us for each in found]),
+        memory_bound=np.array([each.memory_bound for each in found]),
+        channels=np.array([each.channels for each in found]),
+        slowdown=np.array(slowdown),
         physical=np.array(physical),
         group=np.array([kinds.index(source) for source in sources]),
         sources=kinds,
-        gpu=tuple(names),
-        assumed=assumed,
+        gpu=np.array(names),
+        assumed=np.array([each.assumed for each in found]),
         skipped=skipped,
     )
 
 
-def _record(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
-    """One row's features, its slowdown and whether its channels were assumed."""
+def _sample(row: Mapping[str, Any], gpu: Gpu) -> _Sample:
+    """What a row says, what its text says, and the rest as documented above."""
     text = f"{row.get('compute_detail')} {row.get('note')}"
     collective = _match(str(row["comm_kind"]), _COLLECTIVE_WORDS)
     kernel = _match(str(row["compute_class"]), _CLASS_WORDS) or "streaming"
@@ -207,42 +209,29 @@ def _record(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
     launched = _LAUNCHED_TEXT.search(str(row["compute_class"]))
     if np.isnan(reserved):
         reserved = gpu.sms - float(launched.group(1)) if launched else 0.0
-    counters = {name: _number(row.get(name)) for name in _COUNTERS}
-    found = _COUNTERS_TEXT.search(text)
-    if found:
-        counters["compute_throughput"] = float(found.group(1)) / 100
-        counters["memory_throughput"] = float(found.group(2)) / 100
-    return {
-        "collective": _index(collective, COLLECTIVES),
-        "protocol": _index(row.get("protocol"), PROTOCOLS),
-        "algorithm": _index(row.get("algorithm"), ALGORITHMS),
-        "message_bytes": _bytes(row.get("message_size")),
-        "channels": channels,
-        "channel_share": channels / gpu.sms,
-        "traffic_share": traffic / gpu.memory_bandwidth_bytes_per_s,
-        "kernel_class": float(KERNEL_CLASSES.index(kernel)),
-        "time_us": _number(row.get("t_alone_us")),
-        **counters,
-        "reserved_share": reserved / gpu.sms,
-        "sms": float(gpu.sms),
-        "dram_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
-        "slowdown": float(row["slowdown"]),
-        "assumed": float(assumed),
-    }
+    counted = _COUNTERS_TEXT.search(text)
+    bound = _number(row.get("memory_throughput"))
+    if counted:
+        bound = float(counted.group(1)) / 100
+    return _Sample(
+        kernel_class=kernel,
+        time_us=_number(row.get("t_alone_us")),
+        memory_bound=MEMORY_BOUND[kernel] if np.isnan(bound) else min(bound, 1.0),
+        channels=channels,
+        # SMs the kernel never had cannot be taken from it.
+        taken=max(channels - reserved, 0.0),
+        traffic_bytes_per_s=traffic,
+        assumed=assumed,
+    )
 
 
-def _physical(record: Mapping[str, float], gpu: Gpu) -> tuple[float, float]:
+def _physical(sample: _Sample, gpu: Gpu) -> tuple[float, float]:
     """What the physical model says of one row: slowdown of the kernel, of the communication."""
-    bound = record["memory_throughput"]
-    if np.isnan(bound):
-        bound = MEMORY_BOUND[KERNEL_CLASSES[int(record["kernel_class"])]]
-    # SMs the kernel never had cannot be taken from it.
-    taken = max(record["channels"] - record["reserved_share"] * gpu.sms, 0.0)
     on_kernel, on_wires = physical_slowdowns(
         gpu,
-        np.array([min(bound, 1.0)]),
-        np.array([taken]),
-        np.array([record["traffic_share"] * gpu.memory_bandwidth_bytes_per_s]),
+        np.array([sample.memory_bound]),
+        np.array([sample.taken]),
+        np.array([sample.traffic_bytes_per_s]),
     )
     return float(on_kernel[0, 0]), float(on_wires[0, 0])
 
@@ -273,13 +262,3 @@ def _number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return float("nan")
-
-
-def _index(value: object, names: tuple[str, ...]) -> float:
-    return float(names.index(value)) if value in names else float("nan")
-
-
-def _bytes(value: object) -> float:
-    """Bytes of ``25MB``, ``64MiB`` or a plain number; NaN for other text."""
-    found = _SIZE_TEXT.match(str(value))
-    return float(found.group(1)) * _UNIT_BYTES[found.group(2)] if found else _number(value)

@@ -117,18 +117,11 @@ def collective_fit_errors() -> dict[str, dict[str, Any]]:
 
 
 def overlap_residuals() -> dict[str, dict[str, Any]]:
-    """Of each group of rows: ``n`` and, by split and predictor, hit rates and RMSE."""
-    content = _load("trainscout.simulators.laboratory.interference", "overlap_errors.yaml")
-    residuals: dict[str, dict[str, Any]] = content["residuals"]
+    """Of each group of rows: ``n`` and, by predictor, hit rates and RMSE."""
+    residuals: dict[str, dict[str, Any]] = _load(
+        "trainscout.simulators.laboratory.interference", "overlap_errors.yaml"
+    )["residuals"]
     return residuals
-
-
-def better_overlap() -> dict[str, str]:
-    """Which predictor is better on each kernel class, each source left out."""
-    classes = _load("trainscout.simulators.laboratory.interference", "overlap_errors.yaml")[
-        "classes"
-    ]
-    return {name: each["better"] for name, each in classes.items()}
 
 
 def _load(package: str, path: str) -> dict[str, Any]:

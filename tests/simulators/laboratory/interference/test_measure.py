@@ -54,11 +54,11 @@ def test_rows_are_what_the_fit_reads(tmp_path: Path) -> None:
     path = tmp_path / "slowdowns.csv"
     assert run(["--gpu", "h200", "--output", str(path)], FakeOverlap(Attention)) == 0
     samples = read_samples([path], ALL)
-    held = samples.features.channels
+    held = samples.channels
     assert samples.slowdown == pytest.approx(132 / (132 - held), rel=1e-4)
     assert set(samples.gpu) == {"h200"}
     assert not samples.assumed.any()
-    assert np.all(samples.features.memory_throughput <= 1)
+    assert np.all(samples.memory_bound <= 1)
     # The law has no memory in it: the physical model is exact where nothing is DRAM-bound.
     assert np.all(samples.physical >= samples.slowdown - 1e-3)
     copies = read_samples([path], ALL, comm=True)

@@ -1,16 +1,13 @@
-"""From a table's rows to features: what is stated, read from text, or assumed."""
+"""From a table's rows to samples: what is stated, read from text, or assumed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.interference.features import COLLECTIVES, FEATURES
 from trainscout.simulators.laboratory.interference.slowdown_rows import declared_gpu, read_samples
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.errors import InputError
 
 GPUS = load_catalogue().gpus
@@ -42,19 +39,13 @@ def test_gpu_meant_by_free_text(text: str, name: str | None) -> None:
     assert (gpu.name if gpu else None) == name
 
 
-def test_features_are_read_from_text(tmp_path: Path) -> None:
+def test_what_text_says_is_read(tmp_path: Path) -> None:
     note = "NCU compute 8.5% DRAM 84.0%; beside dispatch/combine (20 CTAs)"
     row = f"H800,GEMM_fp8(persistent;112CTA),tiles,DeepEP dispatch,25MB,64,1.05,kernel,here,{note}"
     samples = read_samples([table(tmp_path, row)], GPUS)
-    found = dict(zip(FEATURES, samples.features.matrix()[0], strict=True))
-    assert KERNEL_CLASSES[int(found["kernel_class"])] == "gemm"
-    assert COLLECTIVES[int(found["collective"])] == "all_to_all"
-    assert found["channels"] == 20
-    assert found["reserved_share"] == pytest.approx(20 / 132)
-    assert found["memory_throughput"] == pytest.approx(0.84)
-    assert found["compute_throughput"] == pytest.approx(0.085)
-    assert found["message_bytes"] == 25e6
-    assert np.isnan(found["l2_hit_rate"])
+    assert samples.kernel_class.tolist() == ["gemm"]
+    assert samples.channels.tolist() == [20]
+    assert samples.memory_bound.tolist() == [pytest.approx(0.84)]
     assert not samples.assumed[0]
     # The kernel never had the 20 SMs: only the memory is shared.
     assert samples.physical[0] == pytest.approx(1 + 0.84 * 2.5 * 50e9 / 3.35e12)
@@ -66,7 +57,7 @@ def test_unstated_channels_are_ncclss_and_counted(tmp_path: Path) -> None:
         "A100-SXM4-80GB,GEMM,kernel,sendrecv,,16,1.0,kernel,here,",
     ]
     samples = read_samples([table(tmp_path, *rows)], GPUS)
-    assert samples.features.channels.tolist() == [16, 2]
+    assert samples.channels.tolist() == [16, 2]
     assert samples.assumed.all()
 
 

@@ -2,7 +2,6 @@ import pytest
 
 from trainscout.simulators.laboratory.published.fits import (
     KernelFit,
-    better_overlap,
     collective_fit_errors,
     kernel_fits,
     overlap_residuals,
@@ -70,5 +69,4 @@ def test_clusters_that_were_not_fitted_to_are_predicted_worse():
 
 def test_overlap_errors_are_of_every_predictor():
     for group in overlap_residuals().values():
-        assert set(group["random folds"]) == set(group["one source out"])
-    assert set(better_overlap().values()) <= {"physical", "learned"}
+        assert {"n", "by_time", "physical", "one factor"} == set(group)
