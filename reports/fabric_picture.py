@@ -8,11 +8,12 @@ from xml.etree import ElementTree as Xml
 
 import numpy as np
 
-from trainscout.reports.heat_map import SVG, colour, write_text
 from trainscout.simulators.predictor.network.topology import Network
 from trainscout.simulators.predictor.network.topology.routing import leaf_of
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.network_use import NetworkUse
 
+SVG = "http://www.w3.org/2000/svg"
 Ints = np.ndarray
 Floats = np.ndarray
 
@@ -33,10 +34,10 @@ class _Cables:
     down: Ints
 
 
-def fabric_picture(use: NetworkUse, title: str) -> str:
-    """An SVG picture: nodes, leaves, spines, cores; a cable's colour is how busy the busiest of
-    its directions is while the communicator that uses it most communicates, its tooltip says
-    what each communicator makes of it."""
+def fabric_picture(use: NetworkUse, job: Job, fabric: str) -> str:
+    """An SVG picture of the named fabric under a job: nodes, leaves, spines, cores; a cable's
+    colour is how busy the busiest of its directions is while the communicator that uses it most
+    communicates, its tooltip says what each communicator makes of it."""
     network = use.network
     busy = _busiest(use)
     tiers = _tiers(network)
@@ -45,7 +46,7 @@ def fabric_picture(use: NetworkUse, title: str) -> str:
     root.set("font-family", "sans-serif")
     root.set("font-size", "12")
     root.set("style", "background: #ffffff")
-    write_text(root, 12, 22, title, bold=True)
+    write_text(root, 12, 22, picture_title(job, fabric), bold=True)
     _legend(root)
     names = list(chosen)
     place = {name: _MARGIN + (len(names) - 1 - at) * _TIER for at, name in enumerate(names)}
@@ -63,6 +64,10 @@ def fabric_picture(use: NetworkUse, title: str) -> str:
     root.set("height", str(height))
     root.set("viewBox", f"0 0 {_WIDTH} {height}")
     return Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def picture_title(job: Job, fabric: str) -> str:
+    return f"{job.cluster.name}, {job.world_size:,} GPUs, {fabric}: {job.model.name}"
 
 
 def _busiest(use: NetworkUse) -> Floats:
@@ -200,3 +205,25 @@ def _legend(root: Xml.Element) -> None:
             root, "rect", x=str(x), y="12", width="14", height="12", fill=colour(share, alive=True)
         ).set("stroke", "#999999")
         write_text(root, x + 18, 22, f"{share:.0%}", small=True)
+
+
+def colour(share: float, alive: bool) -> str:
+    """White for idle over yellow to dark red for busy all the time; black for failed."""
+    if not alive:
+        return "#000000"
+    share = min(1.0, max(0.0, share))
+    red = round(255 - 100 * max(0.0, share - 0.5) * 2)
+    green = round(245 * (1 - share) + 10)
+    blue = round(235 * (1 - min(1.0, 2 * share)))
+    return f"#{red:02x}{green:02x}{blue:02x}"
+
+
+def write_text(
+    root: Xml.Element, x: int, y: int, words: str, *, bold: bool = False, small: bool = False
+) -> None:
+    text = Xml.SubElement(root, "text", x=str(x), y=str(y))
+    if bold:
+        text.set("font-weight", "bold")
+    if small:
+        text.set("font-size", "8")
+    text.text = words

@@ -7,9 +7,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from tests.samples import job_of
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
-from trainscout.reports.fabric_picture import fabric_picture
-from trainscout.reports.heat_map import SVG, colour
+from trainscout.reports.fabric_picture import SVG, colour, fabric_picture
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 from trainscout.simulators.predictor.workload.ir import Communicator
 
@@ -25,7 +26,7 @@ def drawn(fabric: str, nodes: int, **changes: object) -> tuple[ElementTree.Eleme
     group = Communicator("dp", nodes, 1, nodes, 1)
     one = CommunicatorUse("dp", "all_reduce", "ring", 1, group, 1, 1.0, 1.0, 1.0, busy)
     use = NetworkUse(network, (one,))
-    return ElementTree.fromstring(fabric_picture(use, "here")), use
+    return ElementTree.fromstring(fabric_picture(use, job_of(Recipe()), fabric)), use
 
 
 def titles(root: ElementTree.Element, tag: str) -> list[str]:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from xml.etree import ElementTree
 
 import numpy as np
 
 from tests.samples import prediction
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
 from trainscout.reports.experts import expert_record, expert_report
-from trainscout.reports.heat_map import heat_map
 from trainscout.reports.network import hot_links, network_record, network_report
 from trainscout.reports.terminal import as_text
 from trainscout.simulators.predictor.replay.expert_load import ExpertCost, ExpertLoad
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 from trainscout.simulators.predictor.workload.ir import Communicator
 
-SVG = "{http://www.w3.org/2000/svg}"
 FABRIC = fabric_named("leaf_spine", nics_per_leaf=16, link_health={"leaf1-spine2": 0.0})
 NETWORK = wired("h100_64", FABRIC)
 
@@ -61,36 +58,6 @@ def test_the_record_says_the_same():
     assert (dp["communicator"], dp["congestion_factor"], dp["ranks"]) == ("dp", 2.0, 8)
     assert dp["hot_links"][0] == {"link": "leaf0-spine3:up", "busy": 1.0}
     assert ep["hot_links"] == []
-
-
-def test_the_heat_map_is_one_picture_with_every_link_once():
-    root = ElementTree.fromstring(heat_map(use()))
-    assert root.tag == f"{SVG}svg"
-    cells = {
-        cell.find(f"{SVG}title").text: cell.get("fill")  # type: ignore[union-attr]
-        for cell in root.iter(f"{SVG}rect")
-    }
-    # NICs up; leaves up and down. Nothing arrives at a NIC here.
-    assert len(cells) == 64 + 2 * 64
-    assert cells["leaf1-spine2:up: failed"] == "#000000"
-    colour = {name.rsplit(": ", 1)[0]: fill for name, fill in cells.items()}
-    assert colour["leaf0-spine3:up"] == "#9b0a00"
-    assert colour["leaf0-spine0:up"] == "#ffffeb"
-    edges = [float(root.get("width", "0")), float(root.get("height", "0"))]
-    for cell in root.iter(f"{SVG}rect"):
-        for place, size, edge in zip("xy", ("width", "height"), edges, strict=True):
-            assert 0 <= float(cell.get(place, "-1")) <= edge - float(cell.get(size, "0"))
-
-
-def test_a_large_network_keeps_its_busiest_rows():
-    network = wired("h100_16384", fabric_named("leaf_spine"))
-    busy = np.zeros(network.num_links)
-    nic = network.up("nic") + 2000 * network.nics_per_node + 3
-    busy[nic] = 1.0
-    (dp, _) = use(busy=busy).communicators
-    text = heat_map(NetworkUse(network, (dp,)))
-    assert network.link_name(nic) in text
-    assert len(text) < 10**6
 
 
 def test_uneven_experts_stand_beside_even_ones():

@@ -17,7 +17,7 @@ from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_congested
 from trainscout.conf.build import build_question, build_recipe, build_value
 from trainscout.planning.fabric_prices import FabricPrices
-from trainscout.reports.fabric_picture import fabric_picture
+from trainscout.reports.fabric_picture import fabric_picture, picture_title
 from trainscout.reports.network import network_record, network_report
 from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_usd
@@ -46,9 +46,9 @@ def network_show(config: DictConfig) -> int:
     job = declared.job(build_recipe(config.recipe))
     check_job(job)
     use = network_use(job, ReplaySimulator().workload(job), network)
-    title = f"{job.cluster.name}, {job.world_size:,} GPUs, {network.fabric.name}: {job.model.name}"
+    title = picture_title(job, network.fabric.name)
     file = Path(config.file)
-    write_output("file", file, fabric_picture(use, title))
+    write_output("file", file, fabric_picture(use, job, network.fabric.name))
     used = parts(job.cluster, job.gpu, network.fabric)
     usd = prices.of(used)
     if output.format == "json":

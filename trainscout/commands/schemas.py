@@ -40,7 +40,7 @@ class SimulatorChoice:
 
 @dataclass(frozen=True)
 class HeatMapChoice:
-    """The heat map of the network's links."""
+    """The network drawn, its links coloured by how busy they are."""
 
     file: str | None = None
     """Where to write it (None: nowhere)."""

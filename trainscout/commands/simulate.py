@@ -106,8 +106,8 @@ def _add_network(
     beside: dict[str, Any],
     below: list[RenderableType],
 ) -> None:
-    """What a declared network does to the step: its record, its report, the heat map."""
-    from trainscout.reports.heat_map import heat_map
+    """What a declared network does to the step: its record, its report, its picture."""
+    from trainscout.reports.fabric_picture import fabric_picture
     from trainscout.reports.network import (
         meeting_record,
         meeting_report,
@@ -128,7 +128,8 @@ def _add_network(
         beside["whole_step"] = meeting_record(met)
         below.append(meeting_report(met))
     if heat_map_file is not None:
-        write_output("heat_map.file", Path(heat_map_file), heat_map(use))
+        picture = fabric_picture(use, job, spec.network.fabric.name)
+        write_output("heat_map.file", Path(heat_map_file), picture)
 
 
 def main(arguments: Sequence[str]) -> int:
