@@ -10,6 +10,7 @@ from trainscout.planning.answer import Best
 from trainscout.planning.cells import Cell
 from trainscout.planning.goodput import Goodput
 from trainscout.planning.study import Target
+from trainscout.simulators.predictor.uncertainty import Chosen, chosen
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Point:
     """A cell that fits: its best recipe, and what the declared run takes with it.
 
     ``days`` are calendar days with failures, checkpoints and restarts; ``gpu_hours`` what is paid
-    for; ``days_interval`` the error bar of the step carried over.
+    for; ``expected`` what to expect of a step that a search chose, None without an error bar, and
+    ``days_interval`` its error bar carried over.
     """
 
     cell: Cell
@@ -32,10 +34,15 @@ class Point:
         return self.cell.num_gpus
 
     @property
+    def expected(self) -> Chosen | None:
+        return chosen(self.cell.declared.job(self.best.recipe), self.best)
+
+    @property
     def days_interval(self) -> tuple[float, float] | None:
-        if self.best.interval_s is None:
+        expected = self.expected
+        if expected is None:
             return None
-        low_s, high_s = self.best.interval_s
+        low_s, high_s = expected.interval_s
         per_second = self.days / self.best.step_time_s
         return low_s * per_second, high_s * per_second
 

@@ -12,6 +12,7 @@ from trainscout.reports.capacity.tables import (
     Record,
     StudyTable,
     break_even_table,
+    cautions,
     cells_table,
     effects_table,
     fabrics_table,
@@ -104,6 +105,7 @@ def _model_parts(record: Record, model: Record, answer: str, script: str | None)
         yield f"<p>{escape(answer)}</p>"
     if chosen is not None:
         yield _chosen_cell(record, model, chosen, script)
+    yield from (f"<p>{escape(words)}</p>" for words in cautions(fits))
     if fits:
         yield _plots(record, model, fits)
         yield from _tables(record, model, fits, chosen)

@@ -16,6 +16,7 @@ from trainscout.planning.changes import Change
 from trainscout.planning.fabric_cost import FabricCost
 from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
+from trainscout.reports.answer import format_measure_first
 from trainscout.reports.capacity.terminal_tables import format_answer, format_bend
 from trainscout.reports.wording import format_recipe
 
@@ -176,7 +177,7 @@ def _cell_record(
     }
     if point is None:
         return record
-    best, share = point.best, point.goodput
+    best, share, expected = point.best, point.goodput, point.expected
     targets = outcome.study.targets
     return {
         **record,
@@ -190,7 +191,8 @@ def _cell_record(
         "recipe_words": format_recipe(best.recipe, best.dp),
         "dp": best.dp,
         "step_time_s": best.step_time_s,
-        "step_interval_s": best.interval_s,
+        "step_interval_s": None if expected is None else expected.interval_s,
+        "measure_first": None if expected is None else format_measure_first(expected),
         "mfu": best.mfu,
         "tokens_per_s": best.tokens_per_s,
         "tokens_per_s_per_gpu": best.tokens_per_s / cell.num_gpus,
@@ -258,6 +260,7 @@ _CSV_COLUMNS = (
     "checkpoint_interval_s",
     "recipe_words",
     "step_time_s",
+    "measure_first",
     "mfu",
     "tokens_per_s",
     "tokens_per_s_per_gpu",

@@ -48,6 +48,20 @@ def several_fabrics(cells: Iterable[Record]) -> bool:
     return len(pairs) > len({cluster for cluster, _ in pairs})
 
 
+def cautions(cells: Iterable[Record]) -> list[str]:
+    """Of every cluster whose cells claim more than anybody published, what the one that claims
+    most has beside it."""
+    bold: dict[str, Record] = {}
+    for cell in cells:
+        known = bold.get(cell["cluster"])
+        if cell["measure_first"] and (known is None or cell["mfu"] > known["mfu"]):
+            bold[cell["cluster"]] = cell
+    return [
+        f"Measure first on {name}: {cell['measure_first']} with {cell['num_gpus']:,} GPUs."
+        for name, cell in bold.items()
+    ]
+
+
 def place(cell: Record, with_fabric: bool) -> str:
     """The cluster of a cell or a curve; where a cluster has several, with its fabric."""
     return f"{cell['cluster']}, {cell['fabric']}" if with_fabric else cell["cluster"]

@@ -19,6 +19,7 @@ from trainscout.reports.capacity.tables import (
     Record,
     StudyTable,
     break_even_table,
+    cautions,
     cells_table,
     effects_table,
     fabrics_table,
@@ -91,6 +92,8 @@ def _model_parts(
     fits = [c for c in cells.values() if c["model"] == model.model and c["status"] == "fits"]
     title = "GPUs, days, dollars (* nothing is better in all three)"
     yield from _drawn(cells_table(title, own, fits, fits, meets=False))
+    for words in cautions(fits):
+        yield from (Text(words), Text())
     if model.targets:
         yield from (_targets_table(model.targets), Text())
     if whole:

@@ -13,7 +13,8 @@ def test_price_and_error_bar_move_in_proportion():
     assert effects["price -20%"].usd == pytest.approx(0.8 * chosen.usd)
     assert effects["price +20%"].days == chosen.days
     high = effects["step at the high end of its error bar"]
-    assert (high.days, high.usd) == pytest.approx((1.2 * chosen.days, 1.2 * chosen.usd))
+    longer = chosen.days_interval[1] / chosen.days
+    assert (high.days, high.usd) == pytest.approx((longer * chosen.days, longer * chosen.usd))
     assert len(effects) == 4
 
 

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
 from trainscout.simulators.predictor.answer.flops import layer_flops
-from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
@@ -157,7 +156,20 @@ class Chosen:
         return self.faster is not None and self.faster > FASTER
 
 
-def chosen(job: Job, prediction: Prediction) -> Chosen | None:
+class Predicted(Protocol):
+    """What choosing is about: a step, its MFU and its error bar."""
+
+    @property
+    def step_time_s(self) -> float: ...
+
+    @property
+    def mfu(self) -> float: ...
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None: ...
+
+
+def chosen(job: Job, prediction: Predicted) -> Chosen | None:
     """What to expect of a prediction that was chosen; None for one without an error bar."""
     if prediction.interval_s is None:
         return None

@@ -69,6 +69,22 @@ def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
+def test_a_claim_beyond_what_was_published_is_said_once_a_cluster(tmp_path):
+    outcome = outcome_of(tmp_path, {})
+    record = study_record(outcome, started="today", commit=None, groups={})
+    assert not any(cell["measure_first"] for cell in record["cells"])  # nothing like it ran
+    words = "the best published run reaches 10.0 % MFU, this claims"
+    cells = [
+        {**cell, "mfu": share, "measure_first": words if cell["cluster"] == "here" else None}
+        for share, cell in zip((0.4, 0.6, 0.5, 0.4, 0.4, 0.4), record["cells"], strict=True)
+    ]
+    bold = study_report(
+        outcome, {**record, "cells": cells}, FAILING, None, None, verbosity="normal"
+    )
+    said = [line for line in as_text(bold).splitlines() if "Measure first" in line]
+    assert said == [f"Measure first on here: {words} with 16 GPUs."]
+
+
 def test_an_unmet_target_is_said(tmp_path):
     outcome = outcome_of(tmp_path, {"never": Target(days=0.001)})
     words = format_answer(outcome.models[0], outcome)
