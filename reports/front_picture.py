@@ -56,7 +56,7 @@ def _drawn(plot: FrontPlot, title: str) -> Iterator[str]:
     inside = [s for s in plot.spots if left <= s.across <= right and low <= s.up <= high]
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'style="max-width: {_WIDTH}px; width: 100%" font-family="sans-serif" font-size="12" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" '
         f'fill="{_TEXT}" role="img">'
     )
     yield f"<title>{escape(title)}</title>"

@@ -21,7 +21,9 @@ from trainscout.optimizer.tracking import Run, RunTree, make_run
 from trainscout.optimizer.tracking.metrics import best_so_far
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
+from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.tracker_runs import code_tags, config_hash
+from trainscout.reports.trials import predicted
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
@@ -45,15 +47,8 @@ def status_of(trial: Trial) -> str:
 
 def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
     """What a person reads of a search."""
-    counts: dict[str, int] = {}
-    for trial in result.trials:
-        counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
     parts: list[RenderableType] = [
-        Text(
-            f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
-            f"{question.cluster.name}: {told}. Ended: {_STOPPED[result.stopped]}."
-        ),
+        Text(format_outcome(result, question)),
         *(Text(note) for note in result.notes),
         Text(),
     ]
@@ -64,14 +59,26 @@ def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
             Text("The best:"),
             Text(f"  {command_of(result.best[0])}"),
         ]
-        parts += [Text(f"  assumed: {each}") for each in _prediction(result.best[0]).assumptions]
+        parts += [Text(f"  assumed: {each}") for each in predicted(result.best[0]).assumptions]
     else:
         parts.append(Text("No launch runs and fits in memory."))
     wrong = [trial for trial in result.trials if trial.status == "failed"]
     for trial in wrong[:_SHOWN_INVALID]:
         reason = (trial.reason or "").removeprefix(REFUSED)
-        parts.append(Text(f"invalid: {_values(trial)}: {reason}"))
+        parts.append(Text(f"invalid: {format_knobs(trial)}: {reason}"))
     return Group(*parts)
+
+
+def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
+    """How many launches ended how, and why the search did."""
+    counts: dict[str, int] = {}
+    for trial in result.trials:
+        counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    return (
+        f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
+        f"{question.cluster.name}: {told}. Ended: {_STOPPED[result.stopped]}."
+    )
 
 
 def _table(result: SearchResult) -> Table:
@@ -83,7 +90,7 @@ def _table(result: SearchResult) -> Table:
     for title in ("step", *(("work/s",) if works else ()), "HFU", "free GiB"):
         table.add_column(title, justify="right")
     for rank, trial in enumerate(result.best, start=1):
-        found = _prediction(trial)
+        found = predicted(trial)
         rate = (f"{found.tokens_per_s:,.0f}",) if works else ()
         table.add_row(
             str(rank),
@@ -109,7 +116,7 @@ def to_json(result: SearchResult) -> str:
         {
             "launch": _launch_dict(cast(Launch, trial.recipe)),
             "knobs": trial.point,
-            "prediction": _prediction_dict(_prediction(trial)),
+            "prediction": _prediction_dict(predicted(trial)),
         }
         for trial in result.best
     ]
@@ -133,14 +140,14 @@ def _prediction_dict(prediction: Prediction) -> dict[str, Any]:
 
 
 def save_script_search(
-    directory: Path, result: SearchResult, text: str, world_size: int, per_node: int
+    directory: Path, result: SearchResult, text: str, page: str, world_size: int, per_node: int
 ) -> list[Path]:
-    """Write the search's files, each whole; where they are.
+    """Write the search's files, each whole; where they are. ``text`` and ``page``: its report.
 
     Raises:
         OSError: when one cannot be written.
     """
-    files = {REPORT: text, TOP_RECIPES: to_json(result), TRIALS: _trials_csv(result)}
+    files = {REPORT: text, PAGE: page, TOP_RECIPES: to_json(result), TRIALS: _trials_csv(result)}
     if result.best:
         launch = cast(Launch, result.best[0].recipe)
         files[LAUNCH] = _start_script(launch, world_size, per_node)
@@ -230,7 +237,7 @@ def tracked(
     for rank, trial in enumerate(result.best, start=1):
         children.append(
             make_run(
-                f"#{rank} {_values(trial)}",
+                f"#{rank} {format_knobs(trial)}",
                 ended_ms - int(trial.duration_s * 1000),
                 ended_ms,
                 params={"num_gpus": question.world_size, **trial.point},
@@ -245,7 +252,7 @@ def tracked(
 def _metrics(trials: Sequence[Trial], prefix: str) -> dict[str, float]:
     if not trials:
         return {}
-    found = _prediction(trials[0])
+    found = predicted(trials[0])
     metrics = {
         "step_time_s": found.step_time_s,
         "hfu": found.hfu,
@@ -256,10 +263,6 @@ def _metrics(trials: Sequence[Trial], prefix: str) -> dict[str, float]:
     return {f"{prefix}{name}": value for name, value in metrics.items()}
 
 
-def _values(trial: Trial) -> str:
+def format_knobs(trial: Trial) -> str:
+    """What a launch's knobs are set to."""
     return " ".join(f"{name}={value}" for name, value in trial.point.items())
-
-
-def _prediction(trial: Trial) -> Prediction:
-    assert trial.prediction is not None
-    return trial.prediction

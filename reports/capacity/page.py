@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
 from trainscout.reports.capacity.tables import (
     Record,
-    StudyTable,
     break_even_table,
     cautions,
     cells_table,
@@ -20,10 +18,10 @@ from trainscout.reports.capacity.tables import (
     scaling_table,
     scenarios_table,
     several_fabrics,
-    table,
     unanswered_table,
 )
-from trainscout.reports.inline_page import asset, content_policy
+from trainscout.reports.inline_page import plain_page
+from trainscout.reports.tables import html_cards, html_table, table
 from trainscout.reports.wording import (
     format_gib,
     format_percent,
@@ -32,8 +30,6 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.uncertainty import LEVEL
-
-_OWN = Path(__file__).parent
 
 
 def study_page(
@@ -68,33 +64,8 @@ def study_page(
     started = f"Run of {record['started']}, Trainscout {record['commit'] or 'of unknown commit'}."
     faint = "".join(f'<p class="faint small">{escape(note)}</p>' for note in (*notes, started))
     parts.append(f'<section id="provenance">{faint}</section>')
-    style = "\n".join(
-        [asset("theme.css"), asset("page.css"), (_OWN / "page.css").read_text(encoding="utf-8")]
-    )
-    script = asset("theme.js") + (_OWN / "page.js").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta http-equiv="Content-Security-Policy" '
-        f'content="{escape(content_policy(style, script))}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>"
-        f"{_bar_of_sections(record)}<main>\n"
-        + "\n".join(parts)
-        + f"\n</main><script>{script}</script></body></html>\n"
-    )
-
-
-def _bar_of_sections(record: Record) -> str:
     models = [(f"model{at}", model["model"]) for at, model in enumerate(record["models"])]
-    links = "".join(
-        f'<a href="#{target}">{escape(words)}</a>'
-        for target, words in (*models, ("provenance", "Provenance"))
-    )
-    return (
-        '<header class="bar"><span class="brand">Trainscout</span>'
-        f'<nav aria-label="Sections">{links}</nav>'
-        '<button type="button" id="theme"></button></header>'
-    )
+    return plain_page(title, [*models, ("provenance", "Provenance")], "\n".join(parts))
 
 
 def _model_parts(record: Record, model: Record, answer: str, script: str | None) -> Iterable[str]:
@@ -109,7 +80,7 @@ def _model_parts(record: Record, model: Record, answer: str, script: str | None)
     if fits:
         yield _plots(record, model, fits)
         yield from _tables(record, model, fits, chosen)
-    yield _table(unanswered_table([c for c in own if c["status"] != "fits"], whole=True))
+    yield html_table(unanswered_table([c for c in own if c["status"] != "fits"], whole=True))
 
 
 def _chosen_cell(record: Record, model: Record, cell: Record, script: str | None) -> str:
@@ -135,16 +106,11 @@ def _chosen_cell(record: Record, model: Record, cell: Record, script: str | None
             f"of {format_gib(cell['capacity_bytes'])} usable",
         ),
     )
-    drawn = "".join(
-        f'<div class="card"><h3>{escape(name)}</h3><div class="big">{escape(figure)}</div>'
-        f"<p>{escape(more)}</p></div>"
-        for name, figure, more in cards
-    )
     launched = "" if script is None else _folded("The script that starts it", _pre(script))
     alone = _folded("The command that searches this cell alone", _pre(cell["command"]))
     return (
         f'<p class="lead">{escape(words)}<br><span class="recipe">'
-        f'{escape(cell["recipe_words"])}</span></p><div class="cards">{drawn}</div>'
+        f"{escape(cell['recipe_words'])}</span></p>{html_cards(cards)}"
         f"{launched}{alone}"
     )
 
@@ -181,7 +147,8 @@ def _summary(record: Record, cells: Mapping[str, Record]) -> str:
             )
         )
     columns = "model, cluster, #GPUs, #days, #cost, #MFU, targets, recipe"
-    return _table(table(f"The {record['study']['prefer']} that meets every target", columns, rows))
+    title = f"The {record['study']['prefer']} that meets every target"
+    return html_table(table(title, columns, rows))
 
 
 def _differences(differences: Sequence[str]) -> str:
@@ -269,71 +236,22 @@ def _tables(
     by_key = {cell["key"]: cell for cell in record["cells"]}
     front = [cell for cell in cells if cell["pareto"] or cell["key"] == model["answer"]]
     title = "Pareto-optimal cells: nothing needs fewer GPUs, days and dollars at once"
-    yield _table(cells_table(title, model, front, cells, meets=True))
+    yield html_table(cells_table(title, model, front, cells, meets=True))
     if len(front) < len(cells):
-        every = _table(cells_table("", model, cells, cells, meets=True))
+        every = html_table(cells_table("", model, cells, cells, meets=True))
         yield _folded(f"All {len(cells)} cells that fit", every)
     if answer is not None:
-        yield _table(effects_table(record, model, answer))
-    yield _table(break_even_table(model, by_key))
-    yield _table(scenarios_table(record, model, by_key))
-    yield _table(fabrics_table(model, by_key))
+        yield html_table(effects_table(record, model, answer))
+    yield html_table(break_even_table(model, by_key))
+    yield html_table(scenarios_table(record, model, by_key))
+    yield html_table(fabrics_table(model, by_key))
     if model["scaling"]:
         with_fabric = several_fabrics(cells)
         title = "Why scaling bends, by GPU time a token"
-        yield _table(scaling_table(title, model, with_fabric, largest=True))
-        every = _table(scaling_table("", model, with_fabric, largest=False))
+        yield html_table(scaling_table(title, model, with_fabric, largest=True))
+        every = html_table(scaling_table("", model, with_fabric, largest=False))
         yield _folded("Why at every size", every)
-
-
-def _bar(move: float, widest: float) -> str:
-    """A bar to the left for less, to the right for more."""
-    length = 78 * abs(move) / widest if widest else 0.0
-    x = 80 - length if move < 0 else 80.0
-    kind = "less" if move < 0 else "more"
-    return (
-        '<svg viewBox="0 0 160 14" aria-hidden="true">'
-        f'<rect class="{kind}" x="{x:.1f}" y="2" width="{length:.1f}" height="10"/>'
-        '<line class="axis" x1="80" x2="80" y1="0" y2="14"/></svg>'
-    )
 
 
 def _folded(summary: str, content: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
-
-
-def _table(shown: StudyTable) -> str:
-    """With a bar before the last column where costs move."""
-    if not shown.rows:
-        return ""
-    moves = [row.move for row in shown.rows if row.move is not None]
-    widest = max(map(abs, moves), default=0.0)
-
-    def line(tag: str, cells: Sequence[str], bar: str) -> str:
-        drawn = [
-            f"<{tag}{_class(_kind(shown, column))}>{escape(text)}</{tag}>"
-            for column, text in zip(shown.columns, cells, strict=True)
-        ]
-        if moves:
-            drawn.insert(-1, f'<{tag} class="move">{bar}</{tag}>')
-        return "".join(drawn)
-
-    body = "".join(
-        f"<tr{_class('answer' if row.chosen else '')}>"
-        f"{line('td', row.cells, '' if row.move is None else _bar(row.move, widest))}</tr>"
-        for row in shown.rows
-    )
-    heading = f"<h3>{escape(shown.title)}</h3>" if shown.title else ""
-    return (
-        f'{heading}<div class="wide"><table{_class("effects" if moves else "")}>'
-        f"<thead><tr>{line('th', shown.columns, '')}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _kind(shown: StudyTable, column: str) -> str:
-    return "n" if column in shown.figures else "recipe" if column == "recipe" else ""

@@ -3,43 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trainscout.reports.capacity.what_if import format_what_if
+from trainscout.reports.tables import ReportTable, Row, table
 from trainscout.reports.wording import format_percent, format_seconds, format_usd
 
 Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Row:
-    """``chosen``: it is the answer. ``move``: by how much of itself a cost moves, for a bar."""
-
-    cells: Sequence[str]
-    chosen: bool = False
-    move: float | None = None
-
-
-@dataclass(frozen=True)
-class StudyTable:
-    """Titles of columns, those of figures in ``figures``, and rows of as many cells."""
-
-    title: str
-    columns: Sequence[str]
-    figures: frozenset[str]
-    rows: Sequence[Row]
-
-
-def table(title: str, columns: str, rows: Iterable[Row | Sequence[str]]) -> StudyTable:
-    """``columns``: titles by commas; those of figures start with ``#``."""
-    names = [name.strip() for name in columns.split(",")]
-    return StudyTable(
-        title,
-        [name.lstrip("#") for name in names],
-        frozenset(name[1:] for name in names if name.startswith("#")),
-        [row if isinstance(row, Row) else Row(row) for row in rows],
-    )
 
 
 def several_fabrics(cells: Iterable[Record]) -> bool:
@@ -69,7 +39,7 @@ def place(cell: Record, with_fabric: bool) -> str:
 
 def cells_table(
     title: str, model: Record, cells: Sequence[Record], among: Sequence[Record], *, meets: bool
-) -> StudyTable:
+) -> ReportTable:
     """Cells that fit; * marks the front of GPUs, days and dollars. ``among``: all that fit;
     ``meets``: with the targets that each meets."""
     with_fabric = several_fabrics(among)
@@ -94,7 +64,7 @@ def cells_table(
     return table(title, f"{columns}, meets, recipe" if meets else f"{columns}, recipe", rows)
 
 
-def scaling_table(title: str, model: Record, with_fabric: bool, *, largest: bool) -> StudyTable:
+def scaling_table(title: str, model: Record, with_fabric: bool, *, largest: bool) -> ReportTable:
     """Every size of every curve, or the largest alone."""
     rows = [
         (
@@ -110,7 +80,7 @@ def scaling_table(title: str, model: Record, with_fabric: bool, *, largest: bool
     return table(title, "cluster, #GPUs, #tokens/s/GPU, #efficiency, what grew", rows)
 
 
-def effects_table(record: Record, model: Record, answer: Record) -> StudyTable:
+def effects_table(record: Record, model: Record, answer: Record) -> ReportTable:
     """What the answer's cell takes and costs if its circumstances change."""
     rows = []
     for effect in model["effects"]:
@@ -128,7 +98,7 @@ def effects_table(record: Record, model: Record, answer: Record) -> StudyTable:
     return table(title, "change, #GPUs, #days, #cost, #cost moves, recipe", rows)
 
 
-def break_even_table(model: Record, cells: Mapping[str, Record]) -> StudyTable:
+def break_even_table(model: Record, cells: Mapping[str, Record]) -> ReportTable:
     """Prices at which cells of other clusters cost what the answer does."""
     rows = [
         (
@@ -149,7 +119,7 @@ def break_even_table(model: Record, cells: Mapping[str, Record]) -> StudyTable:
     return table(title, "cluster, #GPUs, #GPU-hours, #price now, #break-even price", rows)
 
 
-def scenarios_table(record: Record, model: Record, cells: Mapping[str, Record]) -> StudyTable:
+def scenarios_table(record: Record, model: Record, cells: Mapping[str, Record]) -> ReportTable:
     """The answer at other prices."""
     rows = [
         (
@@ -168,7 +138,7 @@ def scenarios_table(record: Record, model: Record, cells: Mapping[str, Record]) 
     return table(title, "prices, cluster, #GPUs, #price, #days, #cost, targets", rows)
 
 
-def fabrics_table(model: Record, cells: Mapping[str, Record]) -> StudyTable:
+def fabrics_table(model: Record, cells: Mapping[str, Record]) -> ReportTable:
     """What every fabric costs, and what one that is cheaper than the fastest saves."""
     rows = []
     for cost in model["fabrics"]:
@@ -192,7 +162,7 @@ def fabrics_table(model: Record, cells: Mapping[str, Record]) -> StudyTable:
     return table("Fabrics at assumed prices of their parts, fastest first", columns, rows)
 
 
-def unanswered_table(cells: Sequence[Record], *, whole: bool) -> StudyTable:
+def unanswered_table(cells: Sequence[Record], *, whole: bool) -> ReportTable:
     """Cells without an answer, and why: all of it, or what was closest."""
     with_fabric = several_fabrics(cells)
     rows = []

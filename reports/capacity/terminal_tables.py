@@ -17,7 +17,6 @@ from trainscout.planning.scaling import ScalingPoint
 from trainscout.planning.study import Target
 from trainscout.reports.capacity.tables import (
     Record,
-    StudyTable,
     break_even_table,
     cautions,
     cells_table,
@@ -28,6 +27,7 @@ from trainscout.reports.capacity.tables import (
     several_fabrics,
     unanswered_table,
 )
+from trainscout.reports.tables import ReportTable
 from trainscout.reports.wording import (
     format_long_time,
     format_part,
@@ -105,7 +105,7 @@ def _model_parts(
         yield from _drawn(fabrics_table(own, cells))
 
 
-def _drawn(table: StudyTable) -> Iterable[RenderableType]:
+def _drawn(table: ReportTable) -> Iterable[RenderableType]:
     if not table.rows:
         return
     drawn = Table(box=None, pad_edge=False)

@@ -101,6 +101,8 @@ def main(arguments: Sequence[str]) -> int:
     from trainscout.optimizer.tracking import TrackingError, make_tracker
     from trainscout.optimizer.trial import Progress
     from trainscout.reports.script_search import report, save_script_search, to_json, tracked
+    from trainscout.reports.script_search_page import script_search_page
+    from trainscout.reports.search_page.page import PAGE
     from trainscout.reports.terminal import as_text, show
 
     spec: Any = read_yaml(given.space, "--space")
@@ -151,14 +153,17 @@ def main(arguments: Sequence[str]) -> int:
     else:
         show(shown)
     per_node = question.quantities["gpus_per_node"]
+    script = words[1] if words[0] == "-m" else words[0]
+    page = script_search_page(result, question, script)
     try:
         files = save_script_search(
-            given.output, result, as_text(shown), question.world_size, per_node
+            given.output, result, as_text(shown), page, question.world_size, per_node
         )
     except OSError as error:
         return unwritten(error)
+    print(f"tune: look at {given.output / PAGE}", file=sys.stderr)
     settings = {
-        "script": words[1] if words[0] == "-m" else words[0],
+        "script": script,
         "words": " ".join(words),
         "space": search.space.name,
         "sampler": given.search,

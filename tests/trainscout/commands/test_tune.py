@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -76,6 +77,16 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
         ("96", "1073741824", "1"): "invalid launch",
         ("96", "1073741824", "4"): "invalid launch",
     }
+    page = (tmp_path / "tune" / "report.html").read_text(encoding="utf-8")
+    assert "train.py on 16 x h100 of h100_64" in page
+    # Four times as wide a product is slower, whatever else is chosen; no width of 96 is.
+    worth = page[page.index("What each choice is worth") : page.index("Where the step goes")]
+    rows_of = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr.*?</tr>", worth)]
+    assert ["96", "4", "invalid", "launch"] in rows_of
+    (cost,) = (float(row[3].rstrip("%")) for row in rows_of if row[0] == "4")
+    assert cost > 0
+    assert page.count("96 is no width") == 4
+    assert "InvalidLaunchError" not in page
     quick, slow = (found["64", "1024", times] for times in ("1", "4"))
     assert float(quick["step_time_s"]) < float(slow["step_time_s"])
     assert quick["command"] == "TIMES=1 train.py 64 1024"
