@@ -29,13 +29,14 @@ OTHER = found(2.02, 4.3, 1, tp=4, sp=True)
 ROOMY = found(2.066, 23.8, 2, tp=4, pp=2, recompute="full")
 SIMPLE = found(2.03, 3.0, 3, tp=2, pp=2)
 FASTER = found(1.9, -1.0, 4, "tight", tp=1, pp=4)
-FASTER = replace(
-    FASTER,
-    prediction=replace(
-        FASTER.prediction,
-        memory=replace(FASTER.prediction.memory, fit_probability=0.41, band=TIGHT),
-    ),
-)
+
+
+def with_chance(each, probability):
+    memory = replace(each.prediction.memory, fit_probability=probability, band=TIGHT)
+    return replace(each, prediction=replace(each.prediction, memory=memory))
+
+
+FASTER = with_chance(FASTER, 0.41)
 PROOF = Certificate(
     ("cost",), 6000, {}, 0, {}, 5776, 5000, 771, 5, 0, 0, 10, 0.0, True, 2.0, 2.0, 0.0
 )
@@ -114,6 +115,15 @@ def test_other_layouts_say_what_speaks_for_them(monkeypatch):
     # Beyond what predicted differences are worth.
     assert lines[start + 4].endswith("+3.3 %  23.8 GiB  if you fear out-of-memory")
     assert "recompute=full" in lines[start + 4]
+
+
+def test_what_hardly_fits_is_no_alternative(monkeypatch):
+    hardly, barely = with_chance(FASTER, 0.099), with_chance(FASTER, module.LEAST_OFFERED)
+    offered = screen(monkeypatch=monkeypatch, tight=(hardly, FASTER, barely))
+    assert [each.split()[-2] for each in offered if "if it fits" in each] == ["41%", "10%"]
+    none = screen(monkeypatch=monkeypatch, tight=(hardly,))
+    assert not any("if it fits" in each for each in none)
+    assert line(none, "Otherwise")
 
 
 def test_what_is_proved_is_said(monkeypatch):
