@@ -9,6 +9,8 @@ from trainscout.simulators.laboratory.published.rows import Row
 
 # Publications that share a repository but are different measurements, by their source text.
 _SOURCES = (
+    (r"dlperf", "DLPerf, Megatron-LM"),
+    (r"awsome-distributed-training", "AWS samples"),
     (r"ground_truth_single", "vTrain single-node sweep"),
     (r"ground_truth_multi", "vTrain multi-node sweep"),
     (r"vtrain", "vTrain"),

@@ -4,16 +4,16 @@ what is predicted now."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.laboratory.published.headline import Report
 from trainscout.simulators.laboratory.published.markdown import percent, signed, table
-from trainscout.simulators.laboratory.published.published import LATER_PREDICTIONS
+from trainscout.simulators.laboratory.published.published import BlindTest
 from trainscout.simulators.laboratory.score import summarise
 
-_COMMAND = "trainscout validate simulators/laboratory/data/later_runs.csv"
 _HEADER = (
     "publication",
     "rows",
@@ -43,8 +43,14 @@ class Blind:
     interval_s: tuple[float, float] | None
 
 
-def read_blind(path: Path = LATER_PREDICTIONS) -> dict[str, Blind]:
-    """The first predictions of every later run, by its id."""
+def drawn_apart(publications: Iterable[str]) -> frozenset[str]:
+    """The half of the publications that nobody looks at: whose names come first by SHA-256."""
+    drawn = sorted(set(publications), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return frozenset(drawn[: len(drawn) // 2])
+
+
+def read_blind(path: Path) -> dict[str, Blind]:
+    """The first predictions of the runs of a test, by their ids."""
     found = {}
     with path.open(encoding="utf-8", newline="") as file:
         for cells in csv.DictReader(file):
@@ -58,20 +64,34 @@ def read_blind(path: Path = LATER_PREDICTIONS) -> dict[str, Blind]:
     return found
 
 
-def later_section(report: Report, blind: Mapping[str, Blind]) -> str:
+def later_section(tests: Sequence[tuple[BlindTest, Report, Mapping[str, Blind]]]) -> str:
     """The section of the accuracy page.
 
     Args:
-        report: what ``validation_report`` returns for the later runs, as predicted now.
-        blind: their first predictions; a run without one is left out.
+        tests: of each test what ``validation_report`` returns for its runs as predicted now, and
+            their first predictions; a run without one is left out.
     """
+    parts = [_test_section(*test) for test in tests]
+    if not any(parts):
+        return ""
+    introduction = (
+        "## Runs read after the model was made\n\n"
+        "Runs of publications that were not in the project while the model was made enter no fit, "
+        "error bar or figure above. *Blind* is what was predicted before the first of them was "
+        "looked at (the file of predictions keeps it), *inside* the share in the 80% interval. No "
+        "change was made in view of rows of publications *kept apart*; of those *looked at*, what "
+        "software and rows say was read better afterwards.\n"
+    )
+    return "\n".join([introduction, *(part for part in parts if part)])
+
+
+def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -> str:
     runs = [row for row in report["rows"] if row["counted"] and row["id"] in blind]
     if not runs:
         return ""
-    apart = [row for row in runs if blind[row["id"]].kept_apart]
-    seen = [row for row in runs if not blind[row["id"]].kept_apart]
     rows = [("**all**", *_cells(runs, blind))]
-    for name, some in (("kept apart", apart), ("looked at", seen)):
+    for name, apart in (("kept apart", True), ("looked at", False)):
+        some = [row for row in runs if blind[row["id"]].kept_apart is apart]
         if some:
             rows.append((f"**{name}**", *_cells(some, blind)))
             groups = sorted({row["group"] for row in some})
@@ -79,15 +99,13 @@ def later_section(report: Report, blind: Mapping[str, Blind]) -> str:
                 (f"{group}", *_cells([row for row in some if row["group"] == group], blind))
                 for group in groups
             ]
+    refused = sum(first.step_s is None for first in blind.values())
     return (
-        "## Runs read after the model was made\n\n"
-        f"`{_COMMAND}` replays runs of publications that were not in the project while the model "
-        "was made; they enter no fit, error bar or figure above. *Blind* is what was predicted "
-        "before the first of them was looked at (`later_predictions.csv` keeps it), *inside* the "
-        "share in the 80% interval. Publications *kept apart* were drawn by a hash of their names "
-        "before any prediction, and only their sums were looked at (and one row of FlagPerf's, of "
-        "-2%, printed by mistake): no change was made in view of their rows. Of those *looked "
-        "at*, what software and rows say was read better afterwards.\n\n" + table(_HEADER, rows)
+        f"### {test.name}\n\n"
+        f"`trainscout validate simulators/laboratory/data/{test.runs.name}`, predicted blind in "
+        f"`{test.predictions.name}` with error bars {test.widening:g} times as wide as those of "
+        f"publications left out; {refused} of {len(blind)} rows were refused. {test.said}\n\n"
+        + table(_HEADER, rows)
     )
 
 

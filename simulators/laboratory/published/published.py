@@ -13,8 +13,43 @@ from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED_RUNS = DATA / "published_runs.csv"
 PEER_PREDICTIONS = DATA / "peer_predictions.csv"
-LATER_RUNS = DATA / "later_runs.csv"
-LATER_PREDICTIONS = DATA / "later_predictions.csv"
+
+
+@dataclass(frozen=True)
+class BlindTest:
+    """Runs of publications that were read after the model had been made.
+
+    ``runs`` were predicted before anybody had looked at an error of one of them, and
+    ``predictions`` keeps that, with error bars ``widening`` times as wide as those of
+    publications left out. ``said``: how the publications that stayed apart were drawn, and what
+    was seen of them all the same.
+    """
+
+    name: str
+    runs: Path
+    predictions: Path
+    widening: float
+    said: str
+
+
+BLIND_TESTS = (
+    BlindTest(
+        "First test, November 2026",
+        DATA / "later_runs.csv",
+        DATA / "later_predictions.csv",
+        1.5,
+        "Publications *kept apart* were drawn by a hash of their names before any prediction, and "
+        "only their sums were looked at (and one row of FlagPerf's, of -2%, printed by mistake).",
+    ),
+    BlindTest(
+        "Second test, a day later",
+        DATA / "later_runs_2.csv",
+        DATA / "later_predictions_2.csv",
+        2.0,
+        "Publications *kept apart* are the half whose names come first by SHA-256; only their "
+        "sums were looked at.",
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,22 @@ from typing import Any
 
 import pytest
 
-from trainscout.simulators.laboratory.published.later import Blind, later_section, read_blind
-from trainscout.simulators.laboratory.published.published import LATER_RUNS, PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.groups import source_group
+from trainscout.simulators.laboratory.published.later import (
+    Blind,
+    drawn_apart,
+    later_section,
+    read_blind,
+)
+from trainscout.simulators.laboratory.published.published import (
+    BLIND_TESTS,
+    PUBLISHED_RUNS,
+    BlindTest,
+)
 from trainscout.simulators.laboratory.published.rows import Row, read_rows
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
+
+_TEST = BlindTest("A test", Path("runs.csv"), Path("first.csv"), 1.5, "Drawn by lot.")
 
 
 def _run(identity: str, group: str, measured: float, now: float) -> dict[str, Any]:
@@ -28,7 +40,7 @@ def test_blind_and_present_figures_stand_side_by_side() -> None:
     runs = [_run("a", "Theirs", 10.0, 10.5), _run("b", "Ours", 10.0, 8.0)]
     blind = {"a": Blind(True, 12.0, (9.0, 15.0)), "b": Blind(False, 5.0, (4.0, 6.0))}
 
-    text = later_section({"rows": runs}, blind)
+    text = later_section([(_TEST, {"rows": runs}, blind)])
 
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if "|" in line}
     assert (
@@ -42,22 +54,51 @@ def test_blind_and_present_figures_stand_side_by_side() -> None:
 def test_a_run_that_was_refused_first_has_a_present_figure_only() -> None:
     runs = [_run("a", "Theirs", 10.0, 11.0)]
 
-    text = later_section({"rows": runs}, {"a": Blind(True, None, None)})
+    text = later_section([(_TEST, {"rows": runs}, {"a": Blind(True, None, None)})])
 
     assert "| Theirs | 1 | - | - | - | - | - | 10.0% |" in text
 
 
 @pytest.mark.parametrize("rows", [[], [_run("unknown", "Theirs", 1.0, 1.0)]])
 def test_without_blind_runs_there_is_no_section(rows: list[dict[str, Any]]) -> None:
-    assert later_section({"rows": rows}, {"a": Blind(True, 1.0, (0.5, 2.0))}) == ""
+    assert later_section([(_TEST, {"rows": rows}, {"a": Blind(True, 1.0, (0.5, 2.0))})]) == ""
+
+
+def test_every_test_has_a_table_of_its_own() -> None:
+    first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, None, None)})
+    other = BlindTest("Another", Path("runs_2.csv"), Path("second.csv"), 2.0, "By hash.")
+    second = (other, {"rows": [_run("b", "Ours", 10.0, 9.0)]}, {"b": Blind(False, 9.0, (8, 11))})
+
+    before, after = later_section([first, second]).split("### Another")
+
+    assert "1 of 1 rows were refused. Drawn by lot." in before
+    assert "Ours" not in before
+    assert "runs_2.csv`, predicted blind in `second.csv` with error bars 2 times" in after
+    assert "Theirs" not in after
 
 
 def test_every_later_run_was_predicted_blind_and_enters_no_error_bar() -> None:
-    ids = _ids(LATER_RUNS)
+    known = _ids(PUBLISHED_RUNS)
+    for test in BLIND_TESTS:
+        ids = _ids(test.runs)
 
-    assert ids == set(read_blind())
-    assert not ids & _ids(PUBLISHED_RUNS)
-    assert not ids & published_residuals().ids
+        assert ids == set(read_blind(test.predictions))
+        assert not ids & known
+        assert not ids & published_residuals().ids
+        known |= ids
+
+
+def test_half_of_the_publications_of_the_second_test_was_drawn_by_its_rule() -> None:
+    test = BLIND_TESTS[1]
+    groups = {row.id: source_group(row) for row in read_rows(test.runs) if isinstance(row, Row)}
+
+    apart = drawn_apart(groups.values())
+
+    blind = read_blind(test.predictions)
+    assert {key for key, first in blind.items() if first.kept_apart} == {
+        key for key, group in groups.items() if group in apart
+    }
+    assert len(apart) == len(set(groups.values())) // 2
 
 
 def _ids(path: Path) -> set[str]:
