@@ -27,7 +27,8 @@ from trainscout.simulators.predictor.question.recipe import (
     Recipe,
     knobs_entering,
 )
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedule_file import is_file
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 
 SPLIT_FIELDS = (
     *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
@@ -56,7 +57,7 @@ def _split(job: Job) -> dict[str, Any]:
             return even
     except InputError:
         pass
-    if SCHEDULES[job.schedule].ends_meet:
+    if schedule_kind(job.schedule).ends_meet or is_file(job.schedule):
         # What the fields below make is dealt out down the stages again and again.
         return {}
     dealt = job.framework.balanced_split

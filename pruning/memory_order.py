@@ -11,7 +11,7 @@ from trainscout.pruning.tactic import Verdict
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
     """
     recipe = job.recipe
     tapers = recipe.recompute_layers is not None or recipe.recompute_taper
-    if recipe.vpp == 1 or tapers or SCHEDULES[job.schedule].splits_backward:
+    if recipe.vpp == 1 or tapers or schedule_kind(job.schedule).splits_backward:
         return
     if len(job.model.layer_kinds) > 1:
         return

@@ -34,7 +34,7 @@ from trainscout.simulators.predictor.question.knob import (
     PASSES,
 )
 from trainscout.simulators.predictor.question.recipe import knobs_entering
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.replay.boundary import (
     boundary_crosses_domain,
     boundary_seconds,
@@ -285,7 +285,7 @@ class Columns:
         for rows, layout, schedule, m in self.groups(self.micro_batches):
             of = self.slots_of[rows]
             counts = self.counts(layout, rows)
-            ways = KINDS_OF_PASSES if SCHEDULES[schedule].splits_backward else 2
+            ways = KINDS_OF_PASSES if schedule_kind(schedule).splits_backward else 2
             passes = np.column_stack(
                 [pass_s(seconds[:, of], host_s[:, of], each, 0) for each in counts]
                 + [backward_s(seconds[:ways, of], host_s[:ways, of], each) for each in counts]
@@ -298,7 +298,7 @@ class Columns:
     def slot_prices(self) -> list[SlotPrices]:
         """Prices of the slots, in their order."""
         # All rows alike: what is split is split in all that are bounded together.
-        split = any(SCHEDULES[schedule].splits_backward for schedule in self.schedules)
+        split = any(schedule_kind(schedule).splits_backward for schedule in self.schedules)
         keys = [(*key, split) for key in self.slot_keys]
         new = (
             slots
@@ -371,7 +371,7 @@ class Columns:
         zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
         # Where stages do not wait for each other, each is as long as it is.
-        apart = np.array([SCHEDULES[schedule].unsynchronised for schedule in self.schedules])
+        apart = np.array([schedule_kind(schedule).unsynchronised for schedule in self.schedules])
         apart = apart[self.schedule_of][u]
         first_s = np.where(apart, 0.0, (ends["first_gather_s"][:, 0])[e])
         passed_s = times.end_s[u] + first_s[:, None] + reduced[e]

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import Layout
-from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed, routes
+from trainscout.simulators.predictor.question.schedule_file import is_file
+from trainscout.simulators.predictor.question.schedules import crossed, routes, schedule_kind
 from trainscout.simulators.predictor.workload.schedule import (
     micro_batches_in_turn,
     warmup_passes,
@@ -75,16 +76,16 @@ def find_paths(layout: Layout, schedule: str, micro_batches: int, *, blocking: b
         micro_batches: per replica and step.
         blocking: transfers are part of the sender's pass; else they only delay the receiver.
     """
-    if SCHEDULES[schedule].splits_backward:
-        return _split_paths(layout, schedule, micro_batches)
+    if schedule_kind(schedule).splits_backward or is_file(schedule):
+        return _any_order_paths(layout, schedule, micro_batches)
     return _Chains(layout, schedule, micro_batches, blocking).paths()
 
 
-def _split_paths(layout: Layout, schedule: str, micro_batches: int) -> Paths:
-    """Chains of a schedule that splits backward passes: through all passes of a stage, behind the
-    first micro-batch's way to it where stages wait for each other. Nothing is said of when
-    gradients are complete."""
-    kind = SCHEDULES[schedule]
+def _any_order_paths(layout: Layout, schedule: str, micro_batches: int) -> Paths:
+    """Chains of whatever order, those that split backward passes and those of files: through all
+    passes of a stage, behind the first micro-batch's way to it where stages wait for each other.
+    Nothing is said of when gradients are complete."""
+    kind = schedule_kind(schedule)
     kinds, half = len(layout.kinds), 1 + kind.both_ways
     unit = np.eye(2 * kinds + 2, dtype=np.int64)
     ways = routes(schedule, layout.pp, layout.vpp)

@@ -11,7 +11,7 @@ from trainscout.reports.dialects.megatron_zero_bubble import UNNAMED
 from trainscout.reports.dialects.setting import unknown_knobs
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {
@@ -132,7 +132,7 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         missing.append(f"schedule={job.schedule} (Megatron runs 1F1B)")
     if job.schedule == "zb-h1" and recipe.vpp > 1:
         missing.append(f"schedule={job.schedule} with vpp={recipe.vpp}")
-    if SCHEDULES[job.schedule].splits_backward and recipe.pipeline_layout:
+    if schedule_kind(job.schedule).splits_backward and recipe.pipeline_layout:
         missing.append(f"pipeline_layout={recipe.pipeline_layout} with schedule={job.schedule}")
     if recipe.recompute_taper:
         missing.append(

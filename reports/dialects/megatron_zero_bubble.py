@@ -9,7 +9,7 @@ from typing import Any
 from trainscout.reports.dialects.options import Options
 from trainscout.reports.dialects.setting import Setting, Value
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 
 _V, _MEMORY = "--zero-bubble-v-schedule", "--zero-bubble-v-schedule-mem-setup"
 _ENABLE, _PENDING = "--enable-zero-bubble", "--zero-bubble-max-pending-backward"
@@ -22,7 +22,7 @@ UNNAMED = ("gpipe", "dualpipe", "dualpipe-v")
 
 def is_v_shaped(job: Job) -> bool:
     """Whether its V of two chunks a stage runs, which is no interleaving."""
-    return SCHEDULES[job.schedule].v_shaped
+    return schedule_kind(job.schedule).v_shaped
 
 
 def _of(made: Callable[[str], Value]) -> Callable[[Job], Value]:
@@ -30,12 +30,12 @@ def _of(made: Callable[[str], Value]) -> Callable[[Job], Value]:
 
 
 ARGUMENTS = (
-    Setting(_ENABLE, _of(lambda name: SCHEDULES[name].splits_backward)),
+    Setting(_ENABLE, _of(lambda name: schedule_kind(name).splits_backward)),
     Setting(_PENDING, lambda job: _PENDING_STAGES.get(job.schedule, 0) * job.recipe.pp or None),
     Setting(_V, _of(lambda name: name in _SETUPS)),
     Setting(_MEMORY, _of(_SETUPS.get)),
     Setting(
-        "--enable-optimizer-post-validation", _of(lambda name: SCHEDULES[name].unsynchronised)
+        "--enable-optimizer-post-validation", _of(lambda name: schedule_kind(name).unsynchronised)
     ),
 )
 

@@ -22,6 +22,8 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import TORCHTITAN
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS
+from trainscout.simulators.predictor.question.schedule_file import file_path, is_file
+from trainscout.simulators.predictor.question.schedules import routes
 
 TITLE = "TorchTitan"
 _SCHEDULE = KNOBS["schedule"].flags[TORCHTITAN]
@@ -82,6 +84,13 @@ def impossible(job: Job) -> tuple[str, ...]:
 
 
 def _schedules(job: Job) -> dict[str, str]:
+    if is_file(job.schedule):
+        # The file says the order, and the name on which ranks the parts lie.
+        recipe = job.recipe
+        for ours in ("1f1b", "zb-v"):
+            if routes(ours, recipe.pp, recipe.vpp) == job.routes:
+                return {job.schedule: (LOOPED_SCHEDULES if recipe.vpp > 1 else SCHEDULES)[ours]}
+        return {}
     return LOOPED_SCHEDULES if job.recipe.vpp > 1 else SCHEDULES
 
 
@@ -190,6 +199,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
         _SCHEDULE.name,
         lambda job: _schedules(job)[job.schedule],
         when=_piped,
+    ),
+    Setting(
+        "--parallelism.pipeline-parallel-schedule-csv",
+        lambda job: file_path(job.schedule),
+        when=lambda job: is_file(job.schedule),
     ),
     Setting("--parallelism.pipeline-parallel-microbatch-size", "recipe.micro_batch", when=_piped),
     Setting("--parallelism.pipeline-parallel-layers-per-stage", equal_chunks, when=_even),

@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.schedule_file import pinned, read_schedule
 from trainscout.simulators.predictor.question.training import Training
 
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
@@ -228,6 +229,10 @@ class TorchTitanReader:
             if fewer > 1:
                 name = f"pipeline_parallel_{end}_stage_less_layers = {fewer}"
                 self.options.assume(name, "that stage has one layer less")
+        file = self.options.text("--parallelism.pipeline-parallel-schedule-csv")
+        if file:
+            name = pinned(file)
+            return {**fields, "schedule": name, "vpp": read_schedule(name).chunks}
         if schedule in _SINGLE_STAGE:
             return {**fields, "schedule": _SINGLE_STAGE[schedule]}
         chunks = 2

@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
@@ -331,7 +331,7 @@ def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, 
     peaks[BACKWARD] = [_pass_peak(each, BACKWARD) for each in chunks]
     changes[FORWARD] = saved
     changes[BACKWARD] = -changes[FORWARD]
-    if SCHEDULES[job.schedule].splits_backward:
+    if schedule_kind(job.schedule).splits_backward:
         waiting = np.array([waiting_bytes(each, job.recipe.tp) for each in chunks], dtype=np.int64)
         peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
         changes[INPUT_GRADIENT] = waiting + changes[BACKWARD]

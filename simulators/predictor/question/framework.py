@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import OWN, SCHEDULES
 from trainscout.simulators.predictor.question.training import QUANTISED
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Framework:
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
     ``multi_token_prediction``, ``fp8``."""
-    schedules: tuple[str, ...] = tuple(SCHEDULES)
-    """The pipeline schedules that it has."""
+    schedules: tuple[str, ...] = (*SCHEDULES, OWN)
+    """The pipeline schedules that it has; ``csv``: those of files."""
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
     cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
@@ -234,7 +234,7 @@ class Framework:
         for precision in self.fp8_param_gather:
             require_choice("framework.fp8_param_gather", precision, QUANTISED)
         for schedule in self.schedules:
-            require_choice("framework.schedules", schedule, tuple(SCHEDULES))
+            require_choice("framework.schedules", schedule, (*SCHEDULES, OWN))
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
         for name in (*times, "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)

@@ -20,7 +20,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layout import split_by_compute, split_layers
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.schedules import SCHEDULES, Place, routes
+from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
+from trainscout.simulators.predictor.question.schedules import Place, routes, schedule_kind
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import FROZEN, Dpo, attended_length
 
@@ -65,8 +66,10 @@ class Job:
     def micro_batch_round(self) -> int:
         """Micro-batches that pass the chunks of a stage together, of which a schedule runs whole
         multiples: ``pp`` in interleaved 1F1B, two where they go both ways, 1 in others
-        (breadth-first among them)."""
-        if SCHEDULES[self.schedule].both_ways:
+        (breadth-first among them); all that a file has."""
+        if is_file(self.schedule):
+            return read_schedule(self.schedule).micro_batches
+        if schedule_kind(self.schedule).both_ways:
             return 2
         interleaved = self.recipe.vpp > 1 and self.schedule in ("1f1b", "zb-h1")
         return self.recipe.pp if interleaved else 1
@@ -80,7 +83,7 @@ class Job:
     @property
     def ends_meet(self) -> bool:
         """Whether the model begins and ends on the same stage."""
-        return self.recipe.pp == 1 or SCHEDULES[self.schedule].ends_meet
+        return self.recipe.pp == 1 or schedule_kind(self.schedule).ends_meet
 
     @property
     def routes(self) -> tuple[tuple[Place, ...], ...]:
@@ -210,13 +213,14 @@ class Job:
             layout=recipe.pipeline_layout,
             deal_out=self.framework.balanced_split,
         )
-        if not SCHEDULES[self.schedule].ends_meet:
+        if not (schedule_kind(self.schedule).ends_meet or is_file(self.schedule)):
             return split
         in_order = [layers for chunks in zip(*split, strict=True) for layers in chunks]
         found: dict[Place, int] = {}
         for route in self.routes:
             found |= dict(zip(route, in_order, strict=True))
-        return tuple((found[stage, 0], found[stage, 1]) for stage in range(recipe.pp))
+        chunks = range(recipe.vpp)
+        return tuple(tuple(found[stage, chunk] for chunk in chunks) for stage in range(recipe.pp))
 
     @property
     def layers_per_stage(self) -> tuple[int, ...]:

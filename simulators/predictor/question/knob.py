@@ -76,6 +76,10 @@ class Knob:
     """What of a prediction it is read by: ``LAYER_BLOCKS`` and its kin."""
     choices: tuple[Any, ...] | None = None
     """The values there are; None: true and false, or whole numbers."""
+    own: Callable[[Any], bool] | None = None
+    """Whether a value that is none of the choices is one of the user's own."""
+    own_words: str = ""
+    """What the user's own values are, in words."""
     least: int = 1
     """The smallest whole number."""
     always: bool = False
@@ -111,7 +115,8 @@ class Knob:
         if not self.is_limited or (value is None and self.optional):
             return None
         if self.choices is not None:
-            return None if value in self.choices else f"is not one of {self.allowed}"
+            known = value in self.choices or (self.own is not None and self.own(value))
+            return None if known else f"is not one of {self.allowed}"
         if isinstance(value, int) and value >= self.least:
             return None
         return f"must be {self.allowed}" + (", or left out" if self.optional else "")
@@ -125,7 +130,7 @@ class Knob:
     def allowed(self) -> str:
         """The values there are, in words."""
         if self.choices is not None:
-            return ", ".join(map(str, self.choices))
+            return ", ".join(map(str, (*self.choices, *filter(None, (self.own_words,)))))
         return f"a whole number >= {self.least}"
 
     def canonical_value(self, job: Job) -> Any:

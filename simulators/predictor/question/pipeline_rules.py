@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
+from trainscout.simulators.predictor.question.schedules import OWN, schedule_kind
 
 Broken = tuple[str, str] | None
 
@@ -31,7 +32,11 @@ def virtual_stages(job: Job) -> Broken:
 
 
 def enough_micro_batches(job: Job) -> Broken:
-    recipe, count, kind = job.recipe, job.num_micro_batches, SCHEDULES[job.schedule]
+    recipe, count, kind = job.recipe, job.num_micro_batches, schedule_kind(job.schedule)
+    if is_file(job.schedule):
+        has = read_schedule(job.schedule).micro_batches
+        problem = f"schedule={job.schedule} has {has} micro-batches, and a step has {count}"
+        return None if count == has else ("micro_batch", problem)
     if kind.both_ways and count % 2:
         return "schedule", f"{job.schedule} needs an even number of micro-batches ({count})"
     if kind.ends_meet and count < job.least_micro_batches:
@@ -47,7 +52,9 @@ def enough_micro_batches(job: Job) -> Broken:
 
 def schedule(job: Job) -> Broken:
     recipe, name = job.recipe, job.schedule
-    kind = SCHEDULES[name]
+    if is_file(recipe.schedule):
+        return _own_schedule(job)
+    kind = schedule_kind(name)
     if name not in job.framework.schedules:
         has = ", ".join(job.framework.schedules)
         return "schedule", f"{job.framework.name} has no schedule {name}, only {has}"
@@ -57,6 +64,23 @@ def schedule(job: Job) -> Broken:
         return "pp", f"schedule={name} mirrors the stages: an even number of them"
     if name == "zb-h2" and recipe.vpp > 1:
         return "vpp", "schedule=zb-h2 has one chunk on each stage: vpp=1"
+    return _ends_or_compiled(job, name)
+
+
+def _own_schedule(job: Job) -> Broken:
+    recipe, name = job.recipe, job.recipe.schedule
+    if OWN not in job.framework.schedules:
+        return "schedule", f"{job.framework.name} loads no schedules from files"
+    file = read_schedule(name)
+    if recipe.pp != file.stages:
+        return "pp", f"schedule={name} has {file.stages} ranks"
+    if recipe.vpp != file.chunks:
+        return "vpp", f"schedule={name} has {file.chunks} parts of the model on each rank"
+    return _ends_or_compiled(job, name)
+
+
+def _ends_or_compiled(job: Job, name: str) -> Broken:
+    recipe, kind = job.recipe, schedule_kind(name)
     if kind.ends_meet and (recipe.first_stage_layers or recipe.last_stage_layers):
         field = "first_stage_layers" if recipe.first_stage_layers else "last_stage_layers"
         return field, f"under schedule={name} the first stage holds the model's end too"

@@ -35,6 +35,7 @@ from trainscout.simulators.predictor.question.knobs.pipeline import Pipeline
 from trainscout.simulators.predictor.question.knobs.recomputation import Recomputation
 from trainscout.simulators.predictor.question.knobs.sharding import Sharding
 from trainscout.simulators.predictor.question.model import DISPATCHERS
+from trainscout.simulators.predictor.question.schedule_file import SUFFIX, pinned
 
 
 # The fields of a dataclass with several bases begin with those of the last base.
@@ -138,6 +139,11 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
     )
     """The software that it runs under, of those that the question offers; None means the
     question's own."""
+
+    def __post_init__(self) -> None:
+        # What is kept by recipe is kept by the content of its schedule's file.
+        if self.schedule.endswith(SUFFIX):
+            object.__setattr__(self, "schedule", pinned(self.schedule))
 
 
 KNOBS: Mapping[str, Knob] = knobs_of(Recipe)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
 
 Place = tuple[int, int]
 """A stage and one of its chunks."""
@@ -45,10 +49,39 @@ SCHEDULES = {
 }
 
 
+OWN = "csv"
+"""What frameworks call schedules of one's own, which are files (``schedule_file``)."""
+
+
+def schedule_kind(name: str) -> Schedule:
+    """What is particular to a schedule by name, or to that of a file."""
+    return _written(name) if is_file(name) else SCHEDULES[name]
+
+
+@functools.lru_cache(maxsize=16)
+def _written(name: str) -> Schedule:
+    file = read_schedule(name)
+    (first, _), (last, _) = file.route[0], file.route[-1]
+    # What is V-shaped ends where it begins; rules of the V's two chunks are not for files.
+    return Schedule(splits_backward=file.splits_backward, v_shaped=first == last)
+
+
 @functools.lru_cache(maxsize=512)
 def routes(schedule: str, stages: int, chunks: int) -> tuple[tuple[Place, ...], ...]:
     """The places that a micro-batch visits, in order: of each half of them where they go both
-    ways, else of all."""
+    ways, else of all.
+
+    Raises:
+        InputError: for a file of another pipeline.
+    """
+    if is_file(schedule):
+        file = read_schedule(schedule)
+        for field, given, has in (("pp", stages, file.stages), ("vpp", chunks, file.chunks)):
+            if given != has:
+                what = "ranks" if field == "pp" else "parts of the model a rank"
+                problem = f"schedule={schedule} has {has} {what}"
+                raise InputError(field, given, problem, str(has))
+        return (file.route,)
     kind = SCHEDULES[schedule]
     down, up = range(stages), range(stages - 1, -1, -1)
     if kind.both_ways:
@@ -56,6 +89,20 @@ def routes(schedule: str, stages: int, chunks: int) -> tuple[tuple[Place, ...], 
     if kind.v_shaped:
         return ((*((stage, 0) for stage in down), *((stage, 1) for stage in up)),)
     return (tuple((stage, chunk) for chunk in range(chunks) for stage in down),)
+
+
+@functools.lru_cache(maxsize=512)
+def receivers(
+    schedule: str, stages: int, chunks: int
+) -> tuple[dict[Place, int], dict[Place, int]]:
+    """To which other stage a place sends its output, and to which the gradient of its input."""
+    forward: dict[Place, int] = {}
+    backward: dict[Place, int] = {}
+    for route in routes(schedule, stages, chunks):
+        for here, there in itertools.pairwise(route):
+            if here[0] != there[0]:
+                forward[here], backward[there] = there[0], here[0]
+    return forward, backward
 
 
 def crossed(one: int, other: int) -> int:

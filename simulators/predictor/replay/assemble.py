@@ -19,7 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import (
+    crossed,
+    receivers,
+    schedule_kind,
+)
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
@@ -125,7 +129,7 @@ class Assembler:
         self.passes = PassPricer(pricer, bucket_parameters(job))
         self.boundaries = boundary_transfers(job, workload, pricer.congestion, pricer.factors)
         self.boundary_s = np.array([each.seconds for each in self.boundaries])
-        split = SCHEDULES[job.schedule].splits_backward
+        split = schedule_kind(job.schedule).splits_backward
         self.blocking_sends = not split and (job.recipe.vpp == 1 or not job.framework.overlap_p2p)
         self.transfer = Transfer.of(job)
         self.kinds = Kinds()
@@ -178,7 +182,8 @@ class Assembler:
         for stage, program in enumerate(self.workload.stages):
             key: tuple[object, ...] = (id(program),)
             if self.blocking_sends and last:
-                key += (stage == 0, stage == last, *self.boundary_s[[stage - 1, stage]].tolist())
+                chunks = range(len(program.chunks))
+                key += tuple(self.sent_s(stage, c, way) for way in range(2) for c in chunks)
             if key not in made:
                 made[key] = _Tabled(self, stage).table()
             tables.append(made[key])
@@ -216,20 +221,20 @@ class Assembler:
         return PassPrice(total, parts, share, price.kernel_s)
 
     def sent_s(self, stage: int, chunk: int, direction: int) -> float:
-        """Blocking transfer after a pass: forward to the next stage, backward to the previous.
-
-        An interleaved pipeline's last stage sends to the first one's next chunk.
-        """
-        recipe = self.job.recipe
-        last = recipe.pp - 1
-        if not self.blocking_sends or last == 0:
+        """Blocking transfer after a pass: forward to the next stage, backward to the previous."""
+        to = self.sent_to(stage, chunk, direction)
+        if to is None:
             return 0.0
-        if direction == FORWARD:
-            ends = stage == last and chunk == recipe.vpp - 1
-            return 0.0 if ends else float(self.boundary_s[stage]) * self.forward_messages
-        ends = stage == 0 and chunk == 0
-        # Before the first stage lies the wrap-around, the last entry.
-        return 0.0 if ends else float(self.boundary_s[stage - 1])
+        seconds = float(self.boundary_s[crossed(stage, to)])
+        return seconds * self.forward_messages if direction == FORWARD else seconds
+
+    def sent_to(self, stage: int, chunk: int, direction: int) -> int | None:
+        """The stage that a pass sends to before it ends, if it does."""
+        if not self.blocking_sends:
+            return None
+        recipe = self.job.recipe
+        to = receivers(self.job.schedule, recipe.pp, recipe.vpp)
+        return to[direction].get((stage, chunk))
 
 
 class _Tabled:

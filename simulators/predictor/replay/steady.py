@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES, Schedule
+from trainscout.simulators.predictor.question.schedules import Schedule, schedule_kind
 from trainscout.simulators.predictor.replay.assemble import Program
 from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Ints, Times, run
 from trainscout.simulators.predictor.replay.priced import (
@@ -64,7 +64,7 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
     # At least the first and the last pass, which meet data-parallel communication.
     warmup = max(1, warmup_passes(job.schedule, 0, stages, chunks, total))
     if full or job.schedule != "1f1b":
-        return _simulate(assemble, total, SCHEDULES[job.schedule])
+        return _simulate(assemble, total, schedule_kind(job.schedule))
     period = 2 * chunks * unit
     # Warm-up, cool-down and as much again for the start to settle; then the window to check
     # and the one before it to compare with.
@@ -81,7 +81,7 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
         if left_over == 0:
             return _read(program, times, total, count, steady)
         count += left_over
-    return _simulate(assemble, total, SCHEDULES[job.schedule])
+    return _simulate(assemble, total, schedule_kind(job.schedule))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.prices import groups_beside, slowdowns_beside
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
-from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
+from trainscout.simulators.predictor.workload.passes import pass_blocks
 from trainscout.simulators.predictor.workload.schedule import stage_order
 
 # Bytes for which a message's time on an unshared network is taken; it is in proportion to them.
@@ -163,8 +163,8 @@ class _Build:
             ):
                 whole = of.workload.stages[stage].chunks[chunk]
                 sent_s = of.sent_s(stage, chunk, direction)
-                to = (stage + 1 if direction == FORWARD else stage - 1) % self.stages
-                send = (to, crossed(stage, to)) if sent_s else None
+                to = of.sent_to(stage, chunk, direction)
+                send = None if to is None else (to, crossed(stage, to))
                 if stop - start == 1:
                     blocks = [
                         block

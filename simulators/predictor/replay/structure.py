@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES, crossed, routes
+from trainscout.simulators.predictor.question.schedules import crossed, routes, schedule_kind
 from trainscout.simulators.predictor.replay.engine import NO_STREAM, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import make_tasks
 from trainscout.simulators.predictor.workload.data_parallel import gathers_alone
@@ -142,14 +142,14 @@ class Structure:
 
 def ways_of(schedule: str) -> int:
     """How many kinds of passes there are."""
-    return KINDS if SCHEDULES[schedule].splits_backward else BACKWARD + 1
+    return KINDS if schedule_kind(schedule).splits_backward else BACKWARD + 1
 
 
 @functools.lru_cache(maxsize=32)
 def structure_of(outline: Outline) -> Structure:
     """The tasks of a step."""
     stages, chunks, micro_batches = outline.stages, outline.chunks, outline.micro_batches
-    sharing, schedule = outline.sharing, SCHEDULES[outline.schedule]
+    sharing, schedule = outline.sharing, schedule_kind(outline.schedule)
     shape = (stages, KINDS, chunks, micro_batches)
     first, last = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
     count = slots = 0

@@ -118,7 +118,10 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
 
 def shares_embedding(job: Job, stage: int) -> bool:
     """Whether a stage sums the gradient of tied embeddings with the model's other end."""
-    return job.model.tied_embeddings and not job.ends_meet and stage in (0, job.recipe.pp - 1)
+    if not job.model.tied_embeddings or job.ends_meet:
+        return False
+    (first, *_, last), *_ = job.routes
+    return stage in (first[0], last[0])
 
 
 @dataclass(frozen=True)

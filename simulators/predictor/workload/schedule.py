@@ -11,8 +11,15 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
-from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
+from trainscout.simulators.predictor.question.schedules import schedule_kind
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+)
 from trainscout.simulators.predictor.workload.split_schedules import (
     Pass,
     behind_1f1b,
@@ -22,6 +29,8 @@ from trainscout.simulators.predictor.workload.split_schedules import (
 )
 
 Order = NDArray[np.int64]
+WRITTEN = {"F": FORWARD, "B": BACKWARD, "I": INPUT_GRADIENT, "W": WEIGHT_GRADIENT}
+"""The kinds of passes as files say them."""
 
 
 @functools.lru_cache(maxsize=512)
@@ -30,12 +39,14 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
 
     Args:
         schedule: ``gpipe`` (breadth-first when ``chunks`` > 1), ``1f1b`` (then interleaved), or
-            one that splits the backward pass.
+            one that splits the backward pass, or that of a file.
         stage: 0-based pipeline stage of ``stages``.
         chunks: model chunks per stage (virtual pipeline stages).
         micro_batches: micro-batches per step; a multiple of ``stages`` when interleaved.
     """
-    if SCHEDULES[schedule].splits_backward:
+    if is_file(schedule):
+        return _written_order(schedule, stage, micro_batches)
+    if schedule_kind(schedule).splits_backward:
         passes = _split_order(schedule, stage, stages, chunks, micro_batches)
         split = np.array(passes, dtype=np.int64).T
         split.setflags(write=False)
@@ -55,6 +66,17 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
     return order
 
 
+def _written_order(schedule: str, stage: int, micro_batches: int) -> Order:
+    file = read_schedule(schedule)
+    if micro_batches != file.micro_batches:
+        problem = f"has {file.micro_batches} micro-batches and not {micro_batches}"
+        raise InputError("recipe.schedule", schedule, problem)
+    passes = [(WRITTEN[kind], chunk, micro) for kind, chunk, micro in file.orders[stage]]
+    order = np.array(passes, dtype=np.int64).T
+    order.setflags(write=False)
+    return order
+
+
 def _split_order(
     schedule: str, stage: int, stages: int, chunks: int, micro_batches: int
 ) -> list[Pass]:
@@ -64,7 +86,7 @@ def _split_order(
         return both_ways(stage, stages, micro_batches)
     if schedule == "dualpipe":
         return _mirrored(stage, stages, micro_batches)
-    if SCHEDULES[schedule].v_shaped:
+    if schedule_kind(schedule).v_shaped:
         return _controlled_v(schedule, stages, micro_batches)[stage]
     forward, backward = (
         [(way, int(chunk), int(micro)) for way, chunk, micro in passes.T]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     shard_launches,
@@ -108,7 +108,7 @@ def finish_block(
             )
         )
     owned = owned_parameters(parameters, job)
-    if SCHEDULES[job.schedule].both_ways and trains:
+    if schedule_kind(job.schedule).both_ways and trains:
         # Mirrored stages hold the same two parts of the model, and sum what each has of them.
         ops.append(Collective("copies", "all_reduce", owned * size, "embedding", "fp32"))
     ops.append(Streaming("grad_norm", "reduce", owned * size, launches=4))

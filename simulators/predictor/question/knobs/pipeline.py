@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.question.knob import (
     Flag,
     knob,
 )
+from trainscout.simulators.predictor.question.schedule_file import is_file
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 
@@ -26,6 +27,8 @@ class Pipeline:
         "{}",
         (PASSES, LAYOUT),
         choices=tuple(SCHEDULES),
+        own=is_file,
+        own_words="FILE.csv",
         search=("1f1b", "gpipe"),
         detail_of=("pp",),
         canonical=Canonical(
@@ -45,7 +48,8 @@ class Pipeline:
     """The order of a pipeline's passes: each backward pass as early as it can run (``1f1b``), or
     all forward passes first (``gpipe``; with virtual stages chunk by chunk, breadth-first). The
     rest splits backward passes: in one line (``zb-h1``, ``zb-h2``), in a V of two chunks a stage
-    (``zb-v``, ``v-half``, ``v-min``, ``dualpipe-v``), both ways (``dualpipe``)."""
+    (``zb-v``, ``v-half``, ``v-min``, ``dualpipe-v``), both ways (``dualpipe``). A CSV file
+    as PyTorch loads them is an order of your own."""
     first_stage_layers: int | None = knob(
         None,
         "first_stage_layers={}",
