@@ -20,12 +20,9 @@ from rich.table import Table
 from benchmarks.question import declared
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.flow import FlowEngine, max_min_rates
-from trainscout.simulators.predictor.network.topology import (
-    Network,
-    Routes,
-    build_network,
-    find_routes,
-)
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 
 T = TypeVar("T")
 

@@ -44,7 +44,7 @@ from trainscout.simulators.predictor.network.hybrid import HybridEngine
 from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
 from trainscout.simulators.predictor.network.together import PlayedTogether, play_together
 from trainscout.simulators.predictor.network.together.activities import WORK
-from trainscout.simulators.predictor.network.topology import build_network
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.meeting import unhurried_step

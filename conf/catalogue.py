@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from trainscout.conf.config_json import config_file, read_config
 from trainscout.conf.counted_gpus import counted_gpus, counts_gpus
 from trainscout.conf.hub_names import hub_choice
-from trainscout.conf.named_files import with_named_files
+from trainscout.conf.named_files import config_file, with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.architecture import Architecture
@@ -27,7 +26,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import Training
 
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.network.topology import SwitchFabric
+    from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 
 T = TypeVar("T")
 
@@ -139,6 +138,9 @@ class Models(Group[Model]):
         if file is None or name in self:
             shipped = None if name in self else hub_choice(field, name)
             return super().chosen(field, shipped or name)
+        # Few models are read so.
+        from trainscout.conf.config_json import read_config
+
         value = typed_value(Model, "model", read_config(file))
         value.check()
         return value
@@ -217,7 +219,7 @@ class Catalogue:
     @functools.cached_property
     def topologies(self) -> Group[SwitchFabric]:
         # Not every question has switches, and networks take long to import.
-        from trainscout.simulators.predictor.network.topology import SwitchFabric
+        from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 
         return self._group("topology", SwitchFabric)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainscout.conf.families import Family, families, transformers_defaults
 from trainscout.conf.layer_lists import layer_kinds
+from trainscout.conf.named_files import FILE
 from trainscout.conf.vision_config import TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
@@ -27,7 +28,6 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.tower import Tower
 
-FILE = "config.json"
 MOST_BYTES = 2**20
 """Of a file: the largest published ones have a few kilobytes."""
 # A model is declared at the length it is trained at, which the file does not say: the longest that
@@ -259,14 +259,6 @@ def _latent(config: Config) -> dict[str, Any]:
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     rank = config.whole("q_lora_rank") if config.has("q_lora_rank") else None
     return {name: config.whole(name) for name in names} | {"q_lora_rank": rank}
-
-
-def config_file(name: str) -> Path | None:
-    """The ``config.json`` that a name stands for: it, or the directory it is in; None: neither."""
-    path = Path(name).expanduser()
-    if name.endswith(".json"):
-        return path
-    return path / FILE if (path / FILE).is_file() else None
 
 
 def read_config(file: Path) -> dict[str, Any]:

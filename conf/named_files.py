@@ -1,4 +1,4 @@
-"""Files of measurements that a declaration names: read once, where declarations are read."""
+"""Files that declarations name, and a model's own: found and read where declarations are read."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
 T = TypeVar("T")
+FILE = "config.json"
+
+
+def config_file(name: str) -> Path | None:
+    """The ``config.json`` that a name stands for: it, or the directory it is in; None: neither."""
+    path = Path(name).expanduser()
+    if name.endswith(".json"):
+        return path
+    return path / FILE if (path / FILE).is_file() else None
 
 
 def with_named_files(value: T) -> T:

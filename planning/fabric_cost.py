@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.planning.points import Point
-from trainscout.simulators.predictor.network.topology import Parts, parts
+from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 
 
 @dataclass(frozen=True)

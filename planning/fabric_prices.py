@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trainscout.simulators.predictor.network.topology import Parts
 from trainscout.simulators.predictor.question.errors import require_positive
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.network.topology.parts import Parts
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.optimizer.trial import Trial
 from trainscout.reports.evidence import Evidence, Grade, evidence_of
-from trainscout.reports.explain import JobOf, format_behind
-from trainscout.reports.front_plot import needed_bytes
-from trainscout.reports.trials import predicted
 from trainscout.reports.wording import (
     format_gib,
     format_long_time,
@@ -29,6 +26,10 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import Chosen
+
+if TYPE_CHECKING:
+    from trainscout.optimizer.trial import Trial
+    from trainscout.reports.explain import JobOf
 
 _VERDICTS = {FITS: "fits", TIGHT: "TIGHT", NO: "does not fit"}
 # Below this, recipes and what their figures rest on are worth more than the other columns.
@@ -113,7 +114,7 @@ def format_memory(prediction: Prediction) -> str:
     """What the fullest GPU needs of what is usable, and by how much it fits or does not."""
     memory = prediction.memory
     needed = (
-        f"{needed_bytes(prediction) / 2**30:.1f} of {format_gib(memory.capacity_bytes)} usable"
+        f"{memory.needed_bytes / 2**30:.1f} of {format_gib(memory.capacity_bytes)} usable"
         f" on stage {memory.worst_stage}"
     )
     return f"{_VERDICTS[memory.band]}: {needed}, {format_room(memory)}"
@@ -142,6 +143,9 @@ class RecipesTable:
         yield self._table(wide=options.max_width >= _WIDE)
 
     def _table(self, *, wide: bool) -> Table:
+        # A prediction of one recipe is shown without what reads searches.
+        from trainscout.reports.trials import predicted
+
         predictions = [predicted(trial) for trial in self.trials]
         jobs = [self.job_of(trial.recipe) for trial in self.trials]
         evidence = [evidence_of(p, job) for p, job in zip(predictions, jobs, strict=True)]
@@ -161,7 +165,7 @@ class RecipesTable:
             _Column(
                 "memory",
                 f"of {capacity:.1f}",
-                [f"{needed_bytes(p) / 2**30:.1f}" for p in predictions],
+                [f"{p.memory.needed_bytes / 2**30:.1f}" for p in predictions],
                 "memory",
             ),
             _Column(
@@ -175,6 +179,8 @@ class RecipesTable:
         table.add_column("recipe", overflow="fold")
         for column in columns:
             table.add_column(column.heading(evidence), justify="right", no_wrap=True)
+        from trainscout.reports.explain import format_behind
+
         behind = wide and not pareto and len(predictions) > 1
         if behind:
             table.add_column("behind #1\nmostly for", justify="right")

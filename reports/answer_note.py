@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
-from trainscout.reports.front_plot import needed_bytes
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import (
@@ -60,7 +59,7 @@ def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
             format_recipe(trial.recipe, job_of(trial.recipe).dp),
             format_seconds(prediction.step_time_s),
             format_percent(prediction.mfu),
-            f"{needed_bytes(prediction) / 2**30:.1f}",
+            f"{prediction.memory.needed_bytes / 2**30:.1f}",
             format_usd(prediction.cost_of_run_usd),
         )
         lines.append(f"| {' | '.join(cells)} |")

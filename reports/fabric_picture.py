@@ -8,7 +8,7 @@ from xml.etree import ElementTree as Xml
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import leaf_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.network_use import NetworkUse

@@ -37,14 +37,9 @@ class Axis:
     minimise: bool = True
 
 
-def needed_bytes(prediction: Prediction) -> int:
-    """What the worst stage's GPU must hold: reserved memory, and the context beside it."""
-    return prediction.memory.capacity_bytes - prediction.memory.headroom_bytes
-
-
 _AXES = {
     "step_time": Axis("step time", "s", lambda p: p.step_time_s),
-    "memory": Axis("memory a GPU needs", "GiB", lambda p: needed_bytes(p) / 2**30),
+    "memory": Axis("memory a GPU needs", "GiB", lambda p: p.memory.needed_bytes / 2**30),
     "cost": Axis("cost of the run", "k$", lambda p: p.cost_of_run_usd / 1e3),
     "mfu": Axis("MFU", "%", lambda p: p.mfu * 100, minimise=False),
     "tokens_per_s": Axis("tokens/s", "k", lambda p: p.tokens_per_s / 1e3, minimise=False),

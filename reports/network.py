@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.wording import format_percent, format_seconds
-from trainscout.simulators.predictor.network.topology import Network
-from trainscout.simulators.predictor.network.topology.network import KINDS
+from trainscout.simulators.predictor.network.topology.network import KINDS, Network
 from trainscout.simulators.predictor.replay.meeting import MOST_TASKS, Meeting
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 

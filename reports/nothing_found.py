@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.explain import JobOf
-from trainscout.reports.front_plot import needed_bytes
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import (
     format_chance,
@@ -56,7 +55,7 @@ def format_tight(result: SearchResult, job_of: JobOf) -> list[str]:
         memory = prediction.memory
         name = format_recipe(trial.recipe, job_of(trial.recipe).dp)
         room = (
-            f"{format_gib(needed_bytes(prediction))} of {format_gib(memory.capacity_bytes)}, "
+            f"{format_gib(memory.needed_bytes)} of {format_gib(memory.capacity_bytes)}, "
             f"{format_chance(memory)}"
         )
         if result.best:
@@ -137,7 +136,7 @@ def _format_miss(trial: Trial, job_of: JobOf) -> str:
 def _format_where(prediction: Prediction) -> str:
     memory = prediction.memory
     where = f"on stage {memory.worst_stage}"
-    needed, usable = needed_bytes(prediction), memory.capacity_bytes
+    needed, usable = memory.needed_bytes, memory.capacity_bytes
     if memory.missing_bytes > -memory.headroom_bytes:
         where = "of the host's memory a GPU"
         needed, usable = memory.host_bytes, memory.host_capacity_bytes

@@ -17,8 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.optimizer.executors.base import REFUSED
-from trainscout.optimizer.tracking import Run, RunTree, make_run
 from trainscout.optimizer.tracking.metrics import best_so_far
+from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
 from trainscout.reports.search_page.page import PAGE

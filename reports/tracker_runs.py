@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.optimizer.tracking import Run, RunTree, make_run
 from trainscout.optimizer.tracking.metrics import (
     best_so_far,
     flat_params,
     prediction_metrics,
     search_metrics,
 )
+from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.answer_note import search_note
 from trainscout.reports.error_bars import as_chosen

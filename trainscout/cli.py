@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What a command makes by the hundred thousand (prices, recipes) it keeps, and looking through
     # it for cycles over and over takes a sixth of a large proof, taking it apart at the end an
     # eighth of a search.
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(300_000, 50, 100)
     atexit.register(gc.freeze)
     return exit_code(_dispatch, given)
 
@@ -140,9 +140,20 @@ def _dispatch(given: Sequence[str]) -> int | None:
             return 0 if rest else 2
         name, rest = _named(f"{name} ", rest[0]), rest[1:]
     module, _, function = COMMANDS[name][0].partition(":")
+    if module.startswith("commands."):
+        _load_settings()
     run = getattr(importlib.import_module(f"trainscout.{module}"), function or "main")
     code: int | None = run(rest)
     return code
+
+
+def _load_settings() -> None:
+    """OmegaConf, but for what it takes classes of attrs by, which is slow to load: settings have
+    none."""
+    if "attr" not in sys.modules:
+        sys.modules["attr"] = None  # type: ignore[assignment]
+        importlib.import_module("omegaconf")
+        del sys.modules["attr"]
 
 
 def _asks_for_help(given: Sequence[str]) -> bool:

@@ -6,27 +6,3 @@ process beside it, at low priority, has the store open by the time the search en
 (``spool``), and removed from there when it has been logged (``runs``): a server that is down or
 silent costs a warning, and ``trainscout tracking flush`` tries again.
 """
-
-from __future__ import annotations
-
-from trainscout.optimizer.tracking.settings import TrackingSettings
-from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
-from trainscout.optimizer.tracking.tracker import (
-    MlflowTracker,
-    NoTracker,
-    Tracker,
-    TrackingError,
-    make_tracker,
-)
-
-__all__ = [
-    "MlflowTracker",
-    "NoTracker",
-    "Run",
-    "RunTree",
-    "Tracker",
-    "TrackingError",
-    "TrackingSettings",
-    "make_run",
-    "make_tracker",
-]

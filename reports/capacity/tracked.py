@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.optimizer.tracking import Run, RunTree, make_run
 from trainscout.optimizer.tracking.metrics import breakdown_metrics, flat_params, interval_metrics
+from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.planning.changes import Change
 from trainscout.planning.outcome import CellResult, StudyOutcome
 from trainscout.reports.capacity.tables import Record, several_fabrics

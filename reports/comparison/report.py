@@ -20,7 +20,6 @@ from trainscout.reports.comparison.wording import (
     signed_percent,
     signed_seconds,
 )
-from trainscout.reports.front_plot import needed_bytes
 from trainscout.reports.wording import (
     format_gib,
     format_part,
@@ -403,7 +402,7 @@ def _memory(first: Side, difference: Difference | None) -> RenderableType:
         ("peak allocated", [stage.peak_allocated_bytes for stage in stages]),
         ("peak reserved", [stage.peak_reserved_bytes for stage in stages]),
         *outside,
-        ("needed", [needed_bytes(side.prediction) for side in sides]),
+        ("needed", [side.prediction.memory.needed_bytes for side in sides]),
         ("usable", [side.prediction.memory.capacity_bytes for side in sides]),
     ]
     for kind, figures in rows:

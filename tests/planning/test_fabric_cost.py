@@ -12,7 +12,7 @@ from trainscout.planning.cells import study_cells
 from trainscout.planning.fabric_cost import fabric_costs
 from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.planning.points import Point
-from trainscout.simulators.predictor.network.topology import Parts, parts
+from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.question.errors import InputError
 
 PRICES = FabricPrices(4.0, 1.0, 5.0)

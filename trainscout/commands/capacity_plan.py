@@ -16,12 +16,12 @@ from trainscout.conf.build import build_value, hydra_catalogue
 from trainscout.conf.catalogue import Catalogue, command_defaults
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search
-from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.planning.cells import OBJECTIVE, Cell, Declarations, SearchSettings, study_cells
 from trainscout.planning.goodput import Reliability, goodput
 from trainscout.planning.schedule import check_schedule
 from trainscout.planning.study import Study
-from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import omegaconf
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
@@ -29,7 +30,7 @@ from trainscout.commands.arguments import as_settings
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.input_errors import in_words
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.io.yaml_files import Loader, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.redaction import redacted
 
@@ -92,6 +93,7 @@ def prepare_hydra(command: str | None = None) -> None:
     _share_schemas()
     _compose_once()
     _look_at_own_files_first()
+    omegaconf._utils.get_yaml_loader = lambda: Loader
     OmegaConf.to_yaml = staticmethod(_redacted_yaml)  # type: ignore[method-assign,assignment]
     logging.setLogRecordFactory(_redacted_record)
     _check_own_files()

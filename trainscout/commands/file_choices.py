@@ -10,8 +10,8 @@ from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
-from trainscout.conf.config_json import config_file, read_config
 from trainscout.conf.hub_names import hub_choice
+from trainscout.conf.named_files import config_file
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -47,6 +47,9 @@ def _choice(group: str, value: str) -> str:
     file = config_file(plain)
     if file is None:
         return hub_choice("model", plain) or value
+    # Few models are read so.
+    from trainscout.conf.config_json import read_config
+
     fields: dict[str, Any] = read_config(file)
     kinds = {name: dataclasses.asdict(kind) for name, kind in fields.get("kinds", {}).items()}
     towers = [dataclasses.asdict(tower) for tower in fields.get("towers", ())]

@@ -23,7 +23,7 @@ from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_usd
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output
-from trainscout.simulators.predictor.network.topology import Parts, parts
+from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.network_use import network_use

@@ -18,7 +18,7 @@ from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import STORE, run_command
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.study import run_search
-from trainscout.optimizer.tracking import TrackingError, make_tracker
+from trainscout.optimizer.tracking.tracker import TrackingError, make_tracker
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, save_search
 from trainscout.reports.for_programs import search_csv, search_json

@@ -17,7 +17,8 @@ from rich.console import RenderableType
 
 from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
 from trainscout.commands.entry_point import run_command
-from trainscout.optimizer.tracking import RunTree, Tracker, TrackingError, make_tracker
+from trainscout.optimizer.tracking.spool import RunTree
+from trainscout.optimizer.tracking.tracker import Tracker, TrackingError, make_tracker
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.changes import Change, changes
 from trainscout.planning.lock import only_run

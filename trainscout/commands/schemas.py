@@ -10,12 +10,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf, StringNode
 
 from trainscout.conf.schema import structured
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.tracking import TrackingSettings
-from trainscout.planning.fabric_prices import FabricPrices
-from trainscout.planning.goodput import Reliability
 from trainscout.simulators.predictor.network.choice import NetworkChoice
-from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.framework import Framework
@@ -93,61 +89,56 @@ _QUESTION = {
     "framework": Framework,
 }
 
-_SEARCH = {
-    **_QUESTION,
-    "search": SearchOptions,
-    "objective": ObjectiveChoice,
+_SIMULATOR = {
     "simulator": SimulatorChoice,
     "network": NetworkChoice,
     "topology": SwitchFabric,
-    "executor": ExecutorOptions,
-    "tracking": TrackingSettings,
-    "verify": VerifyChoice,
-    "launch": LaunchChoice,
-}
-_SIMULATION = {
-    **_QUESTION,
-    "recipe": Recipe,
-    "simulator": SimulatorChoice,
-    "network": NetworkChoice,
-    "topology": SwitchFabric,
-    "heat_map": HeatMapChoice,
-    "timeline": TimelineChoice,
-    "launch": LaunchChoice,
-}
-_NETWORK = {
-    **_QUESTION,
-    "recipe": Recipe,
-    "network": NetworkChoice,
-    "topology": SwitchFabric,
-    "fabric_prices": FabricPrices,
-}
-_EXPLANATION = {
-    **_QUESTION,
-    "profile": ProfileChoice,
-    "search": SearchOptions,
-    "simulator": SimulatorChoice,
-    "network": NetworkChoice,
-    "topology": SwitchFabric,
-}
-_CAPACITY = {
-    "framework": Framework,
-    "search": SearchOptions,
-    "simulator": SimulatorChoice,
-    "network": NetworkChoice,
-    "topology": SwitchFabric,
-    "goodput": Reliability,
-    "tracking": TrackingSettings,
 }
 
-COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
-    "optimize": ("search_schema", _SEARCH),
-    "simulate": ("simulation_schema", _SIMULATION),
-    "explain": ("explanation_schema", _EXPLANATION),
-    "plan": ("capacity_schema", _CAPACITY),
-    "network show": ("network_schema", _NETWORK),
+COMMANDS = {
+    "optimize": "search_schema",
+    "simulate": "simulation_schema",
+    "explain": "explanation_schema",
+    "plan": "capacity_schema",
+    "network show": "network_schema",
 }
-"""Each command's schema, and the dataclasses of its groups: what the reference page lists."""
+"""Each command's schema: what the reference page lists."""
+
+
+def groups_of(command: str) -> dict[str, type]:
+    """The dataclasses of a command's groups; those of searches are loaded for commands that
+    search."""
+    if command == "simulate":
+        own: dict[str, type] = {"heat_map": HeatMapChoice, "timeline": TimelineChoice}
+        return {**_QUESTION, "recipe": Recipe, **_SIMULATOR, **own, "launch": LaunchChoice}
+    if command == "network show":
+        from trainscout.planning.fabric_prices import FabricPrices
+
+        fabric = {"network": NetworkChoice, "topology": SwitchFabric}
+        return {**_QUESTION, "recipe": Recipe, **fabric, "fabric_prices": FabricPrices}
+    from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+
+    if command == "explain":
+        return {**_QUESTION, "profile": ProfileChoice, "search": SearchOptions, **_SIMULATOR}
+    from trainscout.optimizer.tracking.settings import TrackingSettings
+
+    tracking = {"tracking": TrackingSettings}
+    if command == "plan":
+        from trainscout.planning.goodput import Reliability
+
+        searched = {"framework": Framework, "search": SearchOptions}
+        return {**searched, **_SIMULATOR, "goodput": Reliability, **tracking}
+    return {
+        **_QUESTION,
+        "search": SearchOptions,
+        "objective": ObjectiveChoice,
+        **_SIMULATOR,
+        "executor": ExecutorOptions,
+        **tracking,
+        "verify": VerifyChoice,
+        "launch": LaunchChoice,
+    }
+
 
 _OPEN = {
     "optimize": ("space",),
@@ -207,12 +198,12 @@ def register_commands(command: str | None = None) -> None:
     """Make the schema of one command, or of every one, known to Hydra."""
     store = ConfigStore.instance()
     for name in COMMANDS if command is None else (command,):
-        schema, groups = COMMANDS[name]
-        fields: dict[str, Any] = {group: structured(cls) for group, cls in groups.items()}
+        groups = groups_of(name).items()
+        fields: dict[str, Any] = {group: structured(cls) for group, cls in groups}
         for group in _OPEN.get(name, ()):
             fields[group] = OmegaConf.create({}, flags={"struct": False})
         fields |= _SETTINGS.get(name, {}) | _OUTPUT
-        store.store(name=schema, node=fields)
+        store.store(name=COMMANDS[name], node=fields)
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:

@@ -16,7 +16,7 @@ from trainscout.conf.build import build_question, build_value
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import identity, prepare_search
-from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.reports.launch import check_framework
 from trainscout.reports.progress import progress_view
 from trainscout.reports.terminal import console_for

@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.network.choice import (
     CongestedNetwork,
     NetworkChoice,
 )
-from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec, calibrated

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         run_script_search,
     )
     from trainscout.optimizer.scripts.space import compile_script_space
-    from trainscout.optimizer.tracking import TrackingError, make_tracker
+    from trainscout.optimizer.tracking.tracker import TrackingError, make_tracker
     from trainscout.optimizer.trial import Progress
     from trainscout.reports.script_search import report, save_script_search, to_json, tracked
     from trainscout.reports.script_search_page import script_search_page

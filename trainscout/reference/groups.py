@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra import compose
 
-from trainscout.commands.schemas import COMMANDS
+from trainscout.commands.schemas import COMMANDS, groups_of
 from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_value
 from trainscout.conf.catalogue import load_catalogue
@@ -67,7 +67,7 @@ def all_groups() -> list[Group]:
     declared = build_question(compose("config"))
     groups: list[Group] = []
     for prefix, cls in _classes().items():
-        commands = tuple(name for name, (_, classes) in COMMANDS.items() if prefix in classes)
+        commands = tuple(name for name in COMMANDS if prefix in groups_of(name))
         value = getattr(declared, prefix, None) or _default(prefix, cls, commands)
         groups.append(Group(prefix, commands, value, _check(prefix, declared.job)))
         groups += _inside(prefix, commands)
@@ -93,7 +93,7 @@ def _check_mixer(name: str, value: Any) -> None:
 
 
 def _classes() -> dict[str, type]:
-    return {prefix: cls for _, classes in COMMANDS.values() for prefix, cls in classes.items()}
+    return {prefix: cls for name in COMMANDS for prefix, cls in groups_of(name).items()}
 
 
 def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:

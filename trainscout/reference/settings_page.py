@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS
+from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS, groups_of
 from trainscout.reference.groups import Group, all_groups
 from trainscout.reference.markdown import markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
@@ -94,10 +94,10 @@ def _plain() -> str:
     """Settings outside any group, from the schemas."""
     found: dict[str, list[str]] = {}
     defaults: dict[str, str] = {}
-    for command, (schema, groups) in COMMANDS.items():
+    for command, schema in COMMANDS.items():
         node = ConfigStore.instance().load(f"{schema}.yaml").node
         for name, value in node.items():
-            if name not in groups and not OmegaConf.is_config(value):
+            if name not in groups_of(command) and not OmegaConf.is_config(value):
                 found.setdefault(str(name), []).append(command)
                 defaults[str(name)] = as_written(value)
     rows = [

@@ -22,7 +22,7 @@ _MOST_VALUES = 1_000_000
 
 
 # LibYAML's parser, which PyYAML is mostly built with, takes a tenth of the time.
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """As Hydra reads: ``1e12`` is a number, a date is text, a name stands once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -35,11 +35,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return mapping
 
 
-_Loader.yaml_implicit_resolvers = {
+Loader.yaml_implicit_resolvers = {
     first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+    for first, resolvers in Loader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
     list("-+0123456789."),
@@ -75,7 +75,7 @@ def parse_yaml(content: str | bytes, field: str, file: object) -> Any:
         InputError: for what is no YAML, naming the field and the file it stands in.
     """
     try:
-        return yaml.load(content, _Loader)
+        return yaml.load(content, Loader)
     except _UNREADABLE as error:
         raise _unreadable(field, file, error) from error
 
@@ -90,7 +90,7 @@ def _check_shape(content: bytes, field: str, file: object) -> None:
     open_parts: list[tuple[str | None, int]] = []
     values = 0
     try:
-        for event in yaml.parse(content.decode("utf-8-sig"), _Loader):
+        for event in yaml.parse(content.decode("utf-8-sig"), Loader):
             if isinstance(event, yaml.CollectionEndEvent):
                 anchor, before = open_parts.pop()
                 if anchor is not None:

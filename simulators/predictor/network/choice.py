@@ -163,7 +163,7 @@ class CongestedNetwork:
             InputError: naming the field.
         """
         from trainscout.simulators.predictor.network.collectives import make_engine
-        from trainscout.simulators.predictor.network.topology import build_network
+        from trainscout.simulators.predictor.network.topology.wiring import build_network
 
         if cluster.measured:
             problem = "plays over again what cluster.measured_collectives holds"

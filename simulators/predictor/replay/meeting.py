@@ -15,7 +15,7 @@ import numpy as np
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.network.together import PlayedTogether, alone, play_together
 from trainscout.simulators.predictor.network.together.activities import WORK
-from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.congestion import Congestion, Uncongested

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
-from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain

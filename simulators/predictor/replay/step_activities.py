@@ -28,7 +28,7 @@ from trainscout.simulators.predictor.network.collectives.placement import groups
 from trainscout.simulators.predictor.network.collectives.transfers import split, transfers
 from trainscout.simulators.predictor.network.together import Activities, Message
 from trainscout.simulators.predictor.network.together.activities import WORK
-from trainscout.simulators.predictor.network.topology import find_routes
+from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain

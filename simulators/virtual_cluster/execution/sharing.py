@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.topology import Network, Routes
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.replay.engine import Floats, Tasks, Times, run
 from trainscout.simulators.virtual_cluster.walk.flow_patterns import FlowPatterns
 

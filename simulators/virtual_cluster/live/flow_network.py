@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
 from trainscout.simulators.virtual_cluster.live.network import Ends
 from trainscout.simulators.virtual_cluster.live.representation import Representation

@@ -179,7 +179,7 @@ def _network(
     cluster, gpu = machine
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
-    from trainscout.simulators.predictor.network.topology import build_network
+    from trainscout.simulators.predictor.network.topology.wiring import build_network
     from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
 
     switches = load_catalogue().topologies.chosen("--topology", given.topology)

@@ -19,7 +19,8 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     transfers,
 )
 from trainscout.simulators.predictor.network.flow import FlowEngine
-from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
 
 # Whose flows are not those of any ring.
 _OWN_KINDS = ("all_reduce", "all_to_all", "send_recv")

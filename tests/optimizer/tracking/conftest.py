@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.optimizer.tracking.settings import TrackingSettings
 
 
 @pytest.fixture(scope="session")

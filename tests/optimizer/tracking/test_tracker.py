@@ -7,16 +7,15 @@ import pytest
 
 from tests.in_process import command
 from tests.optimizer.tracking.trees import tree
-from trainscout.optimizer.tracking import (
+from trainscout.optimizer.tracking.runs import log_spooled, open_store
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.tracking.spool import SPOOL, make_run, read_spool, spooled, write_spool
+from trainscout.optimizer.tracking.tracker import (
     MlflowTracker,
     NoTracker,
     TrackingError,
-    TrackingSettings,
-    make_run,
     make_tracker,
 )
-from trainscout.optimizer.tracking.runs import log_spooled, open_store
-from trainscout.optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
 from trainscout.simulators.predictor.question.errors import InputError
 
 main = command("tracking")

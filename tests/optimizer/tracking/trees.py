@@ -1,6 +1,6 @@
 """Runs as small as they can be, for tests of what logs them."""
 
-from trainscout.optimizer.tracking import RunTree, make_run
+from trainscout.optimizer.tracking.spool import RunTree, make_run
 
 
 def tree(directory, *, digest=None, **changes) -> RunTree:

@@ -12,7 +12,7 @@ import pytest
 from tests.reports.timeline.jobs import SIMULATOR, SPEC, job_of
 from trainscout.reports.timeline.files import write_timeline_files
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
-from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator

@@ -8,7 +8,7 @@ import pytest
 
 from tests.parameter_count import count_parameters
 from trainscout.commands.listing import NOT_CHOSEN, parameters
-from trainscout.commands.schemas import COMMANDS
+from trainscout.commands.schemas import COMMANDS, groups_of
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reference.__main__ import main
 from trainscout.reference.pages import reference_pages
@@ -41,8 +41,8 @@ def rows(page: str) -> dict[str, list[str]]:
 
 def test_every_setting_of_every_command_is_listed_and_explained(pages):
     listed = rows(pages["reference.md"])
-    for schema, groups in COMMANDS.values():
-        for prefix, cls in groups.items():
+    for command, schema in COMMANDS.items():
+        for prefix, cls in groups_of(command).items():
             for field in dataclasses.fields(cls):
                 heading = f"## `{prefix}.{field.name}"
                 nested = any(f"{heading}{end}" in pages["reference.md"] for end in "`.")

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.collectives.transfers import Floats, Ints
 from trainscout.simulators.predictor.network.hybrid.memory import joined
-from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 
 Words = NDArray[np.uint64]

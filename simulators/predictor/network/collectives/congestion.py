@@ -26,7 +26,9 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     transfers,
 )
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
-from trainscout.simulators.predictor.network.topology import Network, SwitchFabric, build_network
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 

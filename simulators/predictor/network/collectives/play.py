@@ -17,13 +17,13 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
 )
 from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.neighbours import Neighbour
-from trainscout.simulators.predictor.network.topology import (
-    Network,
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import (
+    NO_LINK,
     Routes,
     equal_paths,
     find_routes,
 )
-from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,

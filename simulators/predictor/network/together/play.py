@@ -18,7 +18,8 @@ from trainscout.simulators.predictor.network.collectives.play import (
 )
 from trainscout.simulators.predictor.network.collectives.transfers import Floats
 from trainscout.simulators.predictor.network.together.activities import WORK, Activities, Message
-from trainscout.simulators.predictor.network.topology import Network, Routes
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import Routes
 
 # Flows after which what no late flow can need any more is forgotten.
 _FORGET_AFTER = 4096

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe import (
-    Message,
-    Router,
+from trainscout.simulators.predictor.moe.dispatch import (
     copies_between,
     copies_by_expert,
     cut_to_capacity,
-    route,
 )
+from trainscout.simulators.predictor.moe.message import Message
+from trainscout.simulators.predictor.moe.router import Router, route
 from trainscout.simulators.predictor.question.errors import InputError
 
 

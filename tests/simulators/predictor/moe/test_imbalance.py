@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe import Router, dropped_share, rank_imbalance
+from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
+from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe import Router, expert_loads, route
 from trainscout.simulators.predictor.moe.popularity import hot_shares, read_histograms
-from trainscout.simulators.predictor.moe.router import _lengths
+from trainscout.simulators.predictor.moe.router import Router, _lengths, expert_loads, route
 from trainscout.simulators.predictor.question.errors import InputError
 
 

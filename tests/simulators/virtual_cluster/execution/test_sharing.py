@@ -16,7 +16,7 @@ from tests.simulators.virtual_cluster.execution.scripts import (
     gemm_s,
 )
 from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
-from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Trace

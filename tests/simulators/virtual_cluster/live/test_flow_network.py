@@ -18,7 +18,8 @@ from tests.simulators.virtual_cluster.live.scripts import (
 )
 from tests.simulators.virtual_cluster.live.test_interleaving import jobs, outcome
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.network.topology import SwitchFabric, build_network
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
 from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice

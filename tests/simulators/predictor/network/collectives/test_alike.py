@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.network.collectives.alike import first_alik
 from trainscout.simulators.predictor.network.collectives.congestion import transfers_of
 from trainscout.simulators.predictor.network.collectives.play import make_engine, paths_of, play
 from trainscout.simulators.predictor.network.collectives.transfers import together
-from trainscout.simulators.predictor.network.topology import build_network
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 
 MB = 1e6
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.twin import PlainFlow
 from trainscout.simulators.predictor.network.flow import FlowEngine
-from trainscout.simulators.predictor.network.topology import Routes
+from trainscout.simulators.predictor.network.topology.routing import Routes
 
 HOPS = 3
 MICRO = Fraction(1, 1_000_000)

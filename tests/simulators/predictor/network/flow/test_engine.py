@@ -11,7 +11,7 @@ from tests.simulators.predictor.network.flow.schedules import HOPS, MICRO, add, 
 from tests.simulators.predictor.network.flow.twin import PlainFlow, arrivals
 from trainscout.simulators.predictor.network.flow import FlowEngine
 from trainscout.simulators.predictor.network.flow import engine as engine_module
-from trainscout.simulators.predictor.network.topology import Routes
+from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 Schedule = tuple[list[int], list[PlainFlow]]

@@ -19,7 +19,7 @@ from tests.simulators.predictor.network.flow.schedules import (
 )
 from tests.simulators.predictor.network.flow.twin import PlainFlow
 from trainscout.simulators.predictor.network.flow import FlowEngine, Progress
-from trainscout.simulators.predictor.network.topology import Routes
+from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 Schedule = tuple[list[int], list[PlainFlow]]

@@ -16,7 +16,8 @@ import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
 from trainscout.simulators.predictor.network.flow import FlowEngine
-from trainscout.simulators.predictor.network.topology import Network, find_routes
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import find_routes
 
 SCRIPT = Path(__file__).with_name("simgrid_referee.py")
 

@@ -11,12 +11,10 @@ import yaml
 import trainscout.conf
 from benchmarks.question import declared
 from trainscout.conf.build import build_value
-from trainscout.simulators.predictor.network.topology import (
-    Network,
-    SwitchFabric,
-    build_network,
-    find_routes,
-)
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import find_routes
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu

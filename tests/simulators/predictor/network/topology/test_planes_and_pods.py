@@ -16,7 +16,7 @@ from tests.simulators.predictor.network.topology.test_network import (
 from tests.simulators.predictor.network.topology.test_routing import names, pairs
 from trainscout.simulators.predictor.network.collectives import Pattern, congestion_model
 from trainscout.simulators.predictor.network.collectives.play import EngineSettings
-from trainscout.simulators.predictor.network.topology import find_routes
+from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 # Pods of 4 leaves and 4 spines, 16 nodes of one NIC in each: 8 pods.

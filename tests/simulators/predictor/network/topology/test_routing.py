@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
-from trainscout.simulators.predictor.network.topology import Network, find_routes
+from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 
