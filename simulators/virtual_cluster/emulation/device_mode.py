@@ -31,6 +31,7 @@ from trainscout.simulators.virtual_cluster.emulation.memory import (
 )
 from trainscout.simulators.virtual_cluster.emulation.operations import describe
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.sparse_tensors import SparseTensors
 from trainscout.simulators.virtual_cluster.emulation.stream_uses import Extent, extent_of
 from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
 from trainscout.simulators.virtual_cluster.traces.events import OTHER, Op, TensorSpec
@@ -60,6 +61,7 @@ class DeviceMode(TorchDispatchMode):
         self.state = state
         self.answers = Answers(state.dataless)
         self._copies = DeviceCopies(state)
+        self._sparse = SparseTensors(state)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -105,6 +107,9 @@ class DeviceMode(TorchDispatchMode):
         if func is aten.record_stream.default:
             state.memory.record_stream(args[0].untyped_storage(), int(args[1].stream_id))
             return None
+        if self._sparse.takes(func, tensors, args):
+            with self:
+                return self._sparse.answer(func, tensors, args, kwargs)
         operation = _READS.get(func)
         if operation is not None:
             return self._copies.read(func, operation, args)

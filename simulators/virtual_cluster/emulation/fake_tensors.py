@@ -102,7 +102,8 @@ def wrap(
     made = _make_subclass(
         kind, meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
-    torch._C._set_throw_on_mutable_data_ptr(made)
+    if meta.layout is torch.strided:
+        torch._C._set_throw_on_mutable_data_ptr(made)
     made._fake_device = device
     made.fake_mode = mode
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
@@ -24,12 +25,13 @@ def _attend(
     causal: bool,
     window_size: tuple[int, int],
     options: dict[str, Any],
-) -> Tensor:
+) -> Any:
     for name, neutral in (("alibi_slopes", None), ("block_table", None), ("softcap", 0.0)):
         if options.pop(name, neutral) != neutral:
             raise refusal(f"flash_attn.{name}", "this option", str(neutral))
-    if options.pop("return_attn_probs", False):
-        raise refusal("flash_attn.return_attn_probs", "probabilities handed out", "False")
+    hands_out = options.pop("return_attn_probs", False)
+    if hands_out and dropout_p:
+        raise refusal("flash_attn.return_attn_probs", "probabilities under dropout", "False")
     options.pop("deterministic", None)
     if options:
         raise refusal(f"flash_attn.{next(iter(options))}", "this option")
@@ -40,7 +42,12 @@ def _attend(
     window = (window_size[0], 0 if causal else window_size[1])
     full = AttentionForm(layout, mask, window, dropout_p, scale, sequences, max_q, max_k, "flash2")
     out: Tensor = fused_attention(query, key, value, full)
-    return out
+    if not hands_out:
+        return out
+    # The sums of each row are its second result; without dropout the matrix itself is empty.
+    heads = query.shape[-2]
+    rows = (heads, query.shape[0]) if layout == "thd" else (sequences, heads, max_q)
+    return out, query.new_empty(rows, dtype=torch.float32), query.new_empty(0)
 
 
 def flash_attn_func(
@@ -52,18 +59,18 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     **options: Any,
-) -> Tensor:
+) -> Any:
     """Attention of ``[batch, tokens, heads, width]``."""
     form = ("bshd", q.shape[0], q.shape[1], k.shape[1])
     return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
 
 
-def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Tensor:
+def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Any:
     """Attention of ``[batch, tokens, 3, heads, width]``."""
     return flash_attn_func(*qkv.unbind(dim=2), *arguments, **options)
 
 
-def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Tensor:
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
     """Attention with keys and values in ``[batch, tokens, 2, heads, width]``."""
     return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
 
@@ -81,7 +88,7 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     **options: Any,
-) -> Tensor:
+) -> Any:
     """Attention of packed sequences, ``[tokens, heads, width]``."""
     form = ("thd", cu_seqlens_q.shape[0] - 1, int(max_seqlen_q), int(max_seqlen_k))
     return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
@@ -89,7 +96,7 @@ def flash_attn_varlen_func(
 
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
-) -> Tensor:
+) -> Any:
     """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
     query, key, value = qkv.unbind(dim=1)
     return flash_attn_varlen_func(
@@ -105,9 +112,7 @@ def flash_attn_varlen_qkvpacked_func(
     )
 
 
-def flash_attn_varlen_kvpacked_func(
-    q: Tensor, kv: Tensor, *arguments: Any, **options: Any
-) -> Tensor:
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
     """Attention of packed sequences with keys and values in ``[tokens, 2, heads, width]``."""
     return flash_attn_varlen_func(q, *kv.unbind(dim=1), *arguments, **options)
 

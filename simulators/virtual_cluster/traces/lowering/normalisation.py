@@ -12,7 +12,9 @@ from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    elements,
     flag,
+    item_bytes,
     moved,
     on_device,
     short_name,
@@ -67,6 +69,14 @@ def embedding(op: Op) -> Lowered:
     """Reads and writes the rows asked for, not the table."""
     indices = moved(on_device(op.inputs[1:]))
     return streaming(op, "embedding", indices + 2 * moved(op.outputs))
+
+
+def embedding_bag(op: Op) -> Lowered:
+    """Reads the rows asked for, not the table, and writes their sums and what backward needs."""
+    table, indices = tensor(op, 0), tensor(op, 1)
+    rows = elements(indices) * table.shape[1] * item_bytes(table)
+    others = moved(on_device(op.inputs[1:]))
+    return streaming(op, "embedding", others + rows + moved(op.outputs))
 
 
 def nll_loss(op: Op) -> Lowered:
@@ -133,6 +143,8 @@ TABLE = {
     "aten.native_dropout_backward": once("dropout"),
     "aten.embedding": embedding,
     "aten.embedding_dense_backward": embedding_backward,
+    "aten._embedding_bag": embedding_bag,
+    "aten._embedding_bag_forward_only": embedding_bag,
     "aten.nll_loss_forward": nll_loss,
     "aten.nll_loss2d_forward": nll_loss,
     "aten.nll_loss_backward": nll_loss_backward,

@@ -84,6 +84,16 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
         ),
         (
             op(
+                "aten._embedding_bag.default",
+                (t(50304, 64), t(32, dtype="int64"), t(4, dtype="int64")),
+                t(4, 64),
+                t(32, dtype="int64"),
+            ),
+            "embedding",
+            (32 + 4) * 8 + 32 * 64 * 2 + 4 * 64 * 2 + 32 * 8,
+        ),
+        (
+            op(
                 "aten.embedding_dense_backward.default",
                 (t(4, 8, 64), t(4, 8, dtype="int64"), 100, -1, False),
                 t(100, 64),

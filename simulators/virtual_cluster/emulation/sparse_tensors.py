@@ -1,0 +1,233 @@
+"""Sparse tensors on the device, as embeddings' gradients are: their indices and their values.
+
+Each is a fake tensor around a sparse meta tensor; its two parts lie in the device's memory. An
+operation on one is what torch's CUDA kernels make of it (``ATen/native/sparse/cuda``), on the
+parts: sorted, made unique and summed (coalesce), added to rows of a dense tensor (optimizers),
+joined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.fake_tensors import meta_kernels, wrap
+from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+
+aten = torch.ops.aten
+
+_MAKE = aten._sparse_coo_tensor_with_dims_and_tensors.default
+_EMBEDDING_BAG = aten._embedding_bag_backward.default
+# What the meta tensor inside knows itself.
+_ASKED = ("_nnz", "_dimI", "_dimV", "sparse_dim", "dense_dim", "is_coalesced", "is_same_size")
+# Done to values as they are; what else is done value by value, or sums them up, is done to sums.
+_LINEAR = ("mul", "div", "neg", "zero", "clone", "to_copy", "empty_like", "zeros_like")
+
+
+class SparseTensors:
+    """Answers operations that make or take sparse tensors of the device."""
+
+    def __init__(self, state: RankState) -> None:
+        self._state = state
+        # Nobody is asked for a layout before there is one.
+        self._any = False
+
+    def takes(self, func: Any, tensors: Any, args: Any) -> bool:
+        """Whether this operation makes or takes a sparse tensor of the device."""
+        if func is _MAKE or (func is _EMBEDDING_BAG and args[9]):
+            return True
+        asked = self._any or func is aten._to_copy.default
+        return asked and any(each.layout is torch.sparse_coo for each in tensors)
+
+    def answer(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+        """The result of an operation on the parts, which the device's mode sees."""
+        if func is _MAKE:
+            coalesced = kwargs.get("is_coalesced")
+            return self._made(args[3], args[4], tuple(args[2]), coalesced=bool(coalesced))
+        if func is _EMBEDDING_BAG:
+            # Without the rows of the maximum and the flag that brought it here.
+            given = (*args[:5], *args[6:9], *args[10:])
+            return aten._embedding_bag_sparse_backward.default(*given)
+        if func._can_decompose():
+            return func.decompose(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        if func._can_decompose():
+            return func.decompose(*args, **kwargs)
+        if name in _ASKED:
+            with meta_kernels(self._state.dataless):
+                return func(*args, **kwargs)
+        rule: Callable[..., Any] | None = getattr(self, f"_rule_{name.lstrip('_')}", None)
+        if rule is not None:
+            return rule(*args, **kwargs)
+        by_values = torch.Tag.pointwise in func.tags or torch.Tag.reduction in func.tags
+        if len(tensors) == 1 and (by_values or name.strip("_") in (*_LINEAR, "norm", "sum")):
+            return self._by_values(func, name.strip("_"), args, kwargs)
+        raise refusal(str(func), "operation on sparse tensors without a rule")
+
+    def _by_values(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """An operation of one tensor, done to its values."""
+        kwargs = {key: value for key, value in kwargs.items() if key != "layout"}
+        source = args[0] if name in _LINEAR else self._rule_coalesce(args[0])
+        indices, values = self._parts(source)
+        made = func(values, *args[1:], **kwargs)
+        if describe(func).kind == WRITE:
+            return args[0] if source is args[0] else self._becomes(args[0], source)
+        if not isinstance(made, torch.Tensor) or made.shape != values.shape:
+            return made
+        coalesced = aten.is_coalesced.default(source)
+        return self._made(indices.to(made.device), made, tuple(source.shape), coalesced=coalesced)
+
+    def _parts(self, tensor: torch.Tensor) -> tuple[Any, Any]:
+        mode, device = self._state.dataless, tensor.device
+        if not isinstance(tensor, FakeTensor):
+            return aten._indices.default(tensor), aten._values.default(tensor)
+        with meta_kernels(mode):
+            parts = aten._indices.default(tensor), aten._values.default(tensor)
+        return wrap(mode, parts[0], device), wrap(mode, parts[1], device)
+
+    def _made(self, indices: Any, values: Any, size: tuple[int, ...], *, coalesced: bool) -> Any:
+        self._any = True
+        mode = self._state.dataless
+        given = (indices.shape[0], values.dim() - 1, size, indices, values)
+        named = {"dtype": values.dtype, "layout": torch.sparse_coo, "is_coalesced": coalesced}
+        if not isinstance(values, FakeTensor):
+            return _MAKE(*given, **named, device=values.device)
+        with meta_kernels(mode):
+            meta = _MAKE(*given, **named, device=torch.device("meta"))
+        return wrap(mode, meta, values.device)
+
+    def _becomes(self, tensor: Any, other: Any) -> Any:
+        tensor.data = other
+        return tensor
+
+    def _rule_indices(self, tensor: Any) -> Any:
+        return self._parts(tensor)[0]
+
+    def _rule_values(self, tensor: Any) -> Any:
+        return self._parts(tensor)[1]
+
+    def _rule_detach(self, tensor: Any) -> Any:
+        coalesced = aten.is_coalesced.default(tensor)
+        return self._made(*self._parts(tensor), tuple(tensor.shape), coalesced=coalesced)
+
+    _rule_alias = _rule_detach
+
+    def _rule_coalesced_(self, tensor: Any, coalesced: bool) -> Any:
+        with meta_kernels(self._state.dataless):
+            aten._coalesced_.default(tensor, coalesced)
+        return tensor
+
+    def _rule_coalesce(self, tensor: Any) -> Any:
+        """Sorted, made unique (of a length that the host waits for), and summed."""
+        if aten.is_coalesced.default(tensor):
+            return tensor
+        indices, values = self._parts(tensor)
+        size = tuple(tensor.shape)
+        if values.shape[0] > 1:
+            sizes = size[: indices.shape[0]]
+            ordered, _ = _flat(indices, sizes).sort()
+            unique, places = torch.unique_consecutive(ordered, return_inverse=True)
+            values, given = values.new_empty((unique.shape[0], *values.shape[1:])), values
+            values.index_add_(0, places, given)
+            indices = _unflat(unique, sizes)
+        return self._made(indices, values, size, coalesced=True)
+
+    def _rule_add(self, left: Any, right: Any, alpha: Any = 1) -> Any:
+        """Rows are added to a dense tensor; two sparse ones are joined."""
+        if left.layout is not torch.sparse_coo:
+            return self._into_dense(left.clone(), right, alpha)
+        if right.layout is not torch.sparse_coo:
+            return self._into_dense(right if alpha == 1 else right * alpha, left, 1)
+        first, second = self._parts(left), self._parts(right)
+        values = second[1] if alpha == 1 else second[1] * alpha
+        joined = torch.cat((first[0], second[0]), 1), torch.cat((first[1], values))
+        return self._made(*joined, tuple(left.shape), coalesced=False)
+
+    def _rule_add_(self, left: Any, right: Any, alpha: Any = 1) -> Any:
+        if left.layout is not torch.sparse_coo:
+            return self._into_dense(left, right, alpha)
+        return self._becomes(left, self._rule_add(left, right, alpha))
+
+    def _rule_sub(self, left: Any, right: Any, alpha: Any = 1) -> Any:
+        return self._rule_add(left, right, -alpha)
+
+    def _rule_sub_(self, left: Any, right: Any, alpha: Any = 1) -> Any:
+        return self._rule_add_(left, right, -alpha)
+
+    def _into_dense(self, dense: Any, sparse: Any, alpha: Any) -> Any:
+        indices, values = self._parts(sparse)
+        if alpha != 1 and not aten.is_coalesced.default(sparse):
+            # Only the kernel for unique rows scales as it adds.
+            values, alpha = values * alpha, 1
+        sizes = tuple(sparse.shape)[: indices.shape[0]]
+        rows = dense.view(math.prod(sizes), *sparse.shape[indices.shape[0] :])
+        rows.index_add_(0, _flat(indices, sizes), values, alpha=alpha)
+        return dense
+
+    def _rule_copy_(self, tensor: Any, source: Any, non_blocking: bool = False) -> Any:
+        if source.layout is not torch.sparse_coo:
+            raise refusal("copy_", "a dense tensor into a sparse one")
+        return self._becomes(tensor, self._rule_detach(source.clone()))
+
+    def _rule_sparse_mask(self, dense: Any, mask: Any) -> Any:
+        indices, _ = self._parts(mask)
+        sizes = tuple(mask.shape)[: indices.shape[0]]
+        rows = dense.view(math.prod(sizes), *mask.shape[indices.shape[0] :])
+        found = rows.index_select(0, _flat(indices, sizes))
+        coalesced = aten.is_coalesced.default(mask)
+        return self._made(indices.clone(), found, tuple(mask.shape), coalesced=coalesced)
+
+    def _rule_to_dense(self, tensor: Any, dtype: Any = None, masked_grad: Any = None) -> Any:
+        values = self._parts(tensor)[1]
+        dense = values.new_zeros(tuple(tensor.shape), dtype=dtype or values.dtype)
+        return self._into_dense(dense, tensor, 1)
+
+    def _rule_mm(self, left: Any, right: Any) -> Any:
+        """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""
+        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+
+        if right.layout is torch.sparse_coo:
+            raise refusal("mm", "a product with a sparse matrix on its right")
+        out = right.new_empty((left.shape[0], right.shape[1]))
+        launch("sparse_mm", [out], [*self._parts(left), right])
+        return out
+
+    def _rule_sparse_addmm(
+        self, _: Any, left: Any, right: Any, beta: Any = 1, alpha: Any = 1
+    ) -> Any:
+        if beta != 0 or alpha != 1:
+            raise refusal("addmm", "of a sparse matrix: only plain products")
+        return self._rule_mm(left, right)
+
+    def _rule_t(self, tensor: Any) -> Any:
+        return self._rule_transpose(tensor, 0, 1)
+
+    def _rule_transpose(self, tensor: Any, first: int, second: int) -> Any:
+        indices, values = self._parts(tensor)
+        if first == second or len(indices) != 2 or values.dim() > 1:
+            raise refusal("transpose", "of a sparse tensor that is no matrix")
+        return self._made(
+            indices.flip(0), values.clone(), tuple(tensor.shape)[::-1], coalesced=False
+        )
+
+
+def _flat(indices: Any, sizes: tuple[int, ...]) -> Any:
+    """One number for the place in the sparse dimensions."""
+    flat = indices[0]
+    for row, size in zip(indices[1:], sizes[1:], strict=True):
+        flat = flat * size + row
+    return flat
+
+
+def _unflat(flat: Any, sizes: tuple[int, ...]) -> Any:
+    rows = []
+    for size in reversed(sizes[1:]):
+        rows.append(flat % size)
+        flat = flat // size
+    return torch.stack([flat, *reversed(rows)]) if rows else flat[None]

@@ -1,0 +1,81 @@
+"""Sparse gradients: as long as torch's own, and what the device does with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.traces.events import Op, Violation
+from trainscout.simulators.virtual_cluster.traces.lowering import lower
+
+torch = pytest.importorskip("torch")
+
+EMBEDDINGS = """
+import torch
+device = "cuda"
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(1000, 16, sparse=True)
+        self.bags = torch.nn.EmbeddingBag(50, 16, mode="sum", sparse=True)
+        self.out = torch.nn.Linear(16, 1)
+    def forward(self, words, bags, offsets):
+        return self.out(self.words(words).sum(1) + self.bags(bags, offsets))
+model = Model().to(device)
+tables = [*model.words.parameters(), *model.bags.parameters()]
+given = [[[1, 2, 3, 1], [2, 2, 7, 9]], [0, 1, 1, 4, 5], [0, 3]]
+given = [torch.tensor(each, device=device) for each in given]
+for make in (torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD):
+    optimizer = make(tables, lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(*given).sum().backward()
+        grad = model.words.weight.grad
+        rows = (grad * 2 + grad - grad / 2).coalesce()
+        # On CUDA gradients are joined as they are, on the host they may be merged at once.
+        print("grad", grad.is_sparse, grad._nnz() >= 5, grad.is_coalesced(), rows._nnz())
+        print("rows", rows.indices().tolist(), rows.values().shape, grad.to_dense().shape)
+        print("bags", model.bags.weight.grad.coalesce()._nnz())
+        optimizer.step()
+"""
+MATRIX = """
+places, numbers = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
+graph = torch.sparse_coo_tensor(places, numbers, (2, 3)).to(device)
+layer = torch.ones(3, 4, device=device, requires_grad=True)
+for product in (torch.sparse.mm, torch.spmm):
+    product(graph, layer).sum().backward()
+    print("product", layer.grad.shape)
+print("back", graph.t().coalesce().indices().tolist(), graph.cpu().coalesce().indices().tolist())
+"""
+
+
+def test_sparse_gradients_are_as_long_as_torch_s(tmp_path: Path) -> None:
+    (tmp_path / "sparse.py").write_text(EMBEDDINGS + MATRIX)
+    script = str(tmp_path / "sparse.py")
+    run = emulate(tmp_path, script, "--world-size", "1", check=True)
+    assert run.code == 0, run.output
+    printed: list[str] = []
+    scope = {"print": lambda *words: printed.append(" ".join(map(str, words)))}
+    exec((EMBEDDINGS + MATRIX).replace('"cuda"', '"cpu"'), scope)
+    told = ("grad", "rows", "bags", "product", "back")
+    assert [line for line in run.output.splitlines() if line.startswith(told)] == printed
+    assert not [event for event in run.trace.events if isinstance(event, Violation)]
+
+
+def test_an_update_touches_the_rows_of_the_gradient_only(tmp_path: Path) -> None:
+    (tmp_path / "sparse.py").write_text(EMBEDDINGS)
+    run = emulate(tmp_path, str(tmp_path / "sparse.py"), "--world-size", "1", check=True)
+    updates = [
+        event
+        for event in run.trace.events
+        if isinstance(event, Op) and event.name == "aten.index_add_.default"
+        if event.inputs[0].shape == (1000, 16)  # type: ignore[union-attr]
+    ]
+    # SGD adds the 16 rows as they came; Adam and Adagrad the five that differ.
+    rows = [event.inputs[3].shape[0] for event in updates]  # type: ignore[union-attr]
+    assert set(rows) == {5, 16}
+    whole = 1000 * 16 * 4
+    assert all(sum(each.bytes for each in lower(event).kernels) < whole / 10 for event in updates)
