@@ -155,6 +155,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "resume": BooleanNode(False, is_optional=False),
         "join": BooleanNode(False, is_optional=False),
     },
+    "simulate": {"rules": StringNode(None)},
     "explain": {"given": StringNode(None), "against": StringNode(None)},
     "plan": {
         "seed": IntegerNode(0, is_optional=False),
@@ -185,6 +186,7 @@ PLAIN_SETTINGS = {
     "join": "Work on a search that other processes also work on; needs `search.storage`.",
     "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
     "resume": "Go on with the latest search of this model on this cluster.",
+    "rules": "A Python file with a function `edges`: dependencies of your own between operations.",
     "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
     "seed": "Of everything random: the same seed and question give the same answer.",
     "verbosity": "`quiet`: only the answer; `normal`; `verbose`: all there is to say.",

@@ -14,7 +14,7 @@ from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.output_choice import output_choice
 from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unknown
-from trainscout.commands.simulator_choice import build_simulator
+from trainscout.commands.simulator_choice import build_congested, build_simulator
 from trainscout.conf.build import build_question, build_recipe, build_value
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal import show
@@ -25,7 +25,12 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
-from trainscout.simulators.registry import SimulatorSpec, check_simulator, get_simulator
+from trainscout.simulators.registry import (
+    Simulator,
+    SimulatorSpec,
+    check_simulator,
+    get_simulator,
+)
 
 # What few ask for is loaded when it is asked for: half of what one recipe takes is loading.
 
@@ -39,6 +44,8 @@ def simulate(config: DictConfig) -> int:
     job = declared.job(build_recipe(config.recipe))
     check_job(job)
     check_simulator(spec, job.gpu, job.cluster)
+    if config.rules is not None:
+        simulator = _obeying(simulator, Path(config.rules), config)
     heat_map_file = build_value(HeatMapChoice, "heat_map", config.heat_map).file
     if heat_map_file is not None and spec.network is None:
         problem = "network=whitebox knows no links"
@@ -96,6 +103,23 @@ def simulate(config: DictConfig) -> int:
     assumed = assumed_fields(config, declared)
     show(Group(prediction_report(prediction, job, output.verbosity, assumed), *below))
     return OK
+
+
+def _obeying(simulator: Simulator, path: Path, config: DictConfig) -> ReplaySimulator:
+    """The simulator with the dependencies of a rule file."""
+    from trainscout.simulators.predictor.replay.rules import FIELD, read_rules
+
+    if not isinstance(simulator, ReplaySimulator):
+        problem = f"are not known to simulator.name={simulator.name}"
+        raise InputError(FIELD, path, problem, "simulator.name=replay or traced")
+    others = {
+        "timeline": build_value(TimelineChoice, "timeline", config.timeline) != TimelineChoice(),
+        "network": build_congested(config) is not None,
+    }
+    for field, declared in others.items():
+        if declared:
+            raise InputError(FIELD, path, f"cannot be combined with {field}=", "one of both")
+    return simulator.obeying(read_rules(path))
 
 
 def _add_network(

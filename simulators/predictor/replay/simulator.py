@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -16,8 +17,9 @@ from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler
+from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.assumptions import assumptions_of
 from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
@@ -41,6 +43,7 @@ from trainscout.simulators.predictor.workload.program import Workload
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+    from trainscout.simulators.predictor.replay.rules import Rules
 
 # A collective large enough to use every channel its communicator opens.
 _LARGE_BYTES = 256 * 2**20
@@ -62,6 +65,13 @@ class ReplaySimulator:
         self._calibration = calibration
         self._measured = measured
         self._network = network
+        self._rules: Rules | None = None
+
+    def obeying(self, rules: Rules) -> Self:
+        """The same simulator, with dependencies of the user's own in every step."""
+        simulator = copy(self)
+        simulator._rules = rules
+        return simulator
 
     def simulate(self, job: Job) -> Prediction:
         """Predict one step of a valid job (see ``Simulator.simulate``).
@@ -95,7 +105,7 @@ class ReplaySimulator:
         pricer = self._pricer(job, workload)
         scale = 1.0 if self._calibration is None else self._calibration.scale_of(job)
         assembler = Assembler(job, workload, pricer)
-        step = replay_step(job, assembler.assemble)
+        step = self._replay(job, assembler)
         prediction = _predict(job, workload, pricer, step, scale, self._network)
         said: tuple[str, ...] = ()
         if self._calibration is None:
@@ -104,6 +114,8 @@ class ReplaySimulator:
             said += (self._calibration.words,)
         if self._network is not None:
             said += (self._network.words,)
+        if self._rules is not None:
+            said += ("dependencies by rules of your own",)
         if self._measured is not None:
             from trainscout.simulators.predictor.kernels.measured import doubts
 
@@ -111,6 +123,22 @@ class ReplaySimulator:
         if not said:
             return prediction
         return replace(prediction, assumptions=(*prediction.assumptions, *said))
+
+    def _replay(self, job: Job, assembler: Assembler) -> Step:
+        if self._rules is None:
+            return replay_step(job, assembler.assemble)
+        from trainscout.simulators.predictor.replay.rules import FIELD, ruled
+
+        def assemble(micro_batches: int) -> Program:
+            assert self._rules is not None
+            return ruled(assembler.assemble(micro_batches), job, self._rules)
+
+        try:
+            # What is awaited may lie any number of micro-batches behind.
+            return replay_step(job, assemble, full=True)
+        except RuntimeError as error:
+            problem = f"operations wait for each other: {error}"
+            raise InputError(FIELD, "edges", problem) from error
 
     def with_shares(self, job: Job) -> tuple[Prediction, tuple[float, ...]]:
         """As ``without_error_bar``, and which share of the step (but for its bubble) each of

@@ -35,6 +35,7 @@ def run(given: argparse.Namespace) -> str:
     """
     # NumPy, numba and the tables take a second to load; --help does not need them.
     from trainscout.simulators.predictor.kernels.measured import load_measured
+    from trainscout.simulators.predictor.replay.rules import read_rules
     from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
     from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
     from trainscout.simulators.virtual_cluster.execution.report import (
@@ -43,7 +44,7 @@ def run(given: argparse.Namespace) -> str:
         show,
         to_dict,
     )
-    from trainscout.simulators.virtual_cluster.execution.rules import read_rules
+    from trainscout.simulators.virtual_cluster.execution.rules import FIELD
     from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
     from trainscout.simulators.virtual_cluster.traces.files import read_directory
     from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
@@ -75,7 +76,7 @@ def run(given: argparse.Namespace) -> str:
         measured=None if given.measured_kernels is None else load_measured(given.measured_kernels),
         allocator=None if given.alloc_conf is None else AllocatorSettings.parse(given.alloc_conf),
         model_flops=given.model_flops,
-        rules=None if given.rules is None else read_rules(given.rules),
+        rules=None if given.rules is None else read_rules(given.rules, FIELD),
         switches=switches,
     )
     if given.json is not None:

@@ -1,18 +1,11 @@
-"""Dependency rules of the user's own, added to what traces say (Moye, section 4.2).
-
-A rule file is Python with a function ``edges(operations)``: it is given what the played ranks run
-and yields pairs of these, of which the second begins when the first has ended.
-"""
+"""Dependency rules of the user's own, added to what traces say (``replay.rules``)."""
 
 from __future__ import annotations
 
-import runpy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.rules import FIELD as SETTING
+from trainscout.simulators.predictor.replay.rules import Operation, Rules, pairs_of
 from trainscout.simulators.virtual_cluster.execution.issue import NO_TASK, Issued
 from trainscout.simulators.virtual_cluster.execution.program import Program
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -25,49 +18,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
 )
 
-_FUNCTION = "edges"
-
-
-@dataclass(frozen=True)
-class Operation:
-    """What a rank runs for one event of its trace.
-
-    ``kind``: "kernel", or the collective's ("all_reduce", ...), "send", "recv". ``name``: of the
-    kernel as in the trace, of the communicator else. ``step``: 0 of the run-up (where there is
-    one), then 1. ``phase``: "forward", "backward", "optimizer", "other"; ``number``: which of them
-    in the step. ``peer`` of a message; ``sequence`` as in the trace, of a message or collective.
-    """
-
-    rank: int
-    event: int
-    kind: str
-    name: str
-    step: int
-    phase: str
-    number: int
-    peer: int | None = None
-    sequence: int | None = None
-
-
-Rules = Callable[[Sequence[Operation]], Iterable[tuple[Operation, Operation]]]
-
-
-def read_rules(path: Path) -> Rules:
-    """The ``edges`` of a rule file, which is run for that.
-
-    Raises:
-        InputError: for a file that cannot be run, or has no such function.
-    """
-    if not path.is_file():
-        raise InputError("--rules", path, "is no file", "a Python file with a function edges")
-    try:
-        found = runpy.run_path(str(path)).get(_FUNCTION)
-    except Exception as error:  # whatever a file of the user's raises
-        raise InputError("--rules", path, f"{type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise InputError("--rules", path, "has no function edges", "def edges(operations): ...")
-    rules: Rules = found
-    return rules
+FIELD = f"--{SETTING}"
 
 
 def add_rules(
@@ -81,32 +32,11 @@ def add_rules(
     operations = [
         each for rank, trace in traces.items() for each in _operations(trace, rank, issued[rank])
     ]
-    known = set(operations)
     count = 0
-    try:
-        for pair in rules(operations):
-            before, after = _checked(pair, known)
-            tasks = (issued[each.rank].device[each.event] for each in (before, after))
-            program.edge(*tasks)
-            count += 1
-    except InputError:
-        raise
-    except Exception as error:  # whatever a function of the user's raises
-        raise InputError("--rules", _FUNCTION, f"{type(error).__name__}: {error}") from error
+    for before, after in pairs_of(rules, operations, FIELD):
+        program.edge(*(issued[each.rank].device[each.event] for each in (before, after)))
+        count += 1
     return count
-
-
-def _checked(pair: Any, known: set[Operation]) -> tuple[Operation, Operation]:
-    allowed = "pairs (before, after) of the operations it is given"
-    if not isinstance(pair, tuple) or len(pair) != 2:
-        raise InputError("--rules", pair, "is no pair", allowed)
-    for each in pair:
-        if not isinstance(each, Operation) or each not in known:
-            raise InputError("--rules", each, "is no operation that runs", allowed)
-    before, after = pair
-    if before == after:
-        raise InputError("--rules", before, "would wait for itself", allowed)
-    return before, after
 
 
 def _operations(trace: Trace, rank: int, issued: Issued) -> Iterator[Operation]:

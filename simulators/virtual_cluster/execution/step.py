@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, run
 from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
@@ -29,7 +30,7 @@ from trainscout.simulators.virtual_cluster.execution.contents import Contents, P
 from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue
 from trainscout.simulators.virtual_cluster.execution.program import NO_CONTENT, Program
 from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
-from trainscout.simulators.virtual_cluster.execution.rules import Rules, add_rules
+from trainscout.simulators.virtual_cluster.execution.rules import FIELD, add_rules
 from trainscout.simulators.virtual_cluster.execution.shares import Replay
 from trainscout.simulators.virtual_cluster.execution.sharing import (
     SETTLED,
@@ -125,9 +126,8 @@ def replay_ranks(
     except RuntimeError as error:
         problem = "; ".join(map(str, job.order_problems[:1])) or str(error)
         if added and not job.order_problems:
-            raise InputError(
-                "--rules", "edges", f"operations wait for each other: {error}"
-            ) from error
+            problem = f"operations wait for each other: {error}"
+            raise InputError(FIELD, "edges", problem) from error
         raise InputError("traces", "communication", f"never ends: {problem}") from error
     columns = np.array(program.role), np.array(program.part), np.array(program.content)
     played = Played(tasks, times, program.previous(), *columns)

@@ -1,0 +1,215 @@
+"""Dependency rules of the user's own (Moye, section 4.2), for built programs and for traces.
+
+A rule file is Python with a function ``edges(operations)``: it is given what is played and yields
+pairs of these, of which the second begins when the first has ended. Here are the file, the pairs,
+and what they do to a program of the built-in workload; ``execution.rules`` of the virtual cluster
+does it to traces.
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.assemble import Program
+from trainscout.simulators.predictor.replay.engine import Ints
+from trainscout.simulators.predictor.workload.data_parallel import GATHER, REDUCE
+from trainscout.simulators.predictor.workload.ir import Block, Collective
+from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
+from trainscout.simulators.predictor.workload.schedule import stage_order
+
+_FUNCTION = "edges"
+FIELD = "rules"
+"""The setting that says where they are: of ``trainscout simulate``, and of replayed traces with
+two dashes before it."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a rank runs.
+
+    Of a trace ``rank`` is its rank and ``event`` the number of its event; of a built program they
+    are a stage of the pipeline, of which one rank stands for all, and the number of a task.
+    ``kind``: "kernel", or the collective's ("all_reduce", ...), "send", "recv"; in a built program
+    what a stage computes is a pass, or a part of one between exchanges, as one "kernel".
+    ``name``: of the kernel as in the trace, of the communicator else; of a built program the kind
+    of pass, or what is exchanged. ``step``: 0 of the run-up (where there is one), then 1.
+    ``phase``: "forward", "backward", "optimizer", "other"; ``number``: which of them in the step.
+    ``peer`` of a message; ``sequence`` as in the trace, of a message or collective. ``chunk`` and
+    ``micro_batch`` of a pass in a built program.
+    """
+
+    rank: int
+    event: int
+    kind: str
+    name: str
+    step: int
+    phase: str
+    number: int
+    peer: int | None = None
+    sequence: int | None = None
+    chunk: int | None = None
+    micro_batch: int | None = None
+
+
+Rules = Callable[[Sequence[Operation]], Iterable[tuple[Operation, Operation]]]
+
+
+def read_rules(path: Path, field: str = FIELD) -> Rules:
+    """The ``edges`` of a rule file, which is run for that.
+
+    Raises:
+        InputError: for a file that cannot be run, or has no such function.
+    """
+    if not path.is_file():
+        raise InputError(field, path, "is no file", "a Python file with a function edges")
+    try:
+        found = runpy.run_path(str(path)).get(_FUNCTION)
+    except Exception as error:  # whatever a file of the user's raises
+        raise InputError(field, path, f"{type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise InputError(field, path, "has no function edges", "def edges(operations): ...")
+    rules: Rules = found
+    return rules
+
+
+def pairs_of(
+    rules: Rules, operations: Sequence[Operation], field: str = FIELD
+) -> Iterator[tuple[Operation, Operation]]:
+    """The pairs that rules yield of what is played.
+
+    Raises:
+        InputError: for what is no pair of operations, or when the rules fail.
+    """
+    known = set(operations)
+    try:
+        for pair in rules(operations):
+            yield _checked(pair, known, field)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a function of the user's raises
+        raise InputError(field, _FUNCTION, f"{type(error).__name__}: {error}") from error
+
+
+def _checked(pair: Any, known: set[Operation], field: str) -> tuple[Operation, Operation]:
+    allowed = "pairs (before, after) of the operations it is given"
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InputError(field, pair, "is no pair", allowed)
+    for each in pair:
+        if not isinstance(each, Operation) or each not in known:
+            raise InputError(field, each, "is no operation that runs", allowed)
+    before, after = pair
+    if before == after:
+        raise InputError(field, before, "would wait for itself", allowed)
+    return before, after
+
+
+def ruled(program: Program, job: Job, rules: Rules) -> Program:
+    """A built program with the dependencies that rules add to it.
+
+    Raises:
+        InputError: as ``pairs_of``.
+    """
+    found = list(pairs_of(rules, operations_of(program, job)))
+    before = np.array([each.event for each, _ in found], dtype=np.int64)
+    after = np.array([each.event for _, each in found], dtype=np.int64)
+    structure, stages = program.structure, job.recipe.pp
+    earlier, later = (
+        np.concatenate(ends) for ends in zip(structure.edges, (before, after), strict=True)
+    )
+    lags = np.concatenate((program.edge_lags, np.zeros(len(found))))
+    lag_slot = np.concatenate((structure.edge_lag_slot, np.full(len(found), stages)))
+    order = np.argsort(earlier, kind="stable")
+    start = np.zeros(len(program.tasks.work) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(earlier, minlength=len(start) - 1), out=start[1:])
+    tasks = replace(
+        program.tasks,
+        successor_start=start,
+        successors=later[order],
+        lags=lags[order],
+        # The sweep knows no dependencies between streams beside those of one stage.
+        side=None,
+    )
+    whole = replace(
+        structure,
+        edges=(earlier, later),
+        edge_lag_slot=lag_slot,
+        lag_slot=lag_slot[order],
+    )
+    return replace(program, tasks=tasks, structure=whole, edge_lags=lags)
+
+
+def operations_of(program: Program, job: Job) -> list[Operation]:
+    """What each stage runs, in the order in which it is launched: what a part of a pass needs
+    gathered before it, and the reduction of what it made behind it."""
+    found = []
+    for stage, tasks in enumerate(program.structure.compute_tasks):
+        passes = program.structure.pass_tasks[stage]
+        before, after = _exchanges(program, stage)
+        own: list[Operation] = []
+        for task, described in zip(
+            tasks[:passes].tolist(), _passes(program, job, stage), strict=True
+        ):
+            name, phase, number, chunk, micro = described
+            for exchange in before.get(task, ()):
+                kind, what = _exchange(program.blocks[exchange])
+                own.append(Operation(stage, exchange, kind, what, 1, phase, number))
+            own.append(
+                Operation(stage, task, "kernel", name, 1, phase, number, None, None, chunk, micro)
+            )
+            for exchange in after.get(task, ()):
+                kind, what = _exchange(program.blocks[exchange])
+                own.append(Operation(stage, exchange, kind, what, 1, phase, number))
+        for task in tasks[passes:].tolist():
+            kind, name = _exchange(program.blocks[task])
+            own.append(Operation(stage, task, kind, name, 1, "optimizer", 0))
+        found += own
+    return found
+
+
+def _passes(program: Program, job: Job, stage: int) -> Iterator[tuple[str, str, int, int, int]]:
+    """Of each task of a stage's passes: name, phase, which pass of it, chunk, micro-batch."""
+    recipe, structure = job.recipe, program.structure
+    order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, program.micro_batches)
+    stops = np.append(structure.pass_start[stage][1:], structure.pass_tasks[stage])
+    parts = stops - structure.pass_start[stage]
+    counts = {"forward": 0, "backward": 0}
+    for (way, chunk, micro), pieces in zip(order.T.tolist(), parts.tolist(), strict=True):
+        phase = "forward" if way == FORWARD else "backward"
+        for _ in range(pieces):
+            yield PASS_NAMES[way], phase, counts[phase], chunk, micro
+        counts[phase] += 1
+
+
+def _exchanges(program: Program, stage: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The gathers that a stage's compute tasks wait for, and the reductions that wait for them."""
+    structure = program.structure
+    compute = set(structure.compute_tasks[stage].tolist())
+    gathers: dict[int, list[int]] = {}
+    reductions: dict[int, list[int]] = {}
+    sources, targets = structure.edges
+    own = structure.communication
+    reduced: Ints = np.flatnonzero(own[targets] & ~own[sources])
+    for source, target in zip(sources[reduced].tolist(), targets[reduced].tolist(), strict=True):
+        # What is gathered waits for a pass, too, where few are in flight.
+        if source in compute and program.blocks[target].name == REDUCE:
+            reductions.setdefault(source, []).append(target)
+    gathered: Ints = np.flatnonzero(own[sources] & ~own[targets])
+    for source, target in zip(sources[gathered].tolist(), targets[gathered].tolist(), strict=True):
+        if target in compute and program.blocks[source].name == GATHER:
+            gathers.setdefault(target, []).append(source)
+    return gathers, reductions
+
+
+def _exchange(block: Block) -> tuple[str, str]:
+    """Kind and name of a task that is no pass: what computes besides is a "kernel"."""
+    if block.name not in (REDUCE, GATHER):
+        return "kernel", block.name
+    return next(op.kind for op in block.ops if isinstance(op, Collective)), block.name
