@@ -142,7 +142,7 @@ def _settings(name: str, words: Sequence[str], word: str) -> list[str]:
     from hydra.core.global_hydra import GlobalHydra
     from hydra.plugins.completion_plugin import DefaultCompletionPlugin
 
-    from trainscout.commands.entry_point import prepare_hydra
+    from trainscout.commands.hydra_setup import prepare_hydra
 
     prepare_hydra()
     with initialize_config_module("trainscout.conf", version_base="1.3"):

@@ -16,8 +16,8 @@ from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
 from trainscout.cli import COMMANDS, main, nested
 from trainscout.commands.arguments import as_settings
 from trainscout.commands.capacity_plan import build_capacity
-from trainscout.commands.entry_point import prepare_hydra
 from trainscout.commands.explanation_plan import build_explanation
+from trainscout.commands.hydra_setup import prepare_hydra
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_recipe

@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from trainscout.commands.entry_point import STORE
+from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.conf.input_errors import in_words
 from trainscout.simulators.predictor.io.command_line import explain

@@ -15,7 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
 
 from trainscout.commands.assumed import assumed_fields
-from trainscout.commands.entry_point import STORE, run_command
+from trainscout.commands.entry_point import run_command
+from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.tracking.tracker import TrackingError, make_tracker

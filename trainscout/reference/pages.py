@@ -5,7 +5,7 @@ from __future__ import annotations
 from hydra import initialize_config_module
 from omegaconf import OmegaConf
 
-from trainscout.commands.entry_point import run_directory
+from trainscout.commands.hydra_setup import run_directory
 from trainscout.commands.schemas import register_commands
 from trainscout.reference.choices_page import choices_page
 from trainscout.reference.hardware_page import hardware_page

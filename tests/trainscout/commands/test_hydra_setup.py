@@ -3,7 +3,7 @@ import os
 from omegaconf import OmegaConf
 
 from trainscout.commands.check_first import _reserve
-from trainscout.commands.entry_point import STORE, run_directory
+from trainscout.commands.hydra_setup import STORE, run_directory
 
 
 def test_searches_of_one_second_have_directories_of_their_own(tmp_path):
