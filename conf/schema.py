@@ -38,7 +38,7 @@ def structured(cls: type[Any]) -> type[Any]:
         fields.append((field.name, _twin_type(hints[field.name]), copy))
     # OmegaConf reads its fields; nothing else is asked of it.
     return dataclasses.make_dataclass(
-        cls.__name__, fields, namespace={"__module__": __name__}, repr=False, eq=False
+        cls.__name__, fields, namespace={"__module__": __name__}, init=False, repr=False, eq=False
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainscout.optimizer.trial import Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import format_percent, format_ranks, format_seconds
+from trainscout.reports.wording import format_percent, format_ranks
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.uncertainty import LEVEL, chosen, features_of, tie_share
 from trainscout.simulators.predictor.uncertainty.fastest import published_fastest
@@ -22,23 +22,6 @@ def as_chosen(trial: Trial, job_of: JobOf) -> Trial:
     if expected is None:
         return trial
     return replace(trial, prediction=replace(predicted(trial), interval_s=expected.interval_s))
-
-
-def format_error_bar(prediction: Prediction) -> str:
-    """The interval in seconds and relative to the prediction."""
-    if prediction.interval_s is None:
-        return "none: this simulator gives no error bar"
-    low, high = prediction.interval_s
-    step_s = prediction.step_time_s
-    words = (
-        f"{format_seconds(low)} to {format_seconds(high)} ({low / step_s - 1:+.1%} to "
-        f"{high / step_s - 1:+.1%}), where {LEVEL:.0%} of measured runs like it would lie"
-    )
-    if low > step_s:
-        words += "; predictions of such runs were mostly too short"
-    elif high < step_s:
-        words += "; predictions of such runs were mostly too long"
-    return words
 
 
 def format_selection() -> str:

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.answer import figures, format_evidence
-from trainscout.reports.error_bars import format_error_bar
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.wording import (
+    format_error_bar,
     format_part,
     format_percent,
     format_question,

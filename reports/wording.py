@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from trainscout.simulators.predictor.answer.prediction import Memory
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
+from trainscout.simulators.predictor.uncertainty import LEVEL
 
 _GIB = 2**30
 
@@ -175,3 +176,20 @@ def format_ranks(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank])
     return ", ".join(f"#{run[0]}" if len(run) == 1 else f"#{run[0]} to #{run[-1]}" for run in runs)
+
+
+def format_error_bar(prediction: Prediction) -> str:
+    """The interval in seconds and relative to the prediction."""
+    if prediction.interval_s is None:
+        return "none: this simulator gives no error bar"
+    low, high = prediction.interval_s
+    step_s = prediction.step_time_s
+    words = (
+        f"{format_seconds(low)} to {format_seconds(high)} ({low / step_s - 1:+.1%} to "
+        f"{high / step_s - 1:+.1%}), where {LEVEL:.0%} of measured runs like it would lie"
+    )
+    if low > step_s:
+        words += "; predictions of such runs were mostly too short"
+    elif high < step_s:
+        words += "; predictions of such runs were mostly too long"
+    return words

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.error_bars import as_chosen, format_distinguishable, format_error_bar
+from trainscout.reports.error_bars import as_chosen, format_distinguishable
 from trainscout.reports.explain import why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
@@ -22,7 +22,13 @@ from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
 from trainscout.reports.search_page.waterfall import waterfall
 from trainscout.reports.trials import choices_of, latest_trials, layout, predicted
-from trainscout.reports.wording import STOP_WORDS, format_part, format_question, format_tokens
+from trainscout.reports.wording import (
+    STOP_WORDS,
+    format_error_bar,
+    format_part,
+    format_question,
+    format_tokens,
+)
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals

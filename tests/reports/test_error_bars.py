@@ -7,7 +7,6 @@ from tests.samples import job_of, prediction, trial
 from trainscout.reports.error_bars import (
     as_chosen,
     format_distinguishable,
-    format_error_bar,
     lead_share,
     tie_shares,
 )
@@ -16,7 +15,7 @@ from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import search_report
 from trainscout.reports.tracker_runs import NOTE, search_record
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import format_seconds
+from trainscout.reports.wording import format_error_bar, format_seconds
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import fastest
 
