@@ -78,6 +78,8 @@ def cluster_of(
     wired = server.nvswitch and 2 * (row.gpus_per_node or 0) == _SWITCHED == server.gpus_per_node
     nvswitch = "nvswitch" in row.intra_link.lower() or (server.nvswitch and not wired)
     if wired and not nvswitch and num_gpus > 1:
+        # A job on part of a board has its links to the rest as well, and cannot use them.
+        domain = row.gpus_per_node
         assumed.append(f"NVLink joins the {row.gpus_per_node} GPUs of a node without switches")
     version = nccl_version(era)
     if num_gpus > 1:

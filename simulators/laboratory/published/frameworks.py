@@ -94,10 +94,18 @@ _DECLARED = {
     "meta": _Declared("meta_llama3", 2024.3, "kernels not published: fused ones"),
     "torchtune": _Declared("torch_fsdp2", 2024.9),
     "fsdp2": _Declared("torch_fsdp2", 2025.0),
+    "kempnerforge": _Declared("torch_fsdp2", 2026.25),
     "fsdp1": _Declared("torch_eager", 2023.5),
     "ddp": _Declared("torch_eager", 2023.5),
     "paddle": _Declared("torch_eager", 2023.6, "PaddlePaddle's modules as PyTorch's"),
     "pytorch": _Declared("torch_eager", 2023.5),
+}
+# Where software differs from the declaration that it is read as: the plan of KempnerForge's
+# distributed/tensor_parallel.py; PaddleNLP's models with fuse_attention_qkv off, PaddlePaddle's
+# mp_layers.py and group_sharded_stage2.py.
+_OWN_FACTS: dict[str, dict[str, object]] = {
+    "kempnerforge": {"inputs_apart": True, "whole_embedding": True},
+    "paddle": {"inputs_apart": True, "separate_projections": True, "waits_for_reductions": True},
 }
 _MEGATRON_OF = 2025.0
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface")
@@ -152,6 +160,7 @@ def framework_of(
         changes |= _torchtitan(row, said, era)
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
+    changes |= _OWN_FACTS.get(said.label.get("project", ""), {})
     changes |= _attention(said, era, gpu, framework)
     if not is_declared(said):
         changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}

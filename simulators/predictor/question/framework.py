@@ -75,6 +75,13 @@ class Framework:
     so under context parallelism."""
     separate_projections: bool = False
     """Queries, keys and values, and the two halves of a gated MLP, have a linear layer each."""
+    inputs_apart: bool = False
+    """Under tensor parallelism each of those layers gathers its input and reduces its gradient by
+    itself (a ``ColwiseParallel`` of its own for each, PaddlePaddle's ``ColumnParallelLinear``).
+    A compiler makes one of gathers that are the same."""
+    whole_embedding: bool = False
+    """Every tensor-parallel rank holds the whole embedding and looks all tokens up (plans that
+    leave it out)."""
     batch_first: bool = False
     """The sequence is not the outermost dimension of activations, so what tensor-parallel ranks
     gather or scatter of it is copied into order
@@ -160,7 +167,7 @@ class Framework:
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False
     """Sharded parameters are copied from the buffer they were gathered in to tensors of their own
-    (FSDP2)."""
+    (FSDP2, DeepSpeed's ``all_gather_coalesced``)."""
     quantises_each_pass: bool = False
     """In 8 bits, weights that a rank has in 16 are quantised in every forward pass (torchao's and
     XLA's float8, Transformer Engine's layers under FSDP1), instead of once a step into copies that
@@ -168,6 +175,13 @@ class Framework:
     fp8_param_gather: tuple[str, ...] = ()
     """Precisions of 8 and 4 bits in which parameters are kept and gathered as they are multiplied,
     where a recipe does not say (``recipe.fp8_param_gather``)."""
+    one_root_unit: bool = False
+    """FSDP's outermost unit holds embedding, final norm and head: it is gathered before the first
+    layer runs, kept, and reduced after the last (``fully_shard`` or FSDP1 around a model whose
+    blocks are units of their own)."""
+    waits_for_reductions: bool = False
+    """Gradients that are sharded (ZeRO 2 and 3) are reduced with nothing beside them
+    (PaddlePaddle's group-sharded stage 2 as it comes: ``sync_op``)."""
     copies_shards: bool = False
     """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
     (nanotron's ``all_gather_coalesced``)."""

@@ -306,6 +306,8 @@ class _Tabled:
             if exchanges & what:
                 exchanged = {}
                 for segment, times in runs:
+                    if what == GATHERS and way != FORWARD and segment.kept:
+                        continue
                     if id(segment) not in exchanged:
                         exchanged[id(segment)] = self.exchanged(segment, transfer)
                     task = exchanged[id(segment)]

@@ -40,12 +40,13 @@ class PassPrice:
 class Segment:
     """Part of a pass between two data-parallel communications; equal ones of a pass are one.
 
-    ``blocks`` in execution order; ``parameters`` are those they hold.
+    ``blocks`` in execution order; ``parameters`` are those they hold, ``kept`` as of ``Run``.
     """
 
     price: PassPrice
     parameters: LocalParameters
     blocks: tuple[Block, ...]
+    kept: bool
 
 
 def sum_blocks(
@@ -163,5 +164,7 @@ class PassPricer:
             own = sum(priced[piece].host_s for piece in group) / host_s if host_s else 0.0
             price = sum_blocks([(priced[piece], 1) for piece in group], excess_s * own)
             parameters = sum((runs[piece].parameters for piece in group), LocalParameters())
-            made[group] = Segment(price, parameters, tuple(blocks[piece] for piece in group))
+            own_blocks = tuple(blocks[piece] for piece in group)
+            kept = any(runs[piece].kept for piece in group)
+            made[group] = Segment(price, parameters, own_blocks, kept)
         return tuple(made[tuple(group)] for group in groups)

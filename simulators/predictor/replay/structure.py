@@ -53,6 +53,7 @@ class Sharing:
         recipe = job.recipe
         replicated = job.is_replicated
         stage = recipe.zero_stage
+        alone = gathers_alone(job) or (stage >= 2 and job.framework.waits_for_reductions)
         return cls(
             reduces=replicated,
             reduce_every=replicated and stage >= 2,
@@ -60,7 +61,7 @@ class Sharing:
             gathers=replicated and stage >= 1,
             gather_every=replicated and stage == 3,
             gather_beside=replicated and (stage == 3 or recipe.overlap_param_gather),
-            in_flight=1 if gathers_alone(job) else LAYERS_IN_FLIGHT,
+            in_flight=1 if alone else LAYERS_IN_FLIGHT,
         )
 
     def exchanges(self, way: int) -> int:

@@ -93,6 +93,18 @@ class Transfer:
         )
 
 
+def flattened_bytes(job: Job) -> int:
+    """Bytes that a gradient moves to be reduced with every micro-batch, where it is copied for it.
+
+    DeepSpeed copies it into a bucket, and divides that; ZeRO 3 puts the ranks' shares of a bucket
+    in order in between (0.11: ``__add_grad_to_ipg_bucket``, ``reduce_scatter_coalesced``).
+    """
+    stage = job.recipe.zero_stage
+    if not job.framework.flattens_gradients or stage < 2 or gathers_alone(job):
+        return 0
+    return 2 * gradient_bytes_per_parameter(job) * (3 if stage == 3 else 2)
+
+
 def gathers_alone(job: Job) -> bool:
     """Whether nothing runs beside the gathers of a step's passes."""
     return job.framework.gathers_tensors and job.recipe.zero_stage == 3

@@ -49,15 +49,15 @@ def _embedding(shard: Shard) -> Part:
     backward: list[Op] = []
     if shard.trains:
         backward.append(Streaming("embedding_bwd", "embedding_bwd", full * (size + 8)))
-    if shard.tp > 1:
+    if shard.tp > 1 and not shard.whole_embedding:
         # Learned positions are added to whole sequences, which are cut afterwards (Megatron-LM).
         scattered = shard.sp and model.position != "learned"
         kind = "reduce_scatter" if scattered else "all_reduce"
         forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
-        if shard.sp and shard.trains:
-            backward.insert(
-                0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
-            )
+    if shard.sp and shard.tp > 1 and shard.trains:
+        backward.insert(
+            0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
+        )
     local = shard.local_tokens * model.hidden_size
     saved: list[Alloc] = []
     if model.position == "learned":
@@ -69,13 +69,14 @@ def _embedding(shard: Shard) -> Part:
         backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
         saved.append(Alloc("embedding_mask", local))
     # A lookup's gradient is a dense tensor of the table's size, in every framework.
-    rows = model.padded_vocab_size(shard.tp) // shard.tp
     return Part(
         tuple(forward),
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=2 * full * size,
-        backward_peak_bytes=(2 * full + rows * model.hidden_size) * size if shard.trains else 0,
+        backward_peak_bytes=(2 * full + shard.embedding_rows * model.hidden_size) * size
+        if shard.trains
+        else 0,
     )
 
 

@@ -35,7 +35,8 @@ def linear(
     so only one piece stays exposed. Software that keeps the gathered input never gathers it again;
     where the sequence is not the outermost dimension, what is gathered is put in order after and
     what is scattered before. ``joined`` are the outputs of projections that share the input: those
-    that software keeps apart are products of their own, whose input gradients are added up.
+    that software keeps apart are products of their own, whose input gradients are added up, after
+    each was reduced where ``inputs_apart``.
 
     A frozen weight has no gradient: nothing is gathered again for one, nor laid out for it, and
     no product hides the reduction of the input gradient. Adapters run beside the layer.
@@ -73,9 +74,11 @@ def linear(
             accumulate = shard.fused_wgrad
             shape = (f"{own}_wgrad", width, inputs, tokens)
             wgrad.append(Gemm(*shape, dtype, layout="NT", accumulate=accumulate))
+    reductions = len(apart) if apart and shard.inputs_apart else 1
     added: list[Op] = []
     if apart:
-        moved = (len(apart) + 1) * tokens * inputs * size
+        rows = local if reductions > 1 and parallel == "column" and shard.sp else tokens
+        moved = (len(apart) + 1) * rows * inputs * size
         added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
 
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
@@ -86,19 +89,20 @@ def linear(
 
     if parallel == "column" and shard.sp:
         each = gathered or inputs
-        forward += (
-            _beside_gemm(shard, exchange("gather", "all_gather", each), len(product)) + product
-        )
+        gathers = 1 if shard.fusion == "compiled" else reductions
+        gather = _beside_gemm(shard, exchange("gather", "all_gather", each), len(product))
+        forward += gather * gathers + product
         beside = shard.overlap_tp_gradients or shard.tp_comm_overlap
         if shard.trains and not shard.keeps_gathered:
             backward += _ordered(
                 shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
             )
         scatter = exchange("gather_grad", "reduce_scatter", each, beside * len(wgrad))
-        backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad, *_summed(shard, scatter)]
+        scattered = _ordered(shard, scatter) * reductions
+        backward += [*dgrad, *added, *scattered, *wgrad, *_summed(shard, scatter)]
     elif parallel == "column" and shard.tp > 1:
         forward += product
-        if shard.overlap_tp_gradients:
+        if shard.overlap_tp_gradients and reductions == 1:
             backward += [
                 *dgrad,
                 *added,
@@ -106,7 +110,8 @@ def linear(
                 *wgrad,
             ]
         else:
-            backward += [*dgrad, *added, *wgrad, exchange("grad", "all_reduce", inputs)]
+            backward += [*dgrad, *added, *wgrad]
+            backward += [exchange("grad", "all_reduce", inputs)] * reductions
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
         pieces = _beside_gemm(shard, scatter, len(product))

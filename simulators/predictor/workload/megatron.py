@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.data_parallel import flattened_bytes
 from trainscout.simulators.predictor.workload.diffusion import (
     first_diffusion_parameters,
     last_diffusion_parameters,
@@ -131,14 +132,17 @@ class ChunkMode:
     ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
-    used. The activations of the first ``offloaded`` layers leave the GPU. A ``reference`` passes
-    each micro-batch forward, too.
+    used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced.
+    ``one_root_unit`` as in the framework, under FSDP. The activations of the first ``offloaded``
+    layers leave the GPU. A ``reference`` passes each micro-batch forward, too.
     """
 
     recompute: str
     modules: str
     single_stage: bool
     copies_gathered: bool
+    flattened_bytes: int
+    one_root_unit: bool
     offloaded: int
     reference: Reference | None = None
 
@@ -150,6 +154,8 @@ class ChunkMode:
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
             job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
+            flattened_bytes(job),
+            job.framework.one_root_unit and recipe.zero_stage == 3,
             recipe.offloaded_layers,
             Reference.of(job),
         )
@@ -183,8 +189,12 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         ends = {"first": shape.first, "last": shape.last}
         frozen = reference_runs(mode.reference, shape.layers, **ends)
         runs = [*frozen, *runs] if mode.reference.leads else [*runs, *frozen]
+    if mode.one_root_unit and shape.first and shape.last:
+        runs = _with_root_unit(runs)
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
+    if mode.flattened_bytes:
+        runs = [_flattened(run, mode.flattened_bytes) for run in runs]
     return Chunk(tuple(runs), copied)
 
 
@@ -226,10 +236,31 @@ def _with_copies(run: Run, element_bytes: int) -> Run:
     """Both passes gather a layer's parameters: each is read and written once more first."""
     copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.held.total)
     forward = replace(run.forward, ops=(copy, *run.forward.ops))
-    if run.reference:
+    if run.reference or run.kept:
         return replace(run, forward=forward)
     backward = replace(run.backward, ops=(copy, *run.backward.ops))
     return replace(run, forward=forward, backward=backward)
+
+
+def _with_root_unit(runs: list[Run]) -> list[Run]:
+    """The model's ends in one unit: what the last run holds comes and goes with the first, whose
+    forward pass is the first to need it and whose backward pass the last."""
+    first, *layers, last = runs
+    held = first.parameters + last.parameters
+    return [
+        replace(first, parameters=held, kept=True),
+        *layers,
+        replace(last, parameters=LocalParameters()),
+    ]
+
+
+def _flattened(run: Run, bytes_per_gradient: int) -> Run:
+    """A backward pass that copies its gradients into the buffer that is reduced."""
+    if run.reference or not run.parameters.total:
+        return run
+    moved = bytes_per_gradient * run.parameters.total
+    copy = Streaming("flatten_grads", "memcpy", moved, launches=3)
+    return replace(run, backward=replace(run.backward, ops=(*run.backward.ops, copy)))
 
 
 def _with_exchanges_beside(run: Run) -> Run:

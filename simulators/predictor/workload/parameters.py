@@ -207,8 +207,7 @@ def index_parameters(model: Model, index: Index) -> int:
 
 def embedding_parameters(shard: Shard) -> LocalParameters:
     """Word embedding rows of this rank, and learned positions (replicated)."""
-    model = shard.model
-    rows = model.padded_vocab_size(shard.tp) // shard.tp
+    model, rows = shard.model, shard.embedding_rows
     positions = model.sequence_length if model.position == "learned" else 0
     return LocalParameters((rows + positions) * model.hidden_size)
 

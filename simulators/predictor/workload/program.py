@@ -26,7 +26,8 @@ class Run:
     """``count`` equal consecutive pieces of the model and the parameters of one of them.
 
     ``reference``: of a frozen model that has no backward pass. ``borrows``: its parameters are
-    those of other runs, which hold them.
+    those of other runs, which hold them. ``kept``: gathered in the forward pass, they stay until
+    the backward pass.
     """
 
     forward: Block
@@ -35,10 +36,11 @@ class Run:
     parameters: LocalParameters
     reference: bool = False
     borrows: bool = False
+    kept: bool = False
 
     @cached_property
     def digest(self) -> tuple[object, ...]:
-        kind = (self.count, self.parameters, self.reference, self.borrows)
+        kind = (self.count, self.parameters, self.reference, self.borrows, self.kept)
         return self.forward.digest, self.backward.digest, *kind
 
     @property

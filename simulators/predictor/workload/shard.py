@@ -59,6 +59,8 @@ class Shard:
     complex_rope: bool
     repeats_kv: bool
     separate_projections: bool
+    inputs_apart: bool
+    whole_embedding: bool
     batch_first: bool
     gathers_ring: bool
     keeps_gathered: bool
@@ -111,6 +113,8 @@ class Shard:
             and job.model.kv_heads < job.model.num_heads
             and job.model.mla is None,
             separate_projections=job.framework.separate_projections,
+            inputs_apart=job.framework.inputs_apart,
+            whole_embedding=job.framework.whole_embedding,
             batch_first=job.framework.batch_first,
             gathers_ring=job.framework.gathers_ring,
             # Without sequence parallelism nothing is gathered.
@@ -135,6 +139,12 @@ class Shard:
     def local_tokens(self) -> int:
         """Tokens per rank where sequence parallelism shards them (norms, dropout, experts)."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding on this rank."""
+        rows = self.model.padded_vocab_size(self.tp)
+        return rows if self.whole_embedding else rows // self.tp
 
     @property
     def unpacked(self) -> Shard:

@@ -1,6 +1,9 @@
 import pytest
 
 from tests.simulators.laboratory.published.runs import replayable
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.collectives.graph import wiring_of
+from trainscout.simulators.predictor.workload.ir import Communicator
 
 
 def cluster(**changes):
@@ -86,6 +89,17 @@ def test_boards_of_four_have_no_switches(gpu, per_node, link, switches):
     outcome = replayable(**row)
     assert outcome.job.cluster.nvswitch == switches
     assert any("without switches" in text for text in outcome.assumptions) != switches
+
+
+def test_a_job_on_half_a_board_has_no_use_of_the_links_to_the_rest():
+    whole, half = (
+        cluster(gpu="H200-141GB-SXM", gpus_per_node=4, num_gpus=gpus, tp=2, pp=1, dp=gpus // 2)
+        for gpus in (4, 2)
+    )
+    assert (half.gpus_per_node, half.domain) == (2, 4)
+    assert whole.domain == 4
+    pair, gpu = Communicator("tp", 2, 2, 1), load_catalogue().gpus["h200"]
+    assert wiring_of(pair, gpu, half).link_gbs == wiring_of(pair, gpu, whole).link_gbs
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,18 @@ def test_placeholders_of_weight_gradients_came_with_transformer_engine_2():
     assert framework(framework="Megatron-Bridge (NeMo 26.02)").wgrad_placeholders
 
 
+def test_software_read_as_another_keeps_its_own_facts():
+    forge = framework(framework="KempnerForge (PyTorch FSDP2)", dist_optimizer="fsdp2")
+    other = framework(framework="PyTorch FSDP2", dist_optimizer="fsdp2")
+    assert forge.name == other.name == "torch_fsdp2"
+    assert (forge.inputs_apart, forge.whole_embedding) == (True, True)
+    assert (other.inputs_apart, other.whole_embedding) == (False, False)
+    paddle = framework(framework="PaddlePaddle 2.5.1", dist_optimizer="zero2")
+    eager = framework(framework="PyTorch FSDP", dist_optimizer="zero2")
+    for fact in ("inputs_apart", "separate_projections", "waits_for_reductions"):
+        assert (getattr(paddle, fact), getattr(eager, fact)) == (True, False)
+
+
 def test_fsdp2_reduces_in_fp32_and_copies_what_it_gathers():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", dist_optimizer="fsdp2")
     assert (titan.reduce_grads_fp32, titan.copies_gathered) == (True, True)

@@ -234,6 +234,32 @@ def test_gathers_that_wait_for_the_device_are_exposed_whole(machine: Machine) ->
     assert predict(alone).step_time_s >= 5 * micro_batch_s(alone) + gathers_s
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_reductions_that_are_waited_for_are_exposed_whole(machine: Machine, stage: int) -> None:
+    machine(replace(BALANCED, wire_bytes_per_s=1e10))
+    waiting = make_job(
+        LLAMA, zero_stage=stage, batch=8 * 5, training={"waits_for_reductions": True}
+    )
+    reductions_s = 5 * gradient_bytes(waiting) * 7 / 8 / 1e10
+    least_s = 5 * micro_batch_s(waiting) + reductions_s
+    assert predict(waiting).step_time_s >= least_s * (1 - 1e-9)
+    assert predict(make_job(LLAMA, zero_stage=stage, batch=8 * 5)).step_time_s < least_s
+
+
+def test_one_root_unit_is_gathered_first_and_reduced_last(machine: Machine) -> None:
+    # Layers take so long that what is exchanged beside them hides.
+    machine(Rates(flops_per_s=1e9, free_head=True, wire_bytes_per_s=1e9))
+    apart, joined = (
+        make_job(LLAMA, zero_stage=3, batch=8 * 5, training={"one_root_unit": unit})
+        for unit in (False, True)
+    )
+    head = build_workload(apart).stages[0].chunks[0].runs[-1].parameters.total
+    # The head's fp32 gradients come after the last layer's. Its parameters come before the first
+    # layer, which takes what gathering them again between the passes of a free head does.
+    added_s = 5 * 4 * head * 7 / 8 / 1e9
+    assert predict(joined).step_time_s - predict(apart).step_time_s == pytest.approx(added_s)
+
+
 def test_a_launch_bound_step_takes_its_launches(machine: Machine) -> None:
     machine(Rates(flops_per_s=np.inf, launch_s=1e-5))
     job = make_job(TINY, batch=8 * 6)

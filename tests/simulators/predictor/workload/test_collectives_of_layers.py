@@ -54,6 +54,37 @@ def test_sequence_parallelism_moves_the_same_forward_bytes(model: Model, tp: int
     assert wire_bytes(plain[1], "tp") == wire_bytes(plain[0], "tp")
 
 
+@pytest.mark.parametrize("fusion", ["eager", "compiled"])
+def test_layers_with_inputs_of_their_own_gather_and_reduce_each(fusion: str) -> None:
+    facts = {"separate_projections": True, "keeps_gathered": True, "fusion": fusion}
+    full = LLAMA.sequence_length * LLAMA.hidden_size * 2
+    for sp in (False, True):
+        one, other = (
+            layer_blocks(
+                Shard.of(make_job(LLAMA, tp=2, sp=sp, training={**facts, "inputs_apart": apart})),
+                DENSE_LAYER,
+                "none",
+            )
+            for apart in (False, True)
+        )
+        # Queries, keys and values are two more than one, gate and input of the MLP one more; a
+        # compiler makes one of gathers of the same tensor, and cannot of sums of different ones.
+        gathered = 3 * full if sp and fusion == "eager" else 0
+        assert wire_bytes(other[0], "tp") == wire_bytes(one[0], "tp") + gathered
+        reduced = 3 * full * (1 if sp else 2)
+        assert wire_bytes(other[1], "tp") == wire_bytes(one[1], "tp") + reduced
+
+
+def test_without_separate_projections_there_is_one_input() -> None:
+    one, other = (
+        layer_blocks(
+            Shard.of(make_job(LLAMA, tp=2, training={"inputs_apart": apart})), DENSE_LAYER, "none"
+        )
+        for apart in (False, True)
+    )
+    assert one == other
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_overlapping_cuts_communication_but_loses_none(model: Model) -> None:
     plain = Shard.of(make_job(model, tp=4, sp=True))

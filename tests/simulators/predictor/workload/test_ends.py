@@ -8,6 +8,7 @@ from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import Block, Collective
+from trainscout.simulators.predictor.workload.parameters import embedding_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
 # One micro-batch of hidden states: 64 tokens, 256 wide, bf16; and one fp32 value per token.
@@ -34,6 +35,16 @@ def test_embedding(model: Model, sp: bool, forward: list[str], backward: list[st
     blocks = embedding_blocks(Shard.of(make_job(model, tp=4, sp=sp)))
     assert collectives(blocks[0]) == [(kind, HIDDEN) for kind in forward]
     assert collectives(blocks[1]) == [(kind, HIDDEN) for kind in backward]
+
+
+@pytest.mark.parametrize(("sp", "backward"), [(False, []), (True, [("all_gather", HIDDEN)])])
+def test_a_whole_embedding_is_looked_up_without_its_peers(
+    sp: bool, backward: list[tuple[str, int]]
+) -> None:
+    shard = Shard.of(make_job(LLAMA, tp=4, sp=sp, training={"whole_embedding": True}))
+    blocks = embedding_blocks(shard)
+    assert [collectives(block) for block in blocks] == [[], backward]
+    assert embedding_parameters(shard).total == 1024 * 256
 
 
 @pytest.mark.parametrize(

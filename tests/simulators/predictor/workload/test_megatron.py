@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.simulators.jobs import TINY, make_job
+import pytest
+
+from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import Transfer
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run
 
 
@@ -55,3 +58,36 @@ def test_offloaded_layers_leave_nothing_and_need_as_much_while_they_run() -> Non
 
 def runs_of(job: Job) -> tuple[Run, ...]:
     return build_workload(job).stages[0].chunks[0].runs
+
+
+def test_one_root_unit_holds_both_ends_and_travels_with_the_first() -> None:
+    apart = runs_of(make_job(LLAMA, zero_stage=3))
+    joined = runs_of(make_job(LLAMA, zero_stage=3, training={"one_root_unit": True}))
+    assert joined[0].parameters == apart[0].parameters + apart[-1].parameters
+    assert joined[-1].parameters == LocalParameters()
+    assert [run.kept for run in joined] == [True] + [False] * (len(joined) - 1)
+    assert joined[1:-1] == apart[1:-1]
+    # Nothing but FSDP has units; a stage that has one end only has no other to share with.
+    for recipe in ({"zero_stage": 1}, {"pp": 2}):
+        for run in runs_of(make_job(LLAMA, training={"one_root_unit": True}, **recipe)):
+            assert not run.kept
+
+
+def test_what_is_kept_is_copied_once() -> None:
+    facts = {"one_root_unit": True, "copies_gathered": True}
+    first, layers, _ = runs_of(make_job(LLAMA, zero_stage=3, training=facts))
+    copies = [
+        [op.bytes for op in block.ops if isinstance(op, Streaming) and op.name == "gathered_copy"]
+        for block in (first.forward, first.backward, layers.forward, layers.backward)
+    ]
+    layer = 4 * layers.parameters.total
+    assert copies == [[4 * first.parameters.total], [], [layer], [layer]]
+
+
+@pytest.mark.parametrize(("stage", "moves"), [(1, 0), (2, 2), (3, 3)])
+def test_gradients_that_are_flattened_move_before_they_are_reduced(stage: int, moves: int) -> None:
+    facts = {"flattens_gradients": True, "accumulate_grads_fp32": False}
+    for run in runs_of(make_job(LLAMA, zero_stage=stage, training=facts)):
+        found = [op for op in run.backward.ops if getattr(op, "name", "") == "flatten_grads"]
+        # Each move reads and writes 16 bits.
+        assert sum(op.bytes for op in found) == moves * 4 * run.parameters.total  # type: ignore[union-attr]
