@@ -89,7 +89,7 @@ _DECLARED = {
     "internevo": _Declared("internevo", 2024.0),
     "automodel": _Declared("nemo_automodel", 2025.8),
     "huggingface": _Declared("huggingface", 2024.5),
-    "lightning": _Declared("huggingface", 2024.5, "modules as in Hugging Face's"),
+    "lightning": _Declared("torch_eager", 2023.5, "modules written for PyTorch Lightning"),
     "colossalai": _Declared("huggingface", 2023.5, "Colossal-AI with Hugging Face's modules"),
     "meta": _Declared("meta_llama3", 2024.3, "kernels not published: fused ones"),
     "torchtune": _Declared("torch_fsdp2", 2024.9),
@@ -158,6 +158,9 @@ def framework_of(
         changes |= _gates(row, said, era)
     if name == "torchtitan":
         changes |= _torchtitan(row, said, era)
+    if said.label.get("project") == "lightning":
+        # LitGPT's model.py: one product makes queries, keys and values, which it then expands.
+        changes["repeats_kv"] = True
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(said.label.get("project", ""), {})
@@ -344,6 +347,9 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes |= {"fusion": "eager", "fused_norm": said.says("norm", "fused")}
     if fusion := said.get("wgrad_fusion"):
         changes["fused_wgrad"] = fusion == "yes"
+    if said.says("states", "bf16"):
+        changes["accumulate_grads_fp32"] = False
+        assumed.append("weights without an fp32 copy are not modelled: the optimizer has one")
     if gradients := said.get("gradients"):
         changes["accumulate_grads_fp32"] = gradients == "fp32"
     if said.says("loss", "fused"):

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
+# Makers' and drivers' figures of one board differ by less.
+_OTHER_BOARD = 0.15
+
 
 def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
     """The declared GPU that ``label`` names, and what was assumed to get there.
@@ -39,6 +42,10 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
     if not fitting and not called:
         raise CannotReplayError(f"{label}: no such GPU is declared in conf/gpu")
     gpu = gpus[fitting[0] if fitting else max(called, key=len)]
+    published = re.search(r"(\d+) ?gi?b\b", plain)
+    if published and abs(int(published[1]) * 2**30 / gpu.memory_bytes - 1) > _OTHER_BOARD:
+        size = f"{published[1]} GB, not {gpu.memory_bytes / 2**30:.0f} GiB"
+        return gpu, (f"another board than {gpu.name} ({size}): clocks, memory and power are its",)
     if fitting and not re.search(r"\d ?g", plain):
         size = f"{gpu.memory_bytes / 2**30:.0f} GiB"
         return gpu, (f"memory size of the GPU not published: {size}",)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainscout.simulators.laboratory.published.clusters import cluster_of
+from trainscout.simulators.laboratory.published.degrees import degrees_of
 from trainscout.simulators.laboratory.published.era import Era, era_of
 from trainscout.simulators.laboratory.published.frameworks import (
     dated,
@@ -22,14 +23,13 @@ from trainscout.simulators.laboratory.published.outcome import (
 )
 from trainscout.simulators.laboratory.published.recipes import (
     batch_of,
-    deepest_sharding,
-    degrees_of,
     heavier_recomputation,
     picked_recomputation,
     precision_of,
     recipe_of,
 )
 from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.sharding import deepest_sharding
 from trainscout.simulators.laboratory.published.tuning import training_of
 from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives

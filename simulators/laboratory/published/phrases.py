@@ -123,6 +123,10 @@ _SOFTWARE = (
     *phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
     *phrases("latent_rope", ("apart", r"(?:latent )?rope~fusion off")),
     *phrases("remainders", ("no", r"precision~aware~optimizer off")),
+    *phrases(
+        "states",
+        ("bf16", r"weights, gradients and optimizer states in bf16|pure (?:bf16|16-bit) training"),
+    ),
     *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),
     *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
@@ -206,6 +210,8 @@ _LAYOUT = (
             r"selective(?: \(attention core\))?(?: activation)? (?:recompute|checkpointing|ac\b)",
         ),
         ("selective", r"selective ac for >7b"),
+        # Megatron-LM's flag until 2022; other words for whole layers.
+        ("full", r"checkpoint-activations|\bactivation checkpointing\b"),
     ),
     *phrases(
         "recompute_layers", (None, r"(?:partial: )?block recompute of only (\d+) layers per stage")
@@ -219,7 +225,8 @@ _LAYOUT = (
         ("0", r"(?:zero[\s\-]?0|no zero)\b"),
         (None, r"\bzero[\s\-]?([1-3])\b"),
         (None, r"\bsharding stage ([1-3])\b"),
-        ("3", r"\bfsdp over all gpus\b"),
+        ("3h", r"\bhybrid[\s_\-]shard\w*"),
+        ("3", r"\bfull[\s_\-]shard\w*|\bfsdp over all gpus\b"),
         ("1", r"distributed[\s_\-]optimizer"),
     ),
     *phrases("offloaded_layers", (None, r"(?:cpu )?activation offload\w* of (\d+) layers")),
@@ -273,7 +280,7 @@ _EXPERTS = (
         ),
         ("forced", r"experts are balanced|padded so experts are balanced"),
     ),
-    *phrases("grouped_gemm", ("no", _NO + r"grouped~gemm")),
+    *phrases("grouped_gemm", ("no", _NO + r"grouped~gemm"), ("yes", r"grouped~gemm")),
     *phrases("shared_experts", (None, r"(\d+ shared experts? of \d+)")),
     *phrases("shared_width", (None, r"shared expert(?:s? of| ffn)? (\d+)")),
     *phrases("latent", (None, r"q_lora (\d+,? kv_lora \d+)")),
@@ -291,6 +298,15 @@ _EXPERTS = (
 )
 
 _MODEL = (
+    *phrases("adapter_rank", (None, r"(?<=lora )(?:of |with )?rank[\s=]*(\d+)")),
+    *phrases(
+        "adapter_targets",
+        (
+            None,
+            r"\bon ((?:(?:linear_(?:qkv|proj|fc[12])|c_(?:attn|proj|fc)|[qkvo]_proj"
+            r"|(?:gate|up|down)_proj|w[123])(?:,? and |, ?|\+)?)+)",
+        ),
+    ),
     *phrases("adapters", ("", r"\b(?:q?lora|peft)\b")),
     *phrases("tuning", (None, r"\b(sft|fine[\s\-]?tun\w+|packed sequences?)\b")),
     *phrases("reinforcement", (None, r"\b(grpo|ppo|rlhf|dpo)\b")),
@@ -363,6 +379,11 @@ _MEASUREMENT = phrases(
     (None, r"peak (?:reserved|memory)[\w\s.]*|mfu (?:printed )?[\d.]+ ?%?"),
     (
         None,
+        r"[\d.,]+ (?:[gm]i?b|(?:samples|tokens)/s|tflops?(?:/s)?)"
+        r"(?: (?:a gpu|of (?:gpu )?memory|peak memory))? (?:given|printed)",
+    ),
+    (
+        None,
         r"(?:micro[\s\-]?)?batch(?:es)?(?: size| per \w+(?:"
         r" \w+)?)?[\s=]*\d*(?: per gpu)?|mbs[\s=]+\d+|gbs[\s=]+\d+",
     ),
@@ -413,7 +434,8 @@ NOTES = (
 
 SHARDING = (
     *phrases("shard_group", (None, r"(?:within |in )?(?:groups?|nodes?) of (\d+)(?: gpus)?")),
-    *phrases("shard_group", (None, r"(?<=fsdp)(\d{2,})\b")),
+    # 1 and 2 are versions of PyTorch's.
+    *phrases("shard_group", (None, r"(?<=fsdp)([3-9]|\d{2,})\b")),
     *phrases("stage", (None, r"zero~(?:stage)?[\s_=:]*([0-3])"), (None, r"^([0-3])(?:\.0)?\b")),
     *phrases("stage", (None, r"stage[\s_\-=:]*([0-3])")),
     *phrases("stage", ("3h", r"hsdp|hybrid[\s_\-]shard\w*"), ("2", r"(?:fsdp )?shard_grad_op")),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
 
+from trainscout.simulators.laboratory.published.degrees import Degrees
 from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, is_declared
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.sharding import (
+    recipes_shard,
+    sharding_group,
+    zero_stage,
+)
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.knobs.recomputation import (
@@ -37,24 +42,9 @@ _PLAIN = (
     (r"tf32", "tf32"),
     (r"fp32|float32|single", "fp32"),
 )
-# NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
-# Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
-# tensor parallelism.
-_RECIPES_SHARD = 2024.7
 # What Megatron-Core's own examples and benchmarks of expert models set since its README has them
 # (core/transformer/moe/README.md; yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking).
 _EXPERTS_OVERLAP = 2024.2
-
-
-@dataclass(frozen=True)
-class Degrees:
-    """How many GPUs, and how they are divided among tensor, pipeline, context and data."""
-
-    num_gpus: int
-    tp: int
-    pp: int
-    cp: int
-    dp: int
 
 
 def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ...]]:
@@ -81,40 +71,6 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
         if re.match(pattern, label):
             return precision, ()
     raise CannotReplayError(f"{row.dtype} is not a known precision")
-
-
-def degrees_of(row: Row) -> tuple[Degrees, tuple[str, ...]]:
-    """The row's parallel degrees; one that is missing follows from the others.
-
-    Raises:
-        CannotReplayError: when more than one is missing, or they contradict each other.
-    """
-    assumed: list[str] = []
-    known = {"tp": row.tp, "pp": row.pp, "cp": given(row.cp, 1), "dp": row.dp}
-    missing = [name for name, value in known.items() if value is None]
-    if row.num_gpus is None:
-        missing.insert(0, "num_gpus")
-    if len(missing) > 1:
-        raise CannotReplayError(f"{', '.join(missing)} not published")
-    product = 1
-    for value in known.values():
-        product *= given(value, 1)
-    if not missing:
-        if product != row.num_gpus:
-            raise CannotReplayError(
-                f"tp x pp x cp x dp = {product} contradicts the {row.num_gpus} GPUs printed"
-            )
-    elif missing == ["num_gpus"]:
-        assumed.append(f"GPU count not published: {product} by the layout")
-    else:
-        total = given(row.num_gpus, 0)
-        if total % product:
-            raise CannotReplayError(f"the printed degrees do not divide {total} GPUs")
-        known[missing[0]] = total // product
-        if missing[0] != "dp":
-            assumed.append(f"{missing[0]} not published: {total // product} by the GPU count")
-    tp, pp, cp, dp = (given(known[name], 1) for name in ("tp", "pp", "cp", "dp"))
-    return Degrees(tp * pp * cp * dp, tp, pp, cp, dp), tuple(assumed)
 
 
 def batch_of(row: Row) -> int:
@@ -144,7 +100,7 @@ def recipe_of(
     """
     assumed: list[str] = []
     _refuse_unknown_techniques(said)
-    zero = _zero_stage(row, said, era, degrees, assumed)
+    zero = zero_stage(row, said, era, degrees, assumed)
     vpp = _virtual_stages(row, said, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, said, era, degrees, model, assumed)
     overlap = _overlaps_gradients(row, said, era, zero, degrees, model, assumed)
@@ -183,6 +139,7 @@ def recipe_of(
         recompute_modules=modules,
         sp=sequence_parallel,
         zero_stage=zero,
+        dp_shard=sharding_group(row, said, zero, degrees, model, assumed),
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
@@ -220,13 +177,6 @@ def _refuse_unknown_techniques(said: Said) -> None:
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
 
 
-def _recipes_shard(said: Said, era: Era) -> bool:
-    """Whether the software's own recipes shard the optimizer, and overlap what that takes."""
-    project = said.label.get("project")
-    late = project == "nemo" and not era.before(_RECIPES_SHARD)
-    return late or project in ("bridge", "internevo")
-
-
 def _overlaps_gradients(
     row: Row,
     said: Said,
@@ -247,43 +197,11 @@ def _overlaps_gradients(
     fsdp = is_declared(said) and (zero >= 2 or said.sharding.get("stage", "0")[0] >= "2")
     megatron = said.label.get("project") == "megatron" and model.moe is not None
     experts = megatron and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
-    overlap = fsdp or experts or _recipes_shard(said, era)
+    overlap = fsdp or experts or recipes_shard(said, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
         assumed.append(f"data-parallel communication not published: {words}")
     return overlap
-
-
-def _zero_stage(row: Row, said: Said, era: Era, degrees: Degrees, assumed: list[str]) -> int:
-    label = row.dist_optimizer.lower()
-    told = said.sharding.get("stage")
-    if label and told is None:
-        raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
-    if told is None:
-        told = said.facts.get("sharding")
-    if told is None:
-        stage = int(_recipes_shard(said, era))
-        words = "the optimizer's states, as in the software's recipes" if stage else "none"
-        assumed.append(f"optimizer sharding not published: {words}")
-        return stage
-    stage = int(told[0])
-    group = said.sharding.get("shard_group", said.facts.get("shard_group"))
-    partial = told == "3h" or (group is not None and int(group) < degrees.dp)
-    if stage and partial and degrees.dp > 1:
-        among = f" among {group}" if group else ""
-        words = f"{label or 'optimizer sharding'}: shards{among} replayed over all {degrees.dp}"
-        assumed.append(f"{words} data-parallel ranks")
-    if stage >= 2 and degrees.pp > 1:
-        assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
-        return 1
-    return stage
-
-
-def deepest_sharding(row: Row, degrees: Degrees, framework: Framework) -> int | None:
-    """The highest ZeRO stage that a row's software may have used; None where it is known."""
-    if row.dist_optimizer or degrees.dp == 1:
-        return None
-    return 1 if degrees.pp > 1 or framework.name.startswith("megatron") else 3
 
 
 def _virtual_stages(
@@ -328,7 +246,7 @@ def _sequence_parallel(
             assumed.append("sequence parallelism on, as Megatron-LM demands of MoE with TP")
             return True
         return bool(row.sp)
-    recipes = _recipes_shard(said, era) and said.label["project"] in MEGATRONS
+    recipes = recipes_shard(said, era) and said.label["project"] in MEGATRONS
     on = model.moe is not None or row.tp_overlap == 1 or recipes
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
     return on

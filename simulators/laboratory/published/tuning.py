@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from trainscout.simulators.laboratory.published.presets import is_bridge
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.training import Training
@@ -13,6 +15,14 @@ from trainscout.simulators.predictor.question.tuning import Lora
 # and more.
 _BENCHMARKED = Lora(16, ("linear_qkv",))
 _SQUAD_TOKENS = 200
+# Names of linear layers in GPT-2's and Llama's implementations; Qwen's ``w1`` and ``w2`` are both
+# of the first layer, Meta's ``w2`` is the second. ``c_proj`` ends attention and the MLP alike.
+_TARGETS = {
+    "linear_qkv": ("c_attn", "q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj", "c_proj"),
+    "linear_fc1": ("gate_proj", "up_proj", "c_fc", "w1", "w3"),
+    "linear_fc2": ("down_proj", "c_proj", "w2"),
+}
 
 
 def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple[str, ...]]:
@@ -21,9 +31,10 @@ def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple
     lora = None
     packed: tuple[int, ...] = ()
     if said.says("adapters"):
-        lora = _BENCHMARKED
-        words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
-        assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
+        lora = _adapters(said)
+        if not (said.says("adapter_rank") and said.says("adapter_targets")):
+            words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
+            assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
     if said.says("adapters") or said.says("tuning"):
         if is_bridge(said):
             packed = (_SQUAD_TOKENS,)
@@ -32,6 +43,19 @@ def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple
         else:
             assumed.append("sequences not published: whole ones")
     # The length of the whole run is of no consequence for one step.
-    optimizer = "adam_bf16" if said.says("moments", "bf16") else "adam"
+    halved = said.says("moments", "bf16") or said.says("states", "bf16")
+    optimizer = "adam_bf16" if halved else "adam"
     training = Training(batch, 1e9, None, precision, optimizer, lora=lora, packed_lengths=packed)
     return training, tuple(assumed)
+
+
+def _adapters(said: Said) -> Lora:
+    """What a row says of its adapters; what it leaves out as in Megatron-Bridge's benchmarks."""
+    rank = int(said.facts.get("adapter_rank", _BENCHMARKED.rank))
+    named = re.findall(r"\w+", said.facts.get("adapter_targets", ""))
+    targets = tuple(
+        target
+        for target, names in _TARGETS.items()
+        if target in named or any(name in named for name in names)
+    )
+    return Lora(rank, targets or _BENCHMARKED.targets)

@@ -338,3 +338,9 @@ def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(
     found = framework(framework=label, notes=notes)
     assert ("fp8_current" in found.fp8_param_gather) is kept
     assert "fp8_block" not in found.fp8_param_gather or "all-gather" in notes
+
+
+def test_lightnings_trainer_runs_modules_of_its_own():
+    lit = framework(framework="LitGPT (PyTorch Lightning), PyTorch 2.4, May 2024")
+    assert (lit.name, lit.separate_projections, lit.repeats_kv) == ("torch_eager", False, True)
+    assert framework(framework="llama-recipes (PyTorch FSDP), 2023").name == "huggingface"

@@ -75,3 +75,10 @@ def test_a_pattern_that_is_none_is_refused():
 def test_an_unstated_size_is_an_assumption():
     assert gpu_of("A100-SXM", declarations().gpus)[1]
     assert not gpu_of("A100-80GB-SXM", declarations().gpus)[1]
+
+
+def test_a_board_of_another_size_is_said_to_be_another():
+    gpu, assumed = gpu_of("H100-64GB-SXM", declarations().gpus)
+    assert gpu.name == "h100"
+    assert "another board than h100 (64 GB, not 80 GiB)" in assumed[0]
+    assert not gpu_of("B200-180GB", declarations().gpus)[1]

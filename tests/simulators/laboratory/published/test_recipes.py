@@ -62,11 +62,6 @@ def test_sharding_labels(label, stage):
     assert replayable(dist_optimizer=label, **changes).job.recipe.zero_stage == stage
 
 
-def test_shards_of_part_of_the_replicas_are_an_assumption():
-    outcome = replayable(dist_optimizer="fsdp32", tp=1, pp=1, sp=0, dp=64)
-    assert any("fsdp32" in text for text in outcome.assumptions)
-
-
 def test_an_unknown_sharding_label_is_not_guessed():
     assert "dist_optimizer" in why_not(dist_optimizer="magic")
 

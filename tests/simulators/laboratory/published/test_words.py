@@ -11,6 +11,7 @@ from trainscout.simulators.laboratory.published import label_phrases, phrases
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.predictor.question.tuning import Lora
 
 FOLDER = Path(phrases.__file__).parent
 
@@ -66,16 +67,75 @@ def test_adapters_are_replayed_as_adapters():
     assert outcome.job.training.lora is not None
     assert outcome.job.training.packed_lengths == ()
     assert any("adapters not published" in text for text in outcome.assumptions)
+    assert outcome.job.training.lora.rank == 16
     packed = replayable(notes="SFT", framework="Megatron-Bridge 26.06").job
     assert packed.training.lora is None
     assert packed.attended_length < packed.sequence_length
 
 
-def test_groups_of_shards_are_an_assumption():
-    outcome = replayable(dist_optimizer="zero1 within groups of 8")
-    assert outcome.job.recipe.zero_stage == 1
-    assert any("shards among 8 replayed over all 16" in text for text in outcome.assumptions)
-    assert said(dist_optimizer="zero1 within groups of 8").unread == ()
+@pytest.mark.parametrize(
+    ("notes", "rank", "targets"),
+    [
+        (
+            "LoRA of rank 64 on c_attn, c_proj, w1 and w2",
+            64,
+            ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+        ),
+        ("LoRA rank 8 on q_proj and v_proj", 8, ("linear_qkv",)),
+        ("LoRA rank=32 on linear_proj", 32, ("linear_proj",)),
+    ],
+)
+def test_adapters_are_those_that_are_said(notes, rank, targets):
+    outcome = replayable(notes=notes)
+    assert outcome.job.training.lora == Lora(rank, targets)
+    assert not any("adapters not published" in text for text in outcome.assumptions)
+    assert said(notes=notes).unread == ()
+
+
+def test_states_in_16_bits_are_moments_and_gradients():
+    notes = "weights, gradients and optimizer states in bf16"
+    outcome = replayable(notes=notes, framework="Hugging Face", recompute="full")
+    assert outcome.job.training.optimizer == "adam_bf16"
+    assert not outcome.job.framework.accumulate_grads_fp32
+    assert any("without an fp32 copy are not modelled" in text for text in outcome.assumptions)
+    assert said(notes=notes).unread == ()
+
+
+def test_whole_layers_are_checkpointed_unless_narrowed():
+    assert said(notes="checkpoint-activations").says("recompute", "full")
+    assert said(notes="activation checkpointing; eager").says("recompute", "full")
+    assert said(notes="selective activation checkpointing").says("recompute", "selective")
+    assert said(notes="no activation checkpointing").says("recompute", "none")
+
+
+def test_measured_figures_in_notes_change_nothing_and_are_read():
+    notes = "43.5 GB of GPU memory given; 17.13 samples/s given; 492.65 TFLOP/s printed"
+    assert said(notes=notes).unread == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "notes", "group"),
+    [
+        ("zero1 within groups of 8", "", 8),
+        ("fsdp4", "", 4),
+        ("fsdp2", "", None),
+        ("fsdp16", "", None),
+        ("hsdp", "", 8),
+        ("fsdp", "hybrid shard", 8),
+        ("fsdp", "full shard", None),
+    ],
+)
+def test_shards_lie_in_the_groups_that_are_said(words, notes, group):
+    outcome = replayable(dist_optimizer=words, notes=notes, num_gpus=16, tp=1, pp=1, dp=16)
+    assert outcome.job.recipe.zero_stage == (1 if "zero1" in words else 3)
+    assert outcome.job.recipe.dp_shard == group
+    assert said(dist_optimizer=words, notes=notes).unread == ()
+
+
+def test_groups_that_do_not_divide_the_replicas_are_an_assumption():
+    outcome = replayable(dist_optimizer="fsdp12", num_gpus=16, tp=1, pp=1, dp=16)
+    assert outcome.job.recipe.dp_shard is None
+    assert any("among 12 replayed over all 16" in text for text in outcome.assumptions)
 
 
 def test_a_fabric_in_the_notes_is_used():

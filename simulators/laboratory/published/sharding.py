@@ -1,0 +1,78 @@
+"""What a row's replicas share out of the model's state, and among how many."""
+
+from __future__ import annotations
+
+from trainscout.simulators.laboratory.published.degrees import Degrees
+from trainscout.simulators.laboratory.published.era import Era
+from trainscout.simulators.laboratory.published.outcome import CannotReplayError
+from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.model import Model
+
+# NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
+# Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
+# tensor parallelism.
+_RECIPES_SHARD = 2024.7
+
+
+def recipes_shard(said: Said, era: Era) -> bool:
+    """Whether the software's own recipes shard the optimizer, and overlap what that takes."""
+    project = said.label.get("project")
+    late = project == "nemo" and not era.before(_RECIPES_SHARD)
+    return late or project in ("bridge", "internevo")
+
+
+def zero_stage(row: Row, said: Said, era: Era, degrees: Degrees, assumed: list[str]) -> int:
+    """What of a model's state is shared out among replicas, as a ZeRO stage.
+
+    Raises:
+        CannotReplayError: for a label that says nothing known.
+    """
+    label = row.dist_optimizer.lower()
+    told = said.sharding.get("stage")
+    if label and told is None:
+        raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
+    if told is None:
+        told = said.facts.get("sharding")
+    if told is None:
+        stage = int(recipes_shard(said, era))
+        words = "the optimizer's states, as in the software's recipes" if stage else "none"
+        assumed.append(f"optimizer sharding not published: {words}")
+        return stage
+    stage = int(told[0])
+    if stage >= 2 and degrees.pp > 1:
+        assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
+        return 1
+    return stage
+
+
+def sharding_group(
+    row: Row, said: Said, zero: int, degrees: Degrees, model: Model, assumed: list[str]
+) -> int | None:
+    """Replicas that hold one copy of what is sharded, where not all do together; hybrid shards of
+    unsaid groups are a node's (PyTorch's ``HYBRID_SHARD``)."""
+    stated = said.sharding.get("shard_group", said.facts.get("shard_group"))
+    hybrid = "3h" in (said.sharding.get("stage"), said.facts.get("sharding"))
+    if not zero or not (stated or hybrid):
+        return None
+    group = int(stated) if stated else given(row.gpus_per_node, 8) // degrees.tp
+    if group >= degrees.dp:
+        return None
+    copies = degrees.dp // max(group, 1)
+    experts = given(row.ep, 1) * given(row.etp, degrees.tp) if model.moe is not None else 1
+    ranks = degrees.dp * degrees.cp * degrees.tp
+    if not group or degrees.dp % group or ranks % (copies * experts):
+        words = f"{row.dist_optimizer or 'optimizer sharding'}: shards among {group}"
+        assumed.append(f"{words} replayed over all {degrees.dp} data-parallel ranks")
+        return None
+    if not stated:
+        assumed.append(f"hybrid shards: among the {group} replicas of a node")
+    return group
+
+
+def deepest_sharding(row: Row, degrees: Degrees, framework: Framework) -> int | None:
+    """The highest ZeRO stage that a row's software may have used; None where it is known."""
+    if row.dist_optimizer or degrees.dp == 1:
+        return None
+    return 1 if degrees.pp > 1 or framework.name.startswith("megatron") else 3
