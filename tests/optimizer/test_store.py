@@ -11,6 +11,7 @@ from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.prediction_record import prediction_from_dict
+from trainscout.optimizer.storage import backends
 from trainscout.optimizer.storage.trials import TrialStore
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
@@ -247,3 +248,17 @@ def test_a_prediction_that_is_no_number_is_a_failure(tmp_path):
     assert failed
     assert all(t.recipe.tp == 2 and "nan" in t.reason for t in failed)
     assert all(t.recipe.tp != 2 for t in result.best)
+
+
+def test_the_disk_is_waited_for_once_a_second_and_records_are_there_at_once(tmp_path, monkeypatch):
+    path, waited, now = tmp_path / "journal", [], [0.0]
+    path.touch()
+    monkeypatch.setattr(backends.os, "fsync", lambda handle: waited.append(now[0]))
+    monkeypatch.setattr(backends.time, "monotonic", lambda: now[0])
+    journal = backends.Journal(str(path))
+    for moment in (0.0, 0.4, 0.9, 1.1, 2.0, 2.2):
+        now[0] = moment
+        journal.append_logs([{"op_code": 0, "moment": moment}])
+        *_, last = backends.Journal(str(path)).read_logs(0)
+        assert last["moment"] == moment
+    assert waited == [0.0, 1.1, 2.2]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
+from trainscout.simulators.predictor.collectives import price_exchange, price_send_recv
 from trainscout.simulators.predictor.collectives.price import CollectivePrice, price_forced
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.network.collectives import (
@@ -92,7 +92,7 @@ class Congestion:
         cluster = self._priced_on(op.communicator, cluster)
         if isinstance(op, SendRecv):
             return price_send_recv(op.bytes, crosses_nodes, group, self._gpu, cluster)
-        return price_collective(op.kind, op.bytes, group, self._gpu, cluster, op.dtype)
+        return price_exchange(op, group, self._gpu, cluster)
 
     def price(
         self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster

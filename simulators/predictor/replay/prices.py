@@ -12,7 +12,7 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import (
     CollectivePrice,
-    price_collective,
+    price_exchange,
     price_send_recv,
 )
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES, overlap_slowdowns
@@ -248,7 +248,7 @@ class Pricer:
         elif isinstance(op, SendRecv):
             price = price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
         else:
-            price = price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
+            price = price_exchange(op, group, self.gpu, self.cluster)
         return calibrated_price(price, group.nodes > 1, self.factors)
 
 

@@ -159,6 +159,8 @@ class Collective:
     All-to-all: one rank's whole send buffer. ``communicator`` is a dimension's name, resolved
     to ranks by ``workload.communicators``. ``overlaps``: how many of the kernels that follow it
     in the block run beside it; the block waits for it after those (0: it blocks the compute).
+    ``stored_bytes``: what kernels that store tokens where they are used read and write in this
+    rank's memory (0: NCCL's own, which copy through buffers).
     """
 
     name: str
@@ -167,6 +169,7 @@ class Collective:
     communicator: str
     dtype: str = "bf16"
     overlaps: int = 0
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = _busiest(shard, sent)
         ops: list[Op] = [
-            Collective(f"dispatch{suffix}", "all_to_all", traffic, "ep", shard.dtype),
+            _exchanged_once(f"dispatch{suffix}", traffic, shard),
             Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
         ]
     else:
@@ -332,7 +332,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = _busiest(shard, sent)
         ops.append(Streaming(f"unpermute{suffix}", "permute", copies + arrived, launches=2))
-        ops.append(Collective(f"combine{suffix}", "all_to_all", traffic, "ep", shard.dtype))
+        ops.append(_exchanged_once(f"combine{suffix}", traffic, shard))
         return ops
     if shard.ep > 1:
         most = _busiest(shard, sent)
@@ -340,6 +340,13 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
     ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
     return ops
+
+
+def _exchanged_once(name: str, traffic: int, shard: Shard) -> Collective:
+    """Tokens sent once to each GPU that hosts an expert of theirs, or collected from there: beside
+    those copies, every token is read or written once on its own GPU."""
+    own = shard.local_tokens * _travelling(shard) * shard.element_bytes
+    return Collective(name, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=traffic + own)
 
 
 def _weights(shard: Shard, suffix: str) -> Collective:

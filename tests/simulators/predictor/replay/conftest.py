@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import boundary, graph, prices, simulator
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
+    Collective,
     Communicator,
     Gemm,
     GroupedGemm,
@@ -88,6 +89,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             share = (group.size - 1) / group.size
             return communication(steps * share * size / rates.wire_bytes_per_s)
 
+        def price_exchange(
+            op: Collective, communicator: Communicator, gpu: Gpu, cluster: Cluster
+        ) -> CollectivePrice:
+            return price_collective(op.kind, op.bytes, communicator, gpu, cluster, op.dtype)
+
         def price_send_recv(
             size: int, crosses: bool, group: Communicator, gpu: Gpu, cluster: Cluster
         ) -> CollectivePrice:
@@ -109,6 +115,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             "slowest_excess": slowest_excess,
             "price_kernels": price_kernels,
             "price_collective": price_collective,
+            "price_exchange": price_exchange,
             "price_send_recv": price_send_recv,
             "overlap_slowdowns": overlap_slowdowns,
             "host_launch_s": host_launch_s,
