@@ -96,6 +96,7 @@ def defaults() -> None:
         (CONF / f"{name}.py").read_text()
         for name in ("config_json", "families", "layer_lists", "vision_config")
     )
+    said = set(re.findall(r"\w+", (CONF / "families.yaml").read_text()))
     lines = []
     for kind in sorted({*families(), *TOWERS, *READ_WITH_IMAGES}):
         of_class = CONFIG_MAPPING[_SAME.get(kind, kind)]
@@ -109,7 +110,7 @@ def defaults() -> None:
                 field.name.removeprefix("mamba_"),
             }
             sizes = value if isinstance(value, (list, tuple)) else [value]
-            if any(f'"{name}"' in read for name in names) and all(
+            if (field.name in said or any(f'"{name}"' in read for name in names)) and all(
                 isinstance(size, (int, float)) for size in sizes
             ):
                 known[field.name] = value

@@ -62,7 +62,10 @@ class Config:
 
     def __init__(self, fields: Mapping[str, Any], kind: object = None) -> None:
         """``kind``: the ``model_type`` whose defaults stand for fields that are left out."""
-        self.fields = _newer(transformers_defaults().get(str(kind), {})) | _newer(fields)
+        family = families().get(str(kind))
+        own = {} if family is None else family.names
+        usual = transformers_defaults().get(str(kind), {})
+        self.fields = _newer(usual, own) | _newer(fields, own)
 
     def has(self, name: str) -> bool:
         """Whether a field says something: not left out, null, 0, false or empty."""
@@ -98,10 +101,11 @@ class Config:
         return value
 
 
-def _newer(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The same fields by their newer names."""
-    renamed = {_OLDER.get(name, name): value for name, value in fields.items()}
-    return renamed | {name: value for name, value in fields.items() if name not in _OLDER}
+def _newer(fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+    """The same fields by their newer names; ``own`` are those of a family."""
+    older = {**_OLDER, **own}
+    renamed = {older.get(name, name): value for name, value in fields.items()}
+    return renamed | {name: value for name, value in fields.items() if name not in older}
 
 
 def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -137,6 +141,10 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         if config.has(field):
             value = config.fields[field]
             raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", "left out")
+    for field, said in family.fixed.items():
+        value, must = config.fields.get(field), config.fields.get(said, said)
+        if value not in (None, must):
+            raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", f"{must}")
     hidden = config.whole("hidden_size")
     mixers, layers = layer_kinds(config, kind, family)
     mlps = {each.mlp for each in layers}
@@ -176,7 +184,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
     if latent is None:
         groups = config.whole("num_key_value_heads", heads)
-        if "multi_query" in config.fields:
+        if "multi_query" in config.fields and not config.has("new_decoder_architecture"):
             groups = 1 if config.has("multi_query") else heads
         width = config.whole("head_dim", 0)
         fields["num_query_groups"] = None if groups == heads else groups
@@ -217,7 +225,7 @@ def _declared_layers(
 
 
 def _position(config: Config, family: Family) -> str:
-    nope = config.fields.get("position_embedding_type") == "nope"
+    nope = config.fields.get("position_embedding_type") == "nope" or config.has("alibi")
     return "none" if nope else family.position
 
 
@@ -233,7 +241,7 @@ def _flag(config: Config, said: bool | str) -> bool:
 
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
-    usual = 4 * hidden if family.position == "learned" or not is_needed else None
+    usual = None if family.gated_mlp and is_needed else 4 * hidden
     return config.whole(family.dense_width, usual)
 
 

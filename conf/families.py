@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -54,6 +55,11 @@ class Family:
     sizes (``mamba2_half``: Nemotron-H's, ``mamba2_prefixed``: Bamba's)."""
     refused: tuple[str, ...] = ()
     """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that must be left out or say this (the name of a field: what that says): what else
+    they may say, a model cannot."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Its own names of fields, and the usual ones."""
     aside: str = ""
     """What is predicted in another way than it runs, said beside the source."""
 

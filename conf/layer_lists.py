@@ -29,6 +29,8 @@ FILE = "config.json"
 _MIXERS = {
     "full_attention": "full",
     "attention": "full",
+    "global": "full",
+    "local": "window",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
@@ -161,7 +163,7 @@ def _single_layers(config: Config) -> list[str]:
 
 def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]:
     """What mixes tokens in each layer, as in ``_MIXERS``."""
-    words = config.names("layer_types", number)
+    words = config.names("layer_types", number) or _repeated(config, number)
     if words is not None:
         for word in words:
             if word not in _MIXERS:
@@ -196,6 +198,21 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
     if config.has("index_topk"):
         return ["index"] * number
     return _windows(config, family, number)
+
+
+def _repeated(config: Config, number: int) -> list[str] | None:
+    """Names of layers and how often they come again, one after another (GPT-Neo)."""
+    said = config.fields.get("attention_types")
+    if said is None:
+        return None
+    try:
+        words = [str(word) for names, times in said for _ in range(times) for word in names]
+    except (TypeError, ValueError):
+        words = []
+    if len(words) != number:
+        problem = f"does not say what each of {number} layers is"
+        raise InputError(f"{FILE}: attention_types", said, problem, '[[["global", "local"], 12]]')
+    return words
 
 
 def _windows(config: Config, family: Family, number: int) -> list[str]:

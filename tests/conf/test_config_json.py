@@ -149,6 +149,36 @@ def test_what_cannot_be_said_is_refused_by_its_field(
     assert caught.value.field == f"config.json: {field}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "field"),
+    [
+        ("opt", {"word_embed_proj_dim": 512}, "word_embed_proj_dim"),
+        ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before"),
+        ("mpt", {"expansion_ratio": 2}, "expansion_ratio"),
+        ("gpt_neo", {"attention_types": [[["global", "local"], 11]]}, "attention_types"),
+        ("gpt_neo", {"attention_types": [[["global", "else"], 12]]}, "layer_types"),
+    ],
+)
+def test_what_a_family_fixes_is_refused_otherwise(kind, changes, field) -> None:
+    with pytest.raises(InputError) as refused:
+        model_fields({"model_type": kind, **changes}, "read")
+    assert refused.value.field == f"config.json: {field}"
+
+
+def test_families_have_names_of_their_own() -> None:
+    listed = {"attention_types": [[["global", "local"], 12]]}
+    neo = model_fields({"model_type": "gpt_neo", "num_heads": 32, **listed}, "read")
+    assert (neo["num_layers"], neo["num_heads"], neo["ffn_hidden_size"]) == (24, 32, 4 * 2048)
+    assert neo["kinds"]["window"].attention.window == 256
+    # Falcon-40B: groups of heads, where the 7B has one.
+    many = {"new_decoder_architecture": True, "num_kv_heads": 8, "num_attention_heads": 128}
+    grouped = model_fields({"model_type": "falcon", "hidden_size": 8192, **many}, "read")
+    assert grouped["num_query_groups"] == 8
+    assert model_fields({"model_type": "falcon"}, "read")["num_query_groups"] == 1
+    alibi = model_fields({"model_type": "falcon", "alibi": True}, "read")
+    assert alibi["position"] == "none"
+
+
 def test_diffusion_transformers_are_refused_in_words() -> None:
     given = {"_class_name": "WanTransformer3DModel", "num_layers": 40, "num_attention_heads": 40}
     with pytest.raises(InputError, match="diffusion transformers are not predicted"):
