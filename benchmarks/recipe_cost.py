@@ -23,6 +23,7 @@ from benchmarks.question import job
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay import prices
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -62,19 +63,24 @@ CASES: dict[str, tuple[Recipe, tuple[str, ...]]] = {
 
 def _forget() -> None:
     """Empty every cache the predictors keep between recipes."""
-    import trainscout.simulators.predictor.replay.prices as prices
+    for each in _caches():
+        each.cache_clear()
 
-    prices._priced.cache_clear()
-    for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper):
-            module = getattr(each, "__module__", "") or ""
-            if module.startswith(
-                (
-                    "trainscout.simulators.predictor.workload",
-                    "trainscout.simulators.predictor.collectives.price",
-                )
-            ):
-                each.cache_clear()
+
+@functools.cache
+def _caches() -> list[functools._lru_cache_wrapper[object]]:
+    """Found once: looking through all objects leaves a processor's caches empty, too."""
+    predictor = "trainscout.simulators.predictor"
+    of = (f"{predictor}.workload", f"{predictor}.collectives.price")
+    return [
+        prices._priced,
+        *(
+            each
+            for each in gc.get_objects()
+            if isinstance(each, functools._lru_cache_wrapper)
+            and str(getattr(each, "__module__", "")).startswith(of)
+        ),
+    ]
 
 
 def _median_s(simulate: ReplaySimulator, question: Job, repeat: int, *, forget: bool) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from trainscout.simulators.predictor.collectives.cost import Option, tree_depth
-from trainscout.simulators.predictor.collectives.graph import Wiring, graphs_of
+from trainscout.simulators.predictor.collectives.graph import Wiring
 
 KIB = 1024
 # Data bytes of one step of the FIFO between two peers (NCCL_STEPS is 8).
@@ -27,7 +27,7 @@ def channels_used(kind: str, size_bytes: int, option: Option, wiring: Wiring) ->
     From 2.22 on a channel takes part only with a least amount of traffic (NCCL counts LL's four
     times); before, with a least number of bytes per thread.
     """
-    graphs = graphs_of(wiring)
+    graphs = wiring.graphs
     if option.algorithm.startswith("nvls"):
         return graphs.nvls_channels
     most, version = graphs.channels, wiring.version
@@ -74,7 +74,7 @@ _NVLS_TREE_SHRINK = ((4, 64 * KIB), (1, 32 * KIB))
 
 def nvls_chunk_bytes(size_bytes: int, option: Option, wiring: Wiring, heads: int) -> int:
     """Chunk of one head and channel of NVLS, or of NVLSTree between nodes."""
-    operations = graphs_of(wiring).nvls_channels * heads
+    operations = wiring.graphs.nvls_channels * heads
     chunk = 128 * KIB
     shrink: tuple[tuple[int, int], ...] = _NVLS_SHRINK
     if option.algorithm == "nvls_tree":

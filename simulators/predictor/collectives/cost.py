@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.collectives import tuning_tables as tables
-from trainscout.simulators.predictor.collectives.graph import Graph, Graphs, Wiring, graphs_of
+from trainscout.simulators.predictor.collectives.graph import Graph, Graphs, Wiring
 from trainscout.simulators.predictor.collectives.transport import Transport, transport
 
 
@@ -54,7 +54,7 @@ def options_of(kind: str, wiring: Wiring) -> tuple[Option, ...]:
 
 
 def _all_options(kind: str, wiring: Wiring) -> tuple[Option, ...]:
-    graphs = graphs_of(wiring)
+    graphs = wiring.graphs
     options = [_ring(kind, protocol, wiring, graphs) for protocol in _protocols(wiring)]
     if kind == "all_reduce":
         options += [_tree(protocol, wiring, graphs) for protocol in _protocols(wiring)]
@@ -78,8 +78,9 @@ def choose(kind: str, size_bytes: int, wiring: Wiring, algorithm: str = "") -> O
     NCCL does.
     """
     options = options_of(kind, wiring)
-    allowed = [option for option in options if option.algorithm == algorithm] or options
-    return min(allowed, key=lambda option: option.time_us(size_bytes))
+    if algorithm:
+        options = tuple(each for each in options if each.algorithm == algorithm) or options
+    return min(options, key=lambda option: option.time_us(size_bytes))
 
 
 def _protocols(wiring: Wiring) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from trainscout.simulators.predictor.collectives.chunks import (
     tree_chunk_bytes,
 )
 from trainscout.simulators.predictor.collectives.cost import LL_SHARE, Option, ll_share, ring_steps
-from trainscout.simulators.predictor.collectives.graph import Graphs, Wiring, graphs_of
+from trainscout.simulators.predictor.collectives.graph import Graphs, Wiring
 from trainscout.simulators.predictor.collectives.transport import transport
 
 Terms = dict[str, float]
@@ -47,7 +47,7 @@ def rounds_of(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Rou
     """Chunks of one call; ``chunk_bytes`` is what one peer sends on one channel in one step."""
     channels = channels_used(kind, size_bytes, option, wiring)
     if option.algorithm.startswith("nvls"):
-        graphs = graphs_of(wiring)
+        graphs = wiring.graphs
         heads = graphs.nvls.channels if graphs.nvls is not None else 1
         parts, chunk = heads, nvls_chunk_bytes(size_bytes, option, wiring, heads)
     elif option.algorithm == "tree":
@@ -65,7 +65,7 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
     On several nodes the hops inside them are part of ``net_terms``: the same pipeline runs
     through both.
     """
-    graphs = graphs_of(wiring)
+    graphs = wiring.graphs
     if option.algorithm.startswith("nvls"):
         if wiring.multi_node:
             return {"launch": 1.0}
@@ -79,12 +79,12 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
         return terms
     rooted = kind in ("broadcast", "reduce")
     steps = wiring.ranks - 1 if rooted else ring_steps(kind, wiring.ranks)
-    rounds = rounds_of(kind, size_bytes, option, wiring)
     if not wiring.multi_node:
         terms["hop"] = float(steps)
         terms["stream"] = _ring_us(kind, size_bytes, option, wiring, bus_gbs)
         terms["host"] = host_us(terms["stream"], wiring)
         if not rooted:
+            rounds = rounds_of(kind, size_bytes, option, wiring)
             terms["round"] = float(steps * (rounds.count - 1))
     if kind in ("all_gather", "reduce_scatter"):
         # The own block never leaves the GPU: between nodes the channels' speed is the NICs', and
@@ -93,6 +93,7 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
         pass_gbs = wiring.link_gbs if wiring.multi_node else bus_gbs
         terms["own_block"] = size_bytes / wiring.ranks / (1e3 * pass_gbs)
     elif rooted:
+        rounds = rounds_of(kind, size_bytes, option, wiring)
         terms["fill"] = steps * rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
     return terms
 
@@ -116,7 +117,7 @@ def with_inner_hops(terms: Terms, node_coefficients: Mapping[str, float]) -> Ter
 
 
 def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
-    graphs, nodes, ranks = graphs_of(wiring), wiring.nodes, wiring.ranks
+    graphs, nodes, ranks = wiring.graphs, wiring.nodes, wiring.ranks
     bus_gbs = min(graphs.ring.channels * graphs.ring.inter_gbs, wiring.nics_gbs)
     if option.algorithm == "pat":
         bytes_us = size_bytes * (nodes - 1) / nodes / (1e3 * bus_gbs)
@@ -125,7 +126,7 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     steps = ranks - 1 if kind in ("broadcast", "reduce") else ring_steps(kind, ranks)
     rounds = rounds_of(kind, size_bytes, option, wiring)
     chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
-    exposed, laps = _exposed(kind, size_bytes, option, wiring), steps // (ranks - 1)
+    exposed, laps = _exposed(kind, option, chunk_us, wiring), steps // (ranks - 1)
     messages, behind_us = float(rounds.count * steps), chunk_us
     if kind in ("broadcast", "reduce"):
         # A pipeline: each link passes each chunk once, and the first has to reach the end with
@@ -140,18 +141,14 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     }
 
 
-def _exposed(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> float:
+def _exposed(kind: str, option: Option, chunk_us: float, wiring: Wiring) -> float:
     """Part of a ring's hops that the bytes in flight do not hide, between nodes in Simple.
 
     Every link of a ring is busy with some chunk; a hop's latency shows only where it is longer
     than the time its chunk takes.
     """
-    if not wiring.multi_node or option.protocol != "simple" or kind in ("broadcast", "reduce"):
+    if option.protocol != "simple" or kind in ("broadcast", "reduce"):
         return 1.0
-    graph = graphs_of(wiring).ring
-    bus_gbs = min(graph.channels * graph.inter_gbs, wiring.nics_gbs)
-    rounds = rounds_of(kind, size_bytes, option, wiring)
-    chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
     return max(0.0, 1.0 - chunk_us / transport(wiring.fabric).message_us)
 
 
@@ -161,7 +158,7 @@ def _levels(nodes: int) -> int:
 
 
 def _tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
-    graphs, nodes, inside = graphs_of(wiring), wiring.nodes, wiring.ranks_per_node - 1
+    graphs, nodes, inside = wiring.graphs, wiring.nodes, wiring.ranks_per_node - 1
     levels = _levels(nodes)
     rounds = rounds_of(kind, size_bytes, option, wiring)
     slowdown = _ll_slowdown(kind, option, wiring)
@@ -189,7 +186,7 @@ def _nvls_tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring)
     nodes, levels = wiring.nodes, _levels(wiring.nodes)
     inside = _nvls_terms(kind, size_bytes, option, wiring)
     rounds = rounds_of(kind, size_bytes, option, wiring)
-    round_bytes = rounds.chunk_bytes * rounds.channels * _heads(graphs_of(wiring))
+    round_bytes = rounds.chunk_bytes * rounds.channels * _heads(wiring.graphs)
     crossing_us = size_bytes / (1e3 * wiring.nics_gbs)
     chunk_us = max(inside["fill"], _crossings(nodes) * round_bytes / (1e3 * wiring.nics_gbs))
     bound = max(crossing_us, inside["stream"])
@@ -244,7 +241,7 @@ def _nvls_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     """All-reduce: each GPU sends its data once and multicasts its reduced part."""
     share = 1 + 1 / wiring.ranks_per_node if kind == "all_reduce" else 1.0
     rounds = rounds_of(kind, size_bytes, option, wiring)
-    heads = _heads(graphs_of(wiring))
+    heads = _heads(wiring.graphs)
     round_bytes = rounds.chunk_bytes * rounds.channels * heads
     return {
         "launch": 1.0,

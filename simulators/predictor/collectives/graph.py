@@ -56,16 +56,24 @@ class Wiring:
     nvlink_peak_gbs: float
     max_channels: int | None = None
 
-    @property
+    def __hash__(self) -> int:
+        return hash((self.ranks, self.nodes, self.nics, self.nic_gbs, self.nic_share))
+
+    @functools.cached_property
     def multi_node(self) -> bool:
         return self.nodes > 1
+
+    @functools.cached_property
+    def graphs(self) -> Graphs:
+        """Channels and speeds that NCCL's search settles on."""
+        return _graphs(self)
 
     @property
     def unfitted(self) -> bool:
         """Whether no measurement of such links stands behind any coefficient."""
         return not self.architecture.collectives.coefficients_of
 
-    @property
+    @functools.cached_property
     def nics_gbs(self) -> float:
         """What the node's part of the communicator really gets from its NICs."""
         return self.nics * self.nic_gbs * self.nic_share
@@ -171,9 +179,7 @@ def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:
     return float(min(links, _CUBE_MESH_LINKS.get(ranks_per_node, ranks_per_node - 1)))
 
 
-@functools.lru_cache(maxsize=4096)
-def graphs_of(wiring: Wiring) -> Graphs:
-    """Channels and speeds that NCCL's search settles on for ``wiring``."""
+def _graphs(wiring: Wiring) -> Graphs:
     cap, facts = tables.max_channels(wiring.version), wiring.architecture.collectives
     ring = _ring(wiring, cap // 2)
     tree = _tree(wiring, ring)

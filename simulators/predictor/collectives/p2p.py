@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from trainscout.simulators.predictor.collectives.execution import Terms, host_us
-from trainscout.simulators.predictor.collectives.graph import Wiring, graphs_of
+from trainscout.simulators.predictor.collectives.graph import Wiring
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -30,7 +30,7 @@ P2P_PART_BYTES = 64 * KIB
 
 def p2p_channels(wiring: Wiring) -> int:
     """All p2p channels of the communicator: a power of two, at least the collectives'."""
-    return int(2 ** math.ceil(math.log2(graphs_of(wiring).channels)))
+    return int(2 ** math.ceil(math.log2(wiring.graphs.channels)))
 
 
 def channels_per_net_peer(wiring: Wiring) -> int:

@@ -84,6 +84,9 @@ class Cluster:
     host_memory_bytes_per_s: float | None = None
     """Peak of a node's host memory, all sockets together; None: as above."""
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.num_nodes, self.nics_per_node, self.nic_gbps, self.nccl_algo))
+
     def check(self) -> None:
         for name in ("num_nodes", "gpus_per_node", "oversubscription"):
             require_positive(f"cluster.{name}", getattr(self, name))

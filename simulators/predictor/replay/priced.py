@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,41 +97,40 @@ class PricedBlock:
 
 @dataclass(frozen=True)
 class PricedOp:
-    """One operation's own time: ``seconds`` alone on the device, on the slowest rank."""
+    """One operation's own time: ``seconds`` alone on the device, on the slowest rank.
+
+    ``launches`` the host makes for it; ``overlaps``: how many operations behind it run beside it.
+    ``part`` is the place in ``PARTS`` of its time alone, ``grade`` that of its evidence in
+    ``EVIDENCE``, ``kernel_class`` a kernel's in ``KERNEL_CLASSES``.
+    """
 
     op: DeviceOp
     seconds: float
     evidence: Evidence
     memory_bound: float = 0.0
     communication: CollectivePrice | None = None
+    launches: int = field(init=False, compare=False)
+    overlaps: int = field(init=False, compare=False)
+    part: int = field(init=False, compare=False)
+    grade: int = field(init=False, compare=False)
+    kernel_class: int = field(init=False, compare=False)
 
-    @functools.cached_property
-    def launches(self) -> int:
-        return launches_of(self.op)
-
-    @functools.cached_property
-    def overlaps(self) -> int:
-        """How many operations behind it run beside it."""
-        return self.op.overlaps if isinstance(self.op, Collective | SendRecv) else 0
-
-    @functools.cached_property
-    def part(self) -> int:
-        """The place in ``PARTS`` of its time alone."""
-        if isinstance(self.op, Collective | SendRecv):
-            return PART_INDEX[COMMUNICATION[self.op.communicator]]
-        if isinstance(self.op, HostUpdate):
-            return PART_INDEX[OPTIMIZER]
-        return PART_INDEX[COMPUTE]
-
-    @functools.cached_property
-    def grade(self) -> int:
-        """The place of its evidence in ``EVIDENCE``."""
-        return EVIDENCE.index(self.evidence)
-
-    @functools.cached_property
-    def kernel_class(self) -> int:
-        """The place in ``KERNEL_CLASSES`` of a kernel."""
-        return KERNEL_CLASSES.index(_class_of(self.op))
+    def __post_init__(self) -> None:
+        # Read for every block that has it, and made for every kernel of a new recipe.
+        op, kernel_class, overlaps = self.op, -1, 0
+        if isinstance(op, Collective | SendRecv):
+            part, overlaps = PART_INDEX[COMMUNICATION[op.communicator]], op.overlaps
+        elif isinstance(op, HostUpdate):
+            part = PART_INDEX[OPTIMIZER]
+        else:
+            part, kernel_class = PART_INDEX[COMPUTE], KERNEL_CLASSES.index(_class_of(op))
+        self.__dict__.update(
+            launches=launches_of(op),
+            overlaps=overlaps,
+            part=part,
+            grade=EVIDENCE.index(self.evidence),
+            kernel_class=kernel_class,
+        )
 
 
 # Transformer Engine launches an expert's product from C++, dealt out over streams, in a fraction

@@ -6,14 +6,14 @@ import pytest
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import cluster, group
-from trainscout.simulators.predictor.collectives.graph import Graphs, graphs_of, wiring_of
+from trainscout.simulators.predictor.collectives.graph import Graphs, wiring_of
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 
 def graphs(gpu: Gpu, machine: Cluster, members: Communicator) -> Graphs:
-    return graphs_of(wiring_of(members, gpu, machine))
+    return wiring_of(members, gpu, machine).graphs
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_oversubscription_divides_what_is_delivered_not_what_nccl_believes() -> 
     full = wiring_of(group(8, 4), m.H100, cluster(4, 8))
     thin = wiring_of(group(8, 4), m.H100, cluster(4, 8, oversubscription=2.0))
     assert thin.nics_gbs == full.nics_gbs / 2
-    assert graphs_of(thin) == graphs_of(full)
+    assert thin.graphs == full.graphs
 
 
 def test_nvl72_is_one_node() -> None:
