@@ -314,6 +314,9 @@ _MODEL = (
         "not_causal", (None, r"(non-causal|video diffusion transformer|diffusion|encoder-decoder)")
     ),
     *phrases("parallel_block", ("", r"parallel transformer block")),
+    *phrases("linear_biases", ("", r"(?:has )?linear biases")),
+    *phrases("learned_positions", ("", r"learned positions")),
+    *phrases("dropout", ("", r"dropout of 0\.1")),
     *phrases("sliding", ("", r"sliding[\s\-]window attention")),
     *phrases(
         "param_gather",

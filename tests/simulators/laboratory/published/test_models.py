@@ -139,3 +139,12 @@ def test_a_router_left_alone_is_as_uneven_as_measured_and_less_so_once_trained()
         for notes in ("experts force-balanced", "trained router", "natural router")
     ]
     assert loads[0] == 1.0 < loads[1] < loads[2] == 1.6
+
+
+def test_what_a_script_leaves_on_is_read():
+    plain = replayable(gpu="H100-80GB-SXM").job.model
+    notes = "the script has linear biases, learned positions and dropout of 0.1"
+    found = replayable(gpu="H100-80GB-SXM", notes=notes).job.model
+    assert (plain.linear_bias, plain.qkv_bias, plain.dropout) == (False, False, False)
+    assert (found.linear_bias, found.qkv_bias, found.dropout) == (True, True, True)
+    assert (plain.position, found.position) == ("rope", "learned")
