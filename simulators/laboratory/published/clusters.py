@@ -81,8 +81,8 @@ def cluster_of(
         # A job on part of a board has its links to the rest as well, and cannot use them.
         domain = row.gpus_per_node
         assumed.append(f"NVLink joins the {row.gpus_per_node} GPUs of a node without switches")
-    version = nccl_version(era)
-    if num_gpus > 1:
+    version = said.get("nccl") or nccl_version(era)
+    if num_gpus > 1 and not said.says("nccl"):
         assumed.append(f"NCCL {version}, by the year of the software ({era.why})")
     cluster = Cluster(
         name=f"{num_gpus}x{row.gpu}",

@@ -172,6 +172,11 @@ _LAYOUT = (
         ("p2p", r"(?:ring/p2p|p2p|ring) cp|ring[\s\-]attention|cp p2p"),
     ),
     *phrases(
+        "sequence_parallel",
+        ("no", _NO + r"sequence~parallel\w*|sequence~parallel(?:ism)?" + _OFF),
+        ("yes", r"sequence~parallel(?:ism)?(?: on)?\b(?! of\b)"),
+    ),
+    *phrases(
         "modules",
         ("none", r"recompute[\s_]modules[\s=:]+none"),
         (None, r"recompute[\s_]modules[\s=:]+([a-z_]+(?:\+[a-z_]+)*)"),
@@ -357,6 +362,7 @@ _MACHINES = (
         ),
         ("full", r"(?:mfu )?(?:counts )?(?:full|non-causal) attention|\bnon-causal flops"),
     ),
+    *phrases("nccl", (None, r"\bnccl[\s=]*v?(2\.\d{1,2}(?:\.\d+)?)\b")),
     *phrases("power", ("", r"(?:reduced|lowered) power(?: cap| limit)?|power[\s\-]?capped")),
     *phrases("memory_of", ("device", r"nvidia-smi|hipmemgetinfo")),
 )

@@ -246,6 +246,8 @@ def _sequence_parallel(
             assumed.append("sequence parallelism on, as Megatron-LM demands of MoE with TP")
             return True
         return bool(row.sp)
+    if said.says("sequence_parallel"):
+        return not said.says("sequence_parallel", "no")
     recipes = recipes_shard(said, era) and said.label["project"] in MEGATRONS
     on = model.moe is not None or row.tp_overlap == 1 or recipes
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")

@@ -16,6 +16,13 @@ def test_one_nic_a_gpu():
     assert (found.nics_per_node, found.nic_gbps, found.fabric) == (8, 400, "infiniband")
 
 
+def test_a_stated_release_of_nccl_is_used():
+    outcome = replayable(notes="NCCL 2.8.3")
+    assert outcome.job.cluster.nccl_version == "2.8.3"
+    assert not any("NCCL" in text for text in outcome.assumptions)
+    assert any("NCCL" in text for text in replayable().assumptions)
+
+
 @pytest.mark.parametrize(("gbps", "nics", "each"), [(50, 4, 100), (12.5, 1, 100), (100, 8, 100)])
 def test_gpus_share_slow_networks(gbps, nics, each):
     found = cluster(inter_link_gbps_per_gpu=gbps, notes="RoCE")

@@ -108,6 +108,15 @@ def test_whole_layers_are_checkpointed_unless_narrowed():
     assert said(notes="no activation checkpointing").says("recompute", "none")
 
 
+@pytest.mark.parametrize(
+    ("notes", "on"), [("sequence parallel", True), ("sequence parallelism off", False)]
+)
+def test_sequence_parallelism_in_the_notes_counts_where_the_column_is_blank(notes, on):
+    assert replayable(notes=notes, sp=None).job.recipe.sp is on
+    assert replayable(notes=notes, sp=not on).job.recipe.sp is not on
+    assert said(notes=notes).unread == ()
+
+
 def test_measured_figures_in_notes_change_nothing_and_are_read():
     notes = "43.5 GB of GPU memory given; 17.13 samples/s given; 492.65 TFLOP/s printed"
     assert said(notes=notes).unread == ()
