@@ -210,15 +210,6 @@ class Uncongested(Congestion):
         return _FREE
 
 
-def congestion_of(job: Job, network: CongestedNetwork | None) -> Congestion | None:
-    """What a network adds to a job's prices; None: nothing.
-
-    Raises:
-        InputError: for switches that the job's cluster cannot be wired to.
-    """
-    return None if network is None else Congestion(job, network)
-
-
 def _loads(job: Job) -> tuple[tuple[float, ...], ...]:
     """Shares of what is sent that the expert-parallel ranks receive, in a few layers."""
     if job.model.moe is None or job.recipe.ep == 1:

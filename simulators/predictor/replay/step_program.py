@@ -9,7 +9,6 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
-from trainscout.simulators.predictor.replay.congestion import congestion_of
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.megatron import build_workload
@@ -56,9 +55,14 @@ def step_program(
         allowed = f"{least}..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
-    factors = AS_IT_COMES
+    factors, congestion = AS_IT_COMES, None
     if calibration is not None:
         factors = calibration.part_factors.slowed(calibration.scale_of(job))
+    if network is not None:
+        # As in the simulator: what plays a network takes a while to load.
+        from trainscout.simulators.predictor.replay.congestion import Congestion
+
+        congestion = Congestion(job, network)
     pricer = Pricer(
         job.gpu,
         job.network,
@@ -66,7 +70,7 @@ def step_program(
         workload.communicators,
         factors,
         measured,
-        congestion_of(job, network),
+        congestion,
     )
     assembler = Assembler(job, workload, pricer)
     return StepProgram(job, workload, pricer, assembler, assembler.assemble(count), count)
