@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, settings
 
 import tests.warm.processes  # noqa: F401
 from tests.browser import Opened, OpenPage, chromium, chromium_path, open_in
+from tests.warm import client
+from tests.warm.session import warm_python, warm_ranks
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,6 +31,12 @@ settings.register_profile(
     "deep", max_examples=500, deadline=None, suppress_health_check=_ANY_SPEED
 )
 settings.load_profile("quick")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """One pair of servers for all workers: they import when somebody first asks."""
+    os.environ |= {client.RANKS: warm_ranks(), client.COMMANDS: warm_python()}
 
 
 # What takes longest comes first, so that two workers end together; first of all what compiles the

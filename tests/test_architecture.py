@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,32 +73,39 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-EDGES = [(name, target) for name, path in sources() for target in imports(path)]
-OWN = [
-    (name, target.removeprefix("trainscout."))
-    for name, target in EDGES
-    if target.startswith("trainscout.")
-]
+@functools.cache
+def edges() -> list[tuple[str, str]]:
+    return [(name, target) for name, path in sources() for target in imports(path)]
+
+
+@functools.cache
+def own() -> list[tuple[str, str]]:
+    """Those within the product."""
+    return [
+        (name, target.removeprefix("trainscout."))
+        for name, target in edges()
+        if target.startswith("trainscout.")
+    ]
 
 
 @pytest.mark.parametrize("house", ARROWS)
 def test_a_house_imports_only_those_below_it(house: str) -> None:
     wrong = {
         f"{name} -> {target}"
-        for name, target in OWN
+        for name, target in own()
         if house_of(name) == house and house_of(target) not in {house, *ARROWS[house]}
     }
     assert not wrong
 
 
 def test_every_house_has_files() -> None:
-    assert {house_of(name) for name, _ in OWN} == set(ARROWS)
+    assert {house_of(name) for name, _ in own()} == set(ARROWS)
 
 
 def test_everything_is_imported_by_its_full_name() -> None:
     """A user's own ``conf.py`` or ``reports/`` is never taken for ours."""
     bare = set(PACKAGES) - {"trainscout"}
-    assert not {f"{name} -> {target}" for name, target in EDGES if target.split(".")[0] in bare}
+    assert not {f"{name} -> {target}" for name, target in edges() if target.split(".")[0] in bare}
 
 
 @pytest.mark.parametrize("room", PRICING)
@@ -105,7 +113,7 @@ def test_rooms_that_price_one_thing_do_not_know_each_other(room: str) -> None:
     others = {f"{PREDICTOR}.{other}" for other in PRICING if other != room}
     wrong = {
         f"{name} -> {target}"
-        for name, target in OWN
+        for name, target in own()
         if name.startswith(f"{PREDICTOR}.{room}.")
         and any(f"{target}.".startswith(f"{other}.") for other in others)
     }
@@ -124,7 +132,7 @@ def test_rooms_of_the_virtual_cluster_import_only_those_below_them() -> None:
     # What a launch in a Chakra file waits for is the walk of its rank.
     walks_too = f"{house}traces.chakra.dependencies"
     wrong = set()
-    for name, target in OWN:
+    for name, target in own():
         if name.startswith(house) and target.startswith(house) and name != walks_too:
             room, other = (each.removeprefix(house).split(".")[0] for each in (name, target))
             if ROOMS.index(other) > ROOMS.index(room):

@@ -1,4 +1,5 @@
-"""This session's servers, started when they are first needed."""
+"""This session's servers, started when they are first needed; workers have those of the process
+that started them."""
 
 from __future__ import annotations
 
@@ -33,6 +34,8 @@ def environment() -> dict[str, str]:
 @functools.cache
 def warm_python() -> str:
     """The address of a server that has imported the project."""
+    if shared := os.environ.get(client.COMMANDS):
+        return shared
     known = environment() | {client.RANKS: warm_ranks()}
     return _serve(known, client.COMMANDS, "tests.warm.commands")
 
@@ -40,6 +43,8 @@ def warm_python() -> str:
 @functools.cache
 def warm_ranks() -> str:
     """The address of a server that has imported torch as emulated ranks do."""
+    if shared := os.environ.get(client.RANKS):
+        return shared
     return _serve(environment() | _OF_RANKS, client.RANKS, "tests.warm.emulation")
 
 
