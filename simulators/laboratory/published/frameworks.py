@@ -112,8 +112,11 @@ _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingf
 
 
 def project_of(said: Said) -> str | None:
-    """The project that a row's label names; tuned submissions are a kind of their own."""
+    """The project that a row's label names, in the engine that notes name; tuned submissions are a
+    kind of their own."""
     project = said.label.get("project")
+    if project == "huggingface" and said.says("zero_engine"):
+        return "deepspeed"
     return "mlperf" if project == "nemo" and "mlperf_round" in said.label else project
 
 
@@ -143,7 +146,7 @@ def framework_of(
     if name not in frameworks:
         raise CannotReplayError(f"framework {name} is not declared in conf/framework")
     needed = {"experts": has_experts, "fp8": precision.startswith("fp8")}
-    if said.label.get("project") == "deepspeed" and (
+    if project_of(said) == "deepspeed" and (
         lacking := [what for what in frameworks[name].lacks if needed.get(what)]
     ):
         # What ran was somebody's modules in its engine.

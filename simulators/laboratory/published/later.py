@@ -80,9 +80,9 @@ def later_section(tests: Sequence[tuple[BlindTest, Report, Mapping[str, Blind]]]
         "error bar or figure above. *Blind* is what was predicted before the first of them was "
         "looked at (the file of predictions keeps it), *inside* the share in the 80% interval. No "
         "change was made in view of rows of publications *kept apart*; of those *looked at*, what "
-        "software and rows say was read better afterwards.\n"
+        "software and rows say was read better afterwards."
     )
-    return "\n".join([introduction, *(part for part in parts if part)])
+    return "\n\n".join([introduction, *(part for part in parts if part)])
 
 
 def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -> str:

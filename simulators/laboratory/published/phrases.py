@@ -362,6 +362,7 @@ _MACHINES = (
         ),
         ("full", r"(?:mfu )?(?:counts )?(?:full|non-causal) attention|\bnon-causal flops"),
     ),
+    *phrases("zero_engine", ("", r"\bdeep~speed(?:'s)?(?: engine)?(?=[\s,;.]|$)")),
     *phrases("nccl", (None, r"\bnccl[\s=]*v?(2\.\d{1,2}(?:\.\d+)?)\b")),
     *phrases("power", ("", r"(?:reduced|lowered) power(?: cap| limit)?|power[\s\-]?capped")),
     *phrases("memory_of", ("device", r"nvidia-smi|hipmemgetinfo")),

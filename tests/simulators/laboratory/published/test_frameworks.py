@@ -340,6 +340,13 @@ def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(
     assert "fp8_block" not in found.fp8_param_gather or "all-gather" in notes
 
 
+def test_transformers_under_the_engine_that_notes_name():
+    label = "Hugging Face Transformers, 2024"
+    zero = framework(framework=label, notes="DeepSpeed ZeRO 3")
+    assert zero.name == "deepspeed"
+    assert framework(framework=label).name == "huggingface"
+
+
 def test_lightnings_trainer_runs_modules_of_its_own():
     lit = framework(framework="LitGPT (PyTorch Lightning), PyTorch 2.4, May 2024")
     assert (lit.name, lit.separate_projections, lit.repeats_kv) == ("torch_eager", False, True)
