@@ -79,8 +79,8 @@ def later_section(tests: Sequence[tuple[BlindTest, Report, Mapping[str, Blind]]]
         "Runs of publications that were not in the project while the model was made enter no fit, "
         "error bar or figure above. *Blind* is what was predicted before the first of them was "
         "looked at (the file of predictions keeps it), *inside* the share in the 80% interval. No "
-        "change was made in view of rows of publications *kept apart*; of those *looked at*, what "
-        "software and rows say was read better afterwards."
+        "change was made in view of rows of publications *kept apart*, unless a test says so; "
+        "of those *looked at*, what software and rows say was read better afterwards."
     )
     return "\n\n".join([introduction, *(part for part in parts if part)])
 
