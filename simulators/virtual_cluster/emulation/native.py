@@ -119,15 +119,25 @@ def _compiled(torch_folder: Path) -> Path:
     return library
 
 
-def _compile(torch_folder: Path, library: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None or shutil.which(compiler) is None:
+def compiler() -> str:
+    """The C++ compiler: what ``CXX`` names, else g++ or c++.
+
+    Raises:
+        InputError: where there is none.
+    """
+    found = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if found is None or shutil.which(found) is None:
         raise InputError(
             "compiler",
-            compiler or "g++",
+            found or "g++",
             "no C++ compiler was found; emulation compiles a small library once per torch version",
             "g++ (or another compiler named by CXX) on PATH, e.g. apt install g++",
         )
+    return found
+
+
+def _compile(torch_folder: Path, library: Path) -> None:
+    found = compiler()
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         # Two processes may compile at once: each its own file, the last to finish wins.
@@ -138,7 +148,7 @@ def _compile(torch_folder: Path, library: Path) -> None:
         raise InputError("XDG_CACHE_HOME", folder, problem, "a folder of yours") from error
     os.close(descriptor)
     command = [
-        *(compiler, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{torch_folder / 'include'}"),
+        *(found, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{torch_folder / 'include'}"),
         *(str(SOURCE), "-o", partial, f"-L{torch_folder / 'lib'}", "-ltorch_cpu", "-lc10"),
     ]
     try:

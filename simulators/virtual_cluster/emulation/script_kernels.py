@@ -1,25 +1,28 @@
 """CUDA sources that a script compiles itself (``torch.utils.cpp_extension``): none is compiled.
 
-Each function they define for Python is one opaque launch, priced by the bytes of the tensors it is
-given (*estimated*). What one returns only its code knows: functions that do are refused when they
-are called; those that write into tensors they are given, as most kernels do, run.
+Each function they define for Python is one opaque launch, priced by the bytes of the tensors that
+it is given and returns (*estimated*). What one returns its source says (``script_sources``); a
+function whose source is not understood is refused when it is called.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from trainscout.simulators.virtual_cluster.emulation.script_sources import Source, Unread
+from trainscout.simulators.virtual_cluster.emulation.script_tensors import to_cpp, to_python
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
 # ``TORCH_LIBRARY(name, m)`` opens a namespace of operators, pybind's macro a module.
 _OPENS = re.compile(r"(?:TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?|PYBIND11_MODULE)\s*\(\s*(\w+)")
 _DEFINES = re.compile(r'\.(?:def|impl)\s*\(\s*"(\w+)\s*(\([^"]*"|")(?:\s*,\s*&?\s*([\w:]+))?')
+_CLASSES = re.compile(r'class_\s*<\s*([\w:]+)[^>]*>\s*\(\s*\w+\s*,\s*"(\w+)"[^)]*\)([^;]*);')
 _CUDA = (".cu", ".cuh")
 
 
@@ -27,11 +30,14 @@ def emulate_extensions(module: ModuleType) -> None:
     """Have ``torch.utils.cpp_extension`` stand in for extensions with kernels."""
     load, load_inline = module.load, module.load_inline
 
-    def load_sources(name: str, sources: Any, *given: Any, **options: Any) -> Any:
-        files = [sources] if isinstance(sources, str) else [str(each) for each in sources]
-        if not any(file.endswith(_CUDA) for file in files):
-            return load(name, sources, *given, **options)
-        return extension(name, "\n".join(Path(file).read_text() for file in files))
+    def load_sources(
+        name: str, sources: Any, extra_cflags: Any = None, *given: Any, **options: Any
+    ) -> Any:
+        files = [Path(each) for each in ([sources] if isinstance(sources, str) else sources)]
+        if not any(file.suffix in _CUDA for file in files):
+            return load(name, sources, extra_cflags, *given, **options)
+        texts = [(file.read_text(), file.absolute().parent) for file in files]
+        return extension(name, Source(texts, extra_cflags or ()))
 
     def load_texts(
         name: str,
@@ -42,7 +48,8 @@ def emulate_extensions(module: ModuleType) -> None:
     ) -> Any:
         if not cuda_sources:
             return load_inline(name, cpp_sources, cuda_sources, functions=functions, **options)
-        return extension(name, "\n".join((*_texts(cpp_sources), *_texts(cuda_sources))), functions)
+        texts = [(text, None) for text in (*_texts(cpp_sources), *_texts(cuda_sources))]
+        return extension(name, Source(texts, options.get("extra_cflags") or ()), functions)
 
     module.load = load_sources  # type: ignore[attr-defined]
     module.load_inline = load_texts  # type: ignore[attr-defined]
@@ -52,7 +59,9 @@ def _texts(given: Any) -> list[str]:
     return [given] if isinstance(given, str) else list(given or ())
 
 
-def extension(name: str, source: str, functions: Iterable[str] | str | None = None) -> ModuleType:
+def extension(
+    name: str, source: Source, functions: Iterable[str] | str | None = None
+) -> ModuleType:
     """The module of C++ and CUDA sources, whose operators ``torch.ops`` has from now on.
 
     ``functions``: those to show that the sources do not define for Python themselves.
@@ -60,8 +69,12 @@ def extension(name: str, source: str, functions: Iterable[str] | str | None = No
     made = ModuleType(name)
     for each in [functions] if isinstance(functions, str) else functions or ():
         setattr(made, each, _function(each, source, each))
-    opened = [(each.start(), each[1]) for each in _OPENS.finditer(source)]
-    for found in _DEFINES.finditer(source):
+    text = "\n".join(text for text, _ in source.files)
+    for found in _CLASSES.finditer(text):
+        setattr(made, found[2], _class(found[2], source, found[1], found[3]))
+    text = _CLASSES.sub("", text)
+    opened = [(each.start(), each[1]) for each in _OPENS.finditer(text)]
+    for found in _DEFINES.finditer(text):
         shown, schema, function = found.groups()
         launch = _function(shown, source, function or shown, schema)
         namespace = [space for start, space in opened if start < found.start()][-1:]
@@ -73,19 +86,48 @@ def extension(name: str, source: str, functions: Iterable[str] | str | None = No
     return made
 
 
-def _function(shown: str, source: str, function: str, schema: str = "") -> Callable[..., None]:
-    plain = function.rpartition(":")[2]
-    writes = "-> ()" in schema or re.search(rf"\bvoid\s+{re.escape(plain)}\s*\(", source)
+def _class(shown: str, source: Source, name: str, definitions: str) -> type:
+    """A class whose methods are launches; what it keeps of its arguments is not followed."""
+    methods: dict[str, Any] = {"__init__": lambda self, *given, **named: None}
+    for found in _DEFINES.finditer(definitions):
+        function = _function(f"{shown}.{found[1]}", source, found[3] or f"{name}::{found[1]}")
+        methods[found[1]] = _method(function)
+    return type(shown, (), methods)
 
-    def launch(*given: Any, **named: Any) -> None:
+
+def _method(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, *given, **named: function(*given, **named)
+
+
+def _function(shown: str, source: Source, function: str, schema: str = "") -> Callable[..., Any]:
+    plain = re.escape(function.rpartition(":")[2])
+
+    def launch(*given: Any, **named: Any) -> Any:
         from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
 
-        if not writes:
-            raise refusal(shown, "what a kernel that the script compiles returns is not known")
-        tensors = [each.detach() for each in _tensors((*given, *named.values()))]
-        launch(shown, tensors, [])
+        taken = _detached((*given, *named.values()))
+        returned = None
+        if "-> ()" not in schema and not any(
+            re.search(rf"\bvoid\s+{plain}\s*\(", text) for text, _ in source.files
+        ):
+            with torch.no_grad():
+                try:
+                    returned = to_python(source.call(function, to_cpp(taken)))
+                except Unread as reason:
+                    what = (
+                        f"what a kernel that the script compiles returns is not known ({reason})"
+                    )
+                    raise refusal(shown, what) from reason
+        made, held = _tensors(returned), _tensors(taken)
+        # Those without a result write into tensors that they are given.
+        launch(shown, made or held, held if made else [])
+        return returned
 
     return launch
+
+
+def _detached(given: Sequence[Any]) -> list[Any]:
+    return [each.detach() if isinstance(each, torch.Tensor) else each for each in given]
 
 
 def _tensors(given: Any) -> list[torch.Tensor]:

@@ -1,7 +1,7 @@
 """``grouped_gemm``: products of rows with the weight of their group.
 
 As it is installed by default: one product launched after another (cuBLAS), not CUTLASS's single
-kernel.
+kernel. And the rows' way to their groups and back.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import OpaqueKernel, opaque
 
 
 def _product(use: str, layout: str, left: Tensor, right: Tensor, out: Tensor, splits: Any) -> None:
@@ -44,3 +45,20 @@ def gmm(a: Tensor, b: Tensor, batch_sizes: Tensor, trans_b: bool = False) -> Ten
     """``a[rows of i] b[i]`` below each other; ``batch_sizes`` is in host memory."""
     out: Tensor = _grouped(a, b, batch_sizes, trans_b)
     return out
+
+
+def permute(
+    input_act: Tensor, indices: Tensor, num_out_tokens: int = 0, max_token_num: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rows in the order of their experts, once for each, and where each row went."""
+    _, places = indices.flatten().sort()
+    number = num_out_tokens if num_out_tokens > 0 else indices.numel()
+    form = OpaqueKernel("moe_permute", (number, input_act.shape[1]), input_act.dtype)
+    return opaque(form, input_act, places), places.to(torch.int32)
+
+
+def unpermute(input_act: Tensor, row_id_map: Tensor, probs: Tensor | None = None) -> Tensor:
+    """The rows of each token summed, weighed by ``probs``, in the order that they came in."""
+    tokens = probs.shape[0] if probs is not None else row_id_map.numel()
+    form = OpaqueKernel("moe_unpermute", (tokens, input_act.shape[1]), input_act.dtype)
+    return opaque(form, input_act, row_id_map, probs)

@@ -59,9 +59,11 @@ def cases() -> dict[str, Callable[[], Any]]:
     def packed(inputs: Any) -> Any:
         heads = inputs.view(TOKENS, 4, WIDTH // 4)
         offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
-        return flash_attn.flash_attn_varlen_func(
-            heads, heads, heads, offsets, offsets, 64, 64, causal=True
+        out, sums, probabilities = flash_attn.flash_attn_varlen_func(
+            heads, heads, heads, offsets, offsets, 64, 64, causal=True, return_attn_probs=True
         )
+        assert (sums.shape, probabilities.numel()) == ((4, TOKENS), 0)
+        return out
 
     def scan(inputs: Any) -> Any:
         x = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
@@ -103,6 +105,13 @@ def cases() -> dict[str, Callable[[], Any]]:
         counts = torch.tensor([32, 32, 0, 64])
         return grouped_gemm.ops.gmm(inputs.view(TOKENS, WIDTH), weights, counts)
 
+    def permuted(inputs: Any) -> Any:
+        chosen = torch.zeros(TOKENS, 2, dtype=torch.int32, device="cuda")
+        shares = torch.ones(TOKENS, 2, requires_grad=True, **bf16)
+        rows, places = grouped_gemm.ops.permute(inputs.view(TOKENS, WIDTH), chosen)
+        assert (rows.shape, places.shape) == ((2 * TOKENS, WIDTH), (2 * TOKENS,))
+        return grouped_gemm.ops.unpermute(rows, places, shares)
+
     def loss(inputs: Any) -> Any:
         target = torch.zeros(TOKENS, 1, dtype=torch.int64, device="cuda")
         return te.parallel_cross_entropy(inputs * 1.0, target)
@@ -136,6 +145,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "positions": lambda: Called(positions),
         "private": lambda: Called(private),
         "grouped": lambda: Called(grouped),
+        "permuted": lambda: Called(permuted),
         "loss": lambda: Called(loss),
         "rope": lambda: Called(rope),
         "padding": lambda: Called(padding),

@@ -182,6 +182,12 @@ def test_experts_without_rows_are_no_trouble(modules: Modules) -> None:
     assert out.shape == (4, 256, 512)
 
 
+def test_rows_go_to_their_experts_and_back(modules: Modules) -> None:
+    layer = modules["permuted"]
+    assert opaque(layer.forward.of(Op)) == ["moe_permute", "moe_unpermute"]
+    assert opaque(layer.backward.of(Op)) == ["moe_unpermute_backward", "moe_permute_backward"]
+
+
 def test_groups_are_filled_up_and_cut_again(modules: Modules) -> None:
     filled, cut = modules["padding"].forward.kernels()
     # 100 and 28 rows to multiples of 16.

@@ -1,0 +1,210 @@
+"""Tensors, their options and factories as C++ spells them, on Python's tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+# C++'s types, and what ``torch::k...`` and ``ScalarType::...`` call them.
+_OF_TYPES = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "int": torch.int32,
+    "int32_t": torch.int32,
+    "int64_t": torch.int64,
+    "long": torch.int64,
+    "bool": torch.bool,
+    "uint8_t": torch.uint8,
+    "__half": torch.float16,
+    "half": torch.float16,
+    "Half": torch.float16,
+    "__nv_bfloat16": torch.bfloat16,
+    "BFloat16": torch.bfloat16,
+}
+_NAMED = {
+    "Float": torch.float32,
+    "Float32": torch.float32,
+    "Half": torch.float16,
+    "Float16": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Double": torch.float64,
+    "Float64": torch.float64,
+    "Int": torch.int32,
+    "Int32": torch.int32,
+    "Long": torch.int64,
+    "Int64": torch.int64,
+    "Bool": torch.bool,
+    "Byte": torch.uint8,
+    "UInt8": torch.uint8,
+    "Char": torch.int8,
+    "Int8": torch.int8,
+    "Short": torch.int16,
+    "Int16": torch.int16,
+}
+_FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn")
+
+
+def dtype_of(kind: str) -> torch.dtype:
+    """What a C++ type's elements are called."""
+    return _OF_TYPES[kind.rpartition(":")[2]]
+
+
+class Options:
+    """``TensorOptions``: each setter gives changed ones, without an argument it tells."""
+
+    def __init__(self, **chosen: Any) -> None:
+        self._chosen = chosen
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def get_or_set(*given: Any) -> Any:
+            if not given:
+                return self._chosen[name]
+            return Options(**{**self._chosen, name: given[0]})
+
+        return get_or_set
+
+    def named(self) -> dict[str, Any]:
+        """As Python's factories take them."""
+        taken = ("dtype", "device")
+        return {name: value for name, value in self._chosen.items() if name in taken}
+
+
+class Tensor:
+    """A tensor with C++'s methods: most are Python's, attributes are called."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def sizes(self) -> list[int]:
+        """Its shape."""
+        return list(self.tensor.shape)
+
+    def size(self, place: int) -> int:
+        """Of one dimension."""
+        return int(self.tensor.shape[place])
+
+    def options(self) -> Options:
+        """To make others like it."""
+        return Options(dtype=self.tensor.dtype, device=self.tensor.device)
+
+    type = options
+
+    def scalar_type(self) -> torch.dtype:
+        """Of its elements."""
+        return self.tensor.dtype
+
+    dtype = scalar_type
+
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.tensor.device
+
+    def defined(self) -> bool:
+        """It is a tensor."""
+        return True
+
+    has_value = defined
+
+    def value(self) -> Tensor:
+        """Itself, where it was optional."""
+        return self
+
+    def is_cuda(self) -> bool:
+        """Whether it is on the device."""
+        return bool(self.tensor.is_cuda)
+
+    def __getitem__(self, place: int) -> Tensor:
+        return Tensor(self.tensor[place])
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return _calling(getattr(self.tensor, name))
+
+
+def _calling(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        named: dict[str, Any] = {}
+        for each in given:
+            named |= each.named() if isinstance(each, Options) else {}
+        plain = [to_python(each) for each in given if not isinstance(each, Options)]
+        return to_cpp(function(*plain, **named))
+
+    return call
+
+
+def to_cpp(value: Any) -> Any:
+    """Tensors in it with C++'s methods."""
+    if isinstance(value, torch.Tensor):
+        return Tensor(value)
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        return type(value)(to_cpp(each) for each in value)
+    return value
+
+
+def to_python(value: Any) -> Any:
+    """Back."""
+    if isinstance(value, Tensor):
+        return value.tensor
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_python(each) for each in value)
+    return value
+
+
+class _Torch:
+    """``torch::`` and ``at::``: factories take options last, names of types begin with k."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("k") and name[1:] in _NAMED:
+            return _NAMED[name[1:]]
+        if name == "kCUDA":
+            return torch.device("cuda")
+        if name == "kCPU":
+            return torch.device("cpu")
+        if name in ("ScalarType", "Dtype"):
+            return SimpleNamespace(**_NAMED)
+        if name in ("dtype", "device"):
+            return lambda chosen: Options(**{name: chosen})
+        if name == "TensorOptions":
+            return Options
+        if name == "Tensor":
+            return lambda *given: given[0] if given else None
+        if name in ("IntArrayRef", "ArrayRef"):
+            return list
+        return _calling(_factory(name) if name in _FACTORIES else getattr(torch, name))
+
+
+def _factory(name: str) -> Callable[..., Any]:
+    def make(size: list[int], *given: Any, **named: Any) -> torch.Tensor:
+        dtypes = [each for each in given if isinstance(each, torch.dtype)]
+        others = [each for each in given if not isinstance(each, torch.dtype)]
+        named |= {"dtype": dtypes[0]} if dtypes else {}
+        made: torch.Tensor = getattr(torch, name)(size, *others, **named)
+        return made
+
+    return make
+
+
+_STANDARD = SimpleNamespace(
+    min=min,
+    max=max,
+    ceil=math.ceil,
+    floor=math.floor,
+    sqrt=math.sqrt,
+    move=lambda value: value,
+    make_tuple=lambda *given: given,
+    make_pair=lambda *given: given,
+    tuple=lambda *given: given,
+    vector=lambda *given: list(given[0]) if given else [],
+)
+# What an expression may name that no statement made.
+NAMESPACES: dict[str, Any] = {
+    **{name: _Torch() for name in ("torch", "at", "c10")},
+    "std": _STANDARD,
+    "min": min,
+    "max": max,
+    "Tensor": lambda *given: given[0] if given else None,
+    "of_type": dtype_of,
+}
