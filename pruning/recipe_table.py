@@ -77,7 +77,7 @@ class RecipeTable(Sequence[Recipe]):
             return [self[each] for each in range(*row.indices(self.size))]
         if not -self.size <= row < self.size:
             raise IndexError(row)
-        return Recipe(**{name: c.values[c.codes[row]] for name, c in self.columns.items()})
+        return Recipe(**{name: c.values[c.codes.item(row)] for name, c in self.columns.items()})
 
     def __iter__(self) -> Iterator[Recipe]:
         return (self[row] for row in range(self.size))
@@ -93,7 +93,7 @@ class RecipeTable(Sequence[Recipe]):
     def value(self, name: str, row: int) -> Any:
         """One field of one recipe."""
         found = self.columns.get(name)
-        return RECIPE_DEFAULTS[name] if found is None else found.values[found.codes[row]]
+        return RECIPE_DEFAULTS[name] if found is None else found.values[found.codes.item(row)]
 
     def values(self, names: Sequence[str], rows: Rows) -> list[tuple[Any, ...]]:
         """Several fields of some of the recipes, a tuple each."""

@@ -343,6 +343,12 @@ class Columns:
     def stage_chunks(self, row: int) -> tuple[Layout, list[list[Chunk]]]:
         """The chunks of each of a row's stages."""
         unique = int(self.passes.of[row])
+        layout, blocks = self.layouts[self.layout_of[unique]], self.slots_of[unique]
+        recomputed = (self.full.item(unique), self.layers.item(unique), self.taper.item(unique))
+        key = (self.slot_keys[blocks], layout, recomputed)
+        return layout, self.given.once("stages", key, partial(self.make_stages, unique))
+
+    def make_stages(self, unique: int) -> list[list[Chunk]]:
         layout, combination = self.layouts[self.layout_of[unique]], self.slots_of[unique]
         slots, blocks = self.slots[combination], self.slot_keys[combination]
         # Chunks of equal blocks are one object, which sums its parameters once.
@@ -350,7 +356,7 @@ class Columns:
             self.given.once("chunk", (blocks, counts.tobytes()), partial(slots.chunk, counts[0]))
             for counts in self.counts(layout, np.array([unique]))
         ]
-        return layout, [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
+        return [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
 
     def make_ends(self, row: int) -> list[StageEnd]:
         job = self.given.job(self.table[row])

@@ -50,6 +50,9 @@ class Layout:
     stages: tuple[int, ...]
     crosses: tuple[bool, ...]
 
+    def __hash__(self) -> int:
+        return hash((self.pp, self.vpp, self.stages))
+
     @classmethod
     def of(cls, job: Job) -> Layout:
         recipe, model = job.recipe, job.model

@@ -134,7 +134,7 @@ class Bounds:
     def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` gave the first time that ``key`` was asked for."""
         whole = (what, *key)
-        if whole not in self._known:
-            self._known[whole] = make()
-        value: T = self._known[whole]
+        value: T | None = self._known.get(whole)
+        if value is None:
+            value = self._known[whole] = make()
         return value
