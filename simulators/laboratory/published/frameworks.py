@@ -391,7 +391,11 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
 def _graphs(row: Row, said: Said, era: Era, has_experts: bool) -> dict[str, object]:
     if has_experts:
         preset = moe_preset(row, said, era)
-        return {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
+        return {
+            "cuda_graphs": preset.graphs,
+            "fused_experts": preset.fused_experts,
+            "graphs_leave_experts": preset.graphs_leave_experts,
+        }
     if said.says("graphs"):
         return {"cuda_graphs": not said.says("graphs", "no")}
     return {}

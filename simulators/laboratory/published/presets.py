@@ -20,6 +20,7 @@ _WHOLE_ITERATION_GRAPHS = 2026.4
 class MoePreset:
     """How a run exchanged tokens and launched its kernels; ``assumed`` is empty when stated.
 
+    ``graphs_leave_experts``: graphs of layers that end where tokens go to experts.
     ``fused_experts``: grouped kernels with the activation and the quantisation in their epilogues,
     which the presets with whole-iteration graphs switch on for MXFP8.
     """
@@ -28,6 +29,7 @@ class MoePreset:
     overlapped: bool
     graphs: bool
     fused_experts: bool
+    graphs_leave_experts: bool = False
     assumed: tuple[str, ...] = ()
 
 
@@ -43,6 +45,7 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         overlapped=said.says("experts_overlap", "yes"),
         graphs=whole or said.says("graphs", "layers"),
         fused_experts=whole and row.dtype == "mxfp8",
+        graphs_leave_experts=not whole and said.says("graphs", "layers"),
     )
     named = said.says("dispatcher") or said.says("graphs", "no")
     if is_development(said) and row.gpu.startswith("GB") and not named:
@@ -64,7 +67,7 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         words = "tokens exchanged by HybridEP, as in the edition's presets"
         return replace(stated, deepep=True, assumed=(words,))
     words = "HybridEP beside compute and whole-iteration graphs, as in the edition's presets"
-    return MoePreset(True, True, True, row.dtype == "mxfp8", (words,))
+    return MoePreset(True, True, True, row.dtype == "mxfp8", assumed=(words,))
 
 
 def is_bridge(said: Said) -> bool:

@@ -142,6 +142,13 @@ class Framework:
     the message has come, in seconds."""
     cuda_graphs: bool = False
     """Passes are replayed, and the host never lags."""
+    # Megatron-LM, transformer_config.py: ``moe_router`` captures up to the router and
+    # ``moe_preprocess`` what prepares the dispatch; HybridEP's dispatch then waits for the host
+    # unless the number of tokens is bounded (fused_a2a.py), and the experts take it as a list
+    # (experts.py).
+    graphs_leave_experts: bool = False
+    """With ``cuda_graphs``: they end where tokens go to experts. The host reads how many go where,
+    and launches the experts' kernels."""
     launch_blocking: bool = False
     """The host waits for every kernel before it launches the next (``CUDA_LAUNCH_BLOCKING=1``)."""
     scatter_gather_p2p: bool = False

@@ -109,6 +109,12 @@ class Pricer:
         self.factors = factors
         host_time = factors.host_time
         self.host_launch_s = host_launch_s(framework) * host_time
+        # Where graphs end before the experts, the host launches what follows them.
+        self.eager_launch_s = (
+            framework.host_launch_s * host_time
+            if framework.cuda_graphs and framework.graphs_leave_experts
+            else 0.0
+        )
         self.host_forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
         )
@@ -125,6 +131,7 @@ class Pricer:
             cluster,
             factors,
             self.host_launch_s,
+            self.eager_launch_s,
             self.host_forward_s,
             self.launch_blocking,
             measured,
@@ -149,7 +156,8 @@ class Pricer:
                 lag_s = host_s
                 operations = [_by_itself(each) for each in operations]
             elif any(isinstance(op, HostSync) for op in block.ops):
-                lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
+                work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
+                lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
             known[key] = priced
         self._found[id(block)] = block, priced
@@ -278,18 +286,26 @@ def _by_itself(priced: PricedOp) -> PricedOp:
     return replace(priced, op=replace(priced.op, overlaps=0))
 
 
-def _host_work(block: Block, priced: Sequence[PricedOp]) -> list[tuple[int, float | None]]:
-    """Launches and seconds in launch order, None where the host waits; see ``host_lag_s``."""
+def _host_work(
+    block: Block, priced: Sequence[PricedOp], *, graphed: bool
+) -> list[tuple[int, float | None]]:
+    """Launches and seconds in launch order, None where the host waits; see ``host_lag_s``.
+
+    ``graphed``: what comes before the host waits is one launch, of a graph.
+    """
     device = iter(priced)
     work: list[tuple[int, float | None]] = []
+    waited = False
     for op in block.ops:
         if isinstance(op, HostSync):
+            waited = True
             work.append((SYNC_LAUNCHES, None))
         elif not isinstance(op, Alloc | Free):
             each = next(device)
             # What runs beside others does not keep them waiting.
             alone = not getattr(op, "overlaps", 0)
-            work.append((each.launches, each.seconds if alone else 0.0))
+            launches = int(not work) if graphed and not waited else each.launches
+            work.append((launches, each.seconds if alone else 0.0))
     return work
 
 

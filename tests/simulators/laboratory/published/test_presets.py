@@ -62,6 +62,20 @@ def test_what_an_edition_sets(
     assert bool(preset.assumed) == any(expected)
 
 
+@pytest.mark.parametrize(
+    ("graphs", "left"),
+    [
+        ("transformer_engine attn+moe_router+moe_preprocess", True),
+        ("transformer_engine attn+mamba+moe_router+moe_preprocess", True),
+        ("full_iteration", False),
+        ("transformer_engine moe_router+moe_preprocess", False),
+    ],
+)
+def test_graphs_of_layers_end_before_the_experts(graphs: str, left: bool) -> None:
+    row = replace(RUN, framework=EDITION.format("26.08"), notes=f"preset X; CUDA graphs {graphs}")
+    assert preset_of(row).graphs_leave_experts == left
+
+
 def test_the_development_branch_exchanges_by_hybridep_on_racks() -> None:
     row = replace(RUN, framework="Megatron-LM dev (2025)", notes="")
     assert not preset_of(row).deepep

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.simulators.jobs import MOE, TINY, make_job
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 SYNC = (SYNC_LAUNCHES, None)
 Work = list[tuple[int, float | None]]
@@ -46,3 +51,23 @@ def test_lag_is_at_least_the_wait_and_at_most_all_launches(
     launches = sum(count for count, _ in (*before, *after))
     lag = host_lag_s([*before, SYNC, *after], 1.0)
     assert SYNC_LAUNCHES + 1 - 1e-9 <= lag <= SYNC_LAUNCHES + launches + 1e-9
+
+
+def step_s(model: Model, **framework: object) -> float:
+    job = make_job(model, nodes=2, batch=32, ep=2 if model.moe else 1)
+    software = replace(job.framework, host_launch_s=50e-6, **framework)
+    return ReplaySimulator().without_error_bar(replace(job, framework=software)).step_time_s
+
+
+def test_graphs_that_end_before_the_experts_leave_them_to_the_host() -> None:
+    eager, whole = step_s(MOE), step_s(MOE, cuda_graphs=True)
+    layers = step_s(MOE, cuda_graphs=True, graphs_leave_experts=True)
+    assert whole < layers < eager
+    # Once a layer and micro-batch the device waits for the host to read and to launch.
+    waits = MOE.num_layers * make_job(MOE, nodes=2, batch=32, ep=2).num_micro_batches
+    assert layers - whole >= waits * SYNC_LAUNCHES * 50e-6
+
+
+def test_without_experts_graphs_cover_all() -> None:
+    whole = step_s(TINY, cuda_graphs=True)
+    assert step_s(TINY, cuda_graphs=True, graphs_leave_experts=True) == whole
