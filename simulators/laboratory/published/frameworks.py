@@ -94,6 +94,7 @@ _DECLARED = {
     "meta": _Declared("meta_llama3", 2024.3, "kernels not published: fused ones"),
     "torchtune": _Declared("torch_fsdp2", 2024.9),
     "fsdp2": _Declared("torch_fsdp2", 2025.0),
+    "llm_c": _Declared("llm_c", 2024.5),
     "kempnerforge": _Declared("torch_fsdp2", 2026.25),
     "fsdp1": _Declared("torch_eager", 2023.5),
     "ddp": _Declared("torch_eager", 2023.5),

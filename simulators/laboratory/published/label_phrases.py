@@ -34,6 +34,7 @@ PROJECTS = phrases(
         r"|moe parallel folding|pai~megatron|\bprimus\b",
     ),
     ("deepspeed", r"deep~speed"),
+    ("llm_c", r"llm\.c\b"),
     ("kempnerforge", r"kempner~forge"),
     ("fsdp2", r"fsdp\s?2|fully_shard|simple~fsdp|\bolmo(?:-core)?\b"),
     ("fsdp1", r"fsdp\s?1?\b|fully sharded data parallel"),

@@ -92,7 +92,7 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         qk_norm=family.qk_norm,
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
-        dropout=family.dropout or said.says("dropout"),
+        dropout=said.says("dropout", "yes") or (family.dropout and not said.says("dropout")),
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(said, assumed),
         moe=moe,

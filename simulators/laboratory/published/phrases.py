@@ -321,7 +321,7 @@ _MODEL = (
     *phrases("parallel_block", ("", r"parallel transformer block")),
     *phrases("linear_biases", ("", r"(?:has )?linear biases")),
     *phrases("learned_positions", ("", r"learned positions")),
-    *phrases("dropout", ("", r"dropout of 0\.1")),
+    *phrases("dropout", ("no", r"no dropout"), ("yes", r"dropout of 0\.1")),
     *phrases("sliding", ("", r"sliding[\s\-]window attention")),
     *phrases(
         "param_gather",

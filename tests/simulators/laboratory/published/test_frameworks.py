@@ -135,6 +135,7 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("NeMo AutoModel (PyTorch FSDP2)", "nemo_automodel"),
         ("HF Trainer, accelerate + FSDP", "huggingface"),
         ("torchtune 0.4", "torch_fsdp2"),
+        ("llm.c (C/CUDA), 2024", "llm_c"),
         ("PyTorch FSDP2", "torch_fsdp2"),
         ("PyTorch FSDP", "torch_eager"),
         ("MosaicML llm-foundry", "llm_foundry"),

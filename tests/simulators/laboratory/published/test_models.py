@@ -148,3 +148,8 @@ def test_what_a_script_leaves_on_is_read():
     assert (plain.linear_bias, plain.qkv_bias, plain.dropout) == (False, False, False)
     assert (found.linear_bias, found.qkv_bias, found.dropout) == (True, True, True)
     assert (plain.position, found.position) == ("rope", "learned")
+    usual, without = (
+        replayable(model="GPT-175B", gated_mlp=0, notes=notes).job.model.dropout
+        for notes in ("", "no dropout")
+    )
+    assert (usual, without) == (True, False)
