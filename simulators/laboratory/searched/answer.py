@@ -13,7 +13,7 @@ from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search, run_search
-from trainscout.optimizer.trial import Trial
+from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import replay_row
@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.memory.bands import NO
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import get_simulator
@@ -32,6 +33,8 @@ from trainscout.simulators.registry import get_simulator
 SLOWER, FAR_SLOWER = 0.03, 0.08
 """By what fraction an answer may be predicted slower than the best measured run: in few questions
 by more than the first, in none by more than the second."""
+AS_FAST = "as fast"
+DECLARED, SIXTEEN_BITS = NUMERICS[:2]
 _SIMULATOR = "replay"
 _GIB = 2**30
 
@@ -46,6 +49,10 @@ class Answer:
     software of the question; ``fits``: or may; ``rank``: its place among our best, None
     behind them. ``best_s`` is our best, None where the search has none (then ``why``).
     ``software``: what the run's software has otherwise than the question's.
+    ``numerics``: what of the numbers the search might change (``space.numerics``). Where the run
+    reduced its gradients in 16 bits and our best in declared numerics, ``declared_s``, is slower,
+    it is searched again with such gradients. ``tight_s``: the fastest recipe that would beat our
+    best and may fit, with a probability of ``tight_chance``.
     """
 
     name: str
@@ -76,6 +83,10 @@ class Answer:
     simulated: int
     proved: bool
     wall_s: float
+    numerics: str = DECLARED
+    declared_s: float | None = None
+    tight_s: float | None = None
+    tight_chance: float | None = None
 
     @property
     def slower(self) -> float | None:
@@ -94,11 +105,12 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """``as fast``, or what the answer is lost by."""
+        """``as fast``, with the run's numerics where it is not without, or what the answer is lost
+        by."""
         if self.best_s is None:
             return "no answer"
         if self.slower is not None and self.slower <= SLOWER:
-            return "as fast"
+            return AS_FAST if self.numerics == DECLARED else f"{AS_FAST} with 16-bit gradients"
         return "lost: memory" if self.cut else "lost: prediction" if self.inside else "lost: space"
 
 
@@ -173,8 +185,18 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     place = next((each for each in places if each.inside), places[0])
     here = _predicted(question.job(place.recipe)) if place.inside else None
     found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
+    numerics, declared_s = DECLARED, None
+    if _reduces_16(ran, question.job(place.recipe)) and _lags(found, published.best.measured_s):
+        numerics, declared_s = SIXTEEN_BITS, _step_s(found.best[0]) if found.best else None
+        space = _with_16_bit_gradients(space)
+        found = run_search(
+            question, space, objective, options, simulator=_SIMULATOR, executor=serial
+        )
     best = found.best[0] if found.best else None
     return {
+        "numerics": numerics,
+        "declared_s": declared_s,
+        **_tight(found),
         "inside": place.inside,
         "why": place.why,
         "software": _software(ran, question.job(place.recipe)),
@@ -188,6 +210,40 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "simulated": len(found.trials),
         "proved": found.certificate is not None and found.certificate.proved,
     }
+
+
+def _tight(found: SearchResult) -> dict[str, float]:
+    if not found.tight:
+        return {}
+    fastest = min(found.tight, key=_step_s)
+    if fastest.prediction is None:
+        raise AssertionError("a tight recipe has a prediction")
+    chance = fastest.prediction.memory.fit_probability
+    return {"tight_s": _step_s(fastest), "tight_chance": chance}
+
+
+def _reduces_16(ran: Job, here: Job) -> bool:
+    """Whether a run reduced gradients in 16 bits where its recipe here does in 32."""
+    return here.framework.reduces_fp32 and not ran.framework.reduces_fp32
+
+
+def _lags(found: SearchResult, measured_s: float) -> bool:
+    return not found.best or _step_s(found.best[0]) > (1 + SLOWER) * measured_s
+
+
+def _with_16_bit_gradients(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space with gradients in 16 bits, but the optimizer's moments in no fewer than before."""
+
+    def part(spec: Mapping[str, Any]) -> dict[str, Any]:
+        knobs = dict(spec["knobs"])
+        states = knobs.get("optimizer_states")
+        if states is not None:
+            choices = [each for each in states["choices"] if each != "bf16"]
+            knobs["optimizer_states"] = {**states, "choices": choices}
+        return {**spec, "knobs": knobs}
+
+    parts = {name: part(spec) for name, spec in space["parts"].items()}
+    return {**space, "parts": parts, "numerics": SIXTEEN_BITS}
 
 
 def _under_offered(ran: Job, question: Question) -> list[Recipe]:
@@ -232,6 +288,6 @@ def _software(ran: Job, here: Job) -> str:
     if ran.model.moe is not None and here.model.moe is not None:
         fields["dispatcher"] = (ran.model.moe.dispatcher, here.model.moe.dispatcher)
     words = [f"{name}={one}" for name, (one, other) in fields.items() if one != other]
-    if here.framework.reduces_fp32 and not ran.framework.reduces_fp32:
+    if _reduces_16(ran, here):
         words.append("gradients in 16 bits, which space.numerics=declared leaves out")
     return ", ".join(words)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.laboratory.published.markdown import MET, folded, signed, table
-from trainscout.simulators.laboratory.searched.answer import Answer
+from trainscout.simulators.laboratory.searched.answer import AS_FAST, DECLARED, SLOWER, Answer
 from trainscout.simulators.laboratory.searched.summary import targets
 from trainscout.simulators.laboratory.searched.tables import most_lost_first, rank, why
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
 _INTRODUCTION = """# Published questions
@@ -27,9 +29,11 @@ trainscout questions --page docs/questions.md \\
 Published runs of grades A and B that did the same work on the same GPUs (model, GPU, count, global
 batch, sequence length, 16 or 8 bits) are one *question*. Each is asked as `trainscout optimize
 search=exact` is: the default space, framework and memory reserve, the cluster and precision of the
-fastest run; one whose software predates FlashAttention-2 is asked with its own. Of questions
-that differ in size alone the one with the most measured recipes stands here, and no more than
-three of a publication on GPUs of one architecture (`--all` searches every one).
+fastest run; one whose software predates FlashAttention-2 is asked with its own. Where that run
+reduced gradients in 16 bits and our answer without such is slower, the question is asked again
+with `space.numerics=16bit` (moments of the optimizer no smaller), and both answers are told. Of
+questions that differ in size alone the one with the most measured recipes stands here, and no more
+than three of a publication on GPUs of one architecture (`--all` searches every one).
 
 *Replayed*: the prediction of the fastest run, with the software it had, against its measured step.
 *Rank*: where its recipe stands among our ten best (`behind` them, `cut` by memory, `absent` from
@@ -100,11 +104,24 @@ def _targets(
         for each, of_these in zip(targets(answers), same, strict=True)
     ]
     header = ("", "aim", "before, all", "before, these", "now", "met")
-    return "## Targets\n\n" + table(header, rows)
+    return "## Targets\n\n" + table(header, rows) + _asked_again(answers)
+
+
+def _asked_again(answers: Sequence[Answer]) -> str:
+    """What comes of questions that were asked again with gradients in 16 bits."""
+    again = [one for one in answers if one.numerics != DECLARED]
+    if not again:
+        return ""
+    won = sum(one.verdict.startswith(AS_FAST) for one in again)
+    return (
+        f"\n\n{len(again)} of them count with gradients in 16 bits, as their fastest runs had "
+        f"them: without, all {len(again)} are slower than these by more than {SLOWER:.0%}, with "
+        f"them {len(again) - won}."
+    )
 
 
 def _lost(answers: Sequence[Answer]) -> str:
-    lost = [one for one in most_lost_first(answers) if one.verdict != "as fast" or not one.inside]
+    lost = [one for one in most_lost_first(answers) if one.verdict != AS_FAST or not one.inside]
     if not lost:
         return ""
     rows = [
@@ -116,10 +133,27 @@ def _lost(answers: Sequence[Answer]) -> str:
 
 
 def _because(one: Answer) -> str:
-    words = [why(one)]
+    words = [why(one), _notes().get(one.row, "")]
+    if one.numerics != DECLARED:
+        declared = "none fits" if one.declared_s is None else _slower(one.declared_s, one)
+        words.append(f"asked with gradients in 16 bits (without: {declared})")
+    if one.tight_s is not None and one.verdict.startswith("lost"):
+        chance = f"fits with {one.tight_chance:.0%}"
+        words.append(f"our fastest that {chance} is {_slower(one.tight_s, one)}")
     if one.software:
         words.append(f"its software: {one.software}")
     return "; ".join(filter(None, words))
+
+
+def _slower(best_s: float, one: Answer) -> str:
+    return signed(best_s / one.measured_s - 1)
+
+
+@functools.cache
+def _notes() -> Mapping[str, str]:
+    """What is known of rows that stay lost, by the row. It is told, and changes no prediction."""
+    notes: dict[str, str] = read_yaml(Path(__file__).parent / "lost.yaml")
+    return notes
 
 
 def _all(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:

@@ -91,7 +91,8 @@ class Congestion:
         """The price of one communication with nothing else on the network."""
         cluster = self._priced_on(op.communicator, cluster)
         if isinstance(op, SendRecv):
-            return price_send_recv(op.bytes, crosses_nodes, group, self._gpu, cluster)
+            members = group.pair if op.paired else group
+            return price_send_recv(op.bytes, crosses_nodes, members, self._gpu, cluster)
         return price_exchange(op, group, self._gpu, cluster)
 
     def price(

@@ -254,7 +254,8 @@ class Pricer:
         if self.congestion is not None:
             price = self.congestion.price(op, group.nodes > 1, group, self.cluster)
         elif isinstance(op, SendRecv):
-            price = price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
+            members = group.pair if op.paired else group
+            price = price_send_recv(op.bytes, group.nodes > 1, members, self.gpu, self.cluster)
         else:
             price = price_exchange(op, group, self.gpu, self.cluster)
         return calibrated_price(price, group.nodes > 1, self.factors)

@@ -260,13 +260,17 @@ def _around_ring(
 
     With the causal triangle balanced over ranks: one causal piece on the local keys, then
     cp - 1 half-filled pieces while the next keys travel. Without, all pieces are full.
+
+    Transformer Engine batches the two directions for two ranks alone (NVTE_BATCH_MHA_P2P_COMM);
+    for a send by itself PyTorch's NCCL back end keeps a communicator of the two ranks it joins.
     """
     forward: list[Op] = []
     backward: list[Op] = []
+    pairs = shard.cp > 2
     for step in range(shard.cp):
         if step < shard.cp - 1:
-            forward.append(SendRecv("kv_exchange", exchanged, "cp", overlaps=1))
-            backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", overlaps=1))
+            forward.append(SendRecv("kv_exchange", exchanged, "cp", 1, pairs))
+            backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", 1, pairs))
         forward.append(_piece(shard, attention, kv_heads, step, "fwd"))
         backward.append(_piece(shard, attention, kv_heads, step, "bwd"))
     return forward, backward

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
@@ -174,12 +174,14 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class SendRecv:
-    """A point-to-point exchange of ``bytes`` with a neighbour; ``overlaps`` as in Collective."""
+    """A point-to-point exchange of ``bytes`` with a neighbour; ``overlaps`` as in Collective.
+    ``paired``: over a communicator that has no ranks but the two."""
 
     name: str
     bytes: int
     communicator: str = "pp"
     overlaps: int = 0
+    paired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +300,9 @@ class Communicator:
     nodes: int
     siblings: int = 1
     reach: int = 0
+
+    @property
+    def pair(self) -> Communicator:
+        """Two neighbours by themselves, on two nodes where it spans several."""
+        nodes = min(self.nodes, 2)
+        return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes, reach=0)

@@ -1,7 +1,9 @@
 import pytest
 
 from tests.simulators.laboratory.searched.samples import made_up
-from trainscout.simulators.laboratory.searched.page import questions_page
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.searched.page import _notes, questions_page
 from trainscout.simulators.laboratory.searched.summary import report, targets
 from trainscout.simulators.laboratory.searched.tables import most_lost_first, rank
 
@@ -17,6 +19,8 @@ from trainscout.simulators.laboratory.searched.tables import most_lost_first, ra
         ({"best_s": 1.04, "fits": False}, "lost: memory", "cut"),
         ({"best_s": 0.9, "fits": False}, "as fast", "cut"),
         ({"best_s": None}, "no answer", "1"),
+        ({"numerics": "16bit", "declared_s": 1.2}, "as fast with 16-bit gradients", "1"),
+        ({"best_s": 1.1, "numerics": "16bit", "declared_s": 1.2}, "lost: prediction", "1"),
     ],
 )
 def test_what_an_answer_is_lost_by(fields, verdict, place):
@@ -60,3 +64,26 @@ def test_the_page_shows_what_was_before():
     assert "lost: space" in text
     assert "vpp=7" in text
     assert "2 of the 3 questions" in text
+
+
+def test_the_page_tells_both_answers_of_what_was_asked_again():
+    tight = {"tight_s": 0.99, "tight_chance": 0.6}
+    again = made_up(row="again", **tight, numerics="16bit", best_s=0.99, declared_s=1.25)
+    none = made_up(row="none", **tight, numerics="16bit", best_s=1.2, declared_s=None)
+    text = questions_page([made_up(), again, none], {}, 3)
+    assert "2 of them count with gradients in 16 bits" in text
+    assert "all 2 are slower than these by more than 3%, with them 1." in text
+    assert "asked with gradients in 16 bits (without: +25.0%)" in text
+    assert "asked with gradients in 16 bits (without: none fits)" in text
+    assert text.count("our fastest that fits with 60% is -1.0%") == 1
+    assert "count with gradients" not in questions_page([made_up()], {}, 1)
+
+
+def test_what_is_known_of_a_lost_row_is_told():
+    lost = made_up(row="moezoo_qwen235_gb200_128k", best_s=1.2)
+    assert "only TFLOPS are printed" in questions_page([lost], {}, 1)
+
+
+def test_notes_are_of_published_rows():
+    rows = {row.id for row in read_rows(PUBLISHED_RUNS)}
+    assert set(_notes()) <= rows

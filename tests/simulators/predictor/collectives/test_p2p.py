@@ -6,8 +6,9 @@ import pytest
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
-from trainscout.simulators.predictor.collectives import p2p
+from trainscout.simulators.predictor.collectives import p2p, price_send_recv
 from trainscout.simulators.predictor.collectives.graph import wiring_of
+from trainscout.simulators.predictor.workload.ir import Communicator
 
 
 @pytest.mark.parametrize(
@@ -90,3 +91,15 @@ def test_all_to_all_takes_all_channels_when_large() -> None:
     one, two = (wiring_of(group(8, n), m.H100, cluster(n, 8)) for n in (1, 2))
     assert p2p.all_to_all_channels(512 * MIB, one) == 32
     assert p2p.all_to_all_channels(512 * MIB, two) == 16
+
+
+def test_a_pair_by_itself_has_the_channels_that_many_ranks_share() -> None:
+    ring = Communicator("cp", 32, 1, 32, siblings=8)
+    assert ring.pair == Communicator("cp", 2, 1, 2, siblings=8)
+    assert Communicator("cp", 8, 8, 1).pair == Communicator("cp", 2, 2, 1)
+    machine = cluster(32, 8, version="2.20")
+    shared, alone = (
+        price_send_recv(64 * MIB, True, members, m.H100, machine) for members in (ring, ring.pair)
+    )
+    assert (shared.channels, alone.channels) == (1, 2)
+    assert shared.seconds > 1.5 * alone.seconds

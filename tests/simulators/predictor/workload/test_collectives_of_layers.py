@@ -411,3 +411,13 @@ def test_experts_over_their_capacity_drop_and_others_are_not_padded() -> None:
     assert rows(**even, capacity_factor=1.5) == (1000, 1000)
     assert rows(**even, capacity_factor=0.5) == (500, 500)
     assert rows(**even, capacity_factor=1.5, load_imbalance=2.0) == (1000, 1500)
+
+
+@pytest.mark.parametrize(("cp", "paired"), [(2, False), (4, True)])
+def test_a_ring_sends_over_communicators_of_two_but_batches_between_two(
+    cp: int, paired: bool
+) -> None:
+    blocks = layer_blocks(Shard.of(make_job(LLAMA, cp=cp)), DENSE_LAYER, "none")
+    sends = [op for block in blocks for op in block.ops if isinstance(op, SendRecv)]
+    assert len(sends) == 2 * (cp - 1)
+    assert {op.paired for op in sends} == {paired}
