@@ -55,11 +55,14 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     reduce_gradients,
 )
 from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import FORWARD
 from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
 
 PP_PART = PART_INDEX["pp_communication"]
+EP_UNIT = np.eye(len(PARTS))[PART_INDEX["ep_communication"]]
 
 
 @dataclass(frozen=True)
@@ -154,9 +157,18 @@ class Assembler:
                 times = np.array(runs).reshape(*table.pass_part_s.shape[:2], 1)
                 part_s[key] = (table.pass_part_s * times).sum(axis=(0, 1))
             pass_part_s.append(part_s[key])
+        work, end_part_s = seconds[structure.slot], [table.end_part_s for table in tables]
+        if self.alone_s is not None:
+            for stage, alone_s in enumerate(self.alone_s):
+                shape = (job.schedule, stage, recipe.pp, recipe.vpp, micro_batches)
+                alone, (way, chunk, _) = passes_alone(*shape), stage_order(*shape)
+                extra_s = np.where(alone, alone_s[way, chunk], 0.0)
+                work[structure.compute_tasks[stage][structure.pass_start[stage]]] += extra_s
+                # Once a step, however many micro-batches run in pairs.
+                end_part_s[stage] = end_part_s[stage] + extra_s.sum() * EP_UNIT
         tasks = replace(
             structure.tasks,
-            work=seconds[structure.slot],
+            work=work,
             kind=kind[structure.slot],
             lags=self._lags[structure.lag_slot],
             slowdown=slowdown,
@@ -166,7 +178,7 @@ class Assembler:
             tasks=tasks,
             tables=tables,
             pass_part_s=tuple(pass_part_s),
-            end_part_s=tuple(table.end_part_s for table in tables),
+            end_part_s=tuple(end_part_s),
             lag=self._lags[structure.task_lag_slot],
             edge_lags=self._lags[structure.edge_lag_slot],
             micro_batches=micro_batches,
@@ -188,6 +200,30 @@ class Assembler:
                 made[key] = _Tabled(self, stage).table()
             tables.append(made[key])
         return tuple(tables)
+
+    @functools.cached_property
+    def alone_s(self) -> Floats | None:
+        """What passes take longer that no other runs with, where pairs hide exchanges of tokens;
+        shape (stages, kinds of passes, chunks)."""
+        job = self.job
+        if not job.recipe.overlap_moe_expert_parallel_comm:
+            return None
+        recipe = replace(job.recipe, overlap_moe_expert_parallel_comm=False)
+        seconds_s = []
+        for each in (job, replace(job, recipe=recipe)):
+            made = build_workload(each).stages
+            ways = range(ways_of(job.schedule))
+            seconds_s.append(
+                np.array(
+                    [
+                        [[self.passes.whole(c, way).seconds for c in stage.chunks] for way in ways]
+                        for stage in made
+                    ]
+                )
+            )
+        together_s, apart_s = seconds_s
+        longer_s: Floats = np.maximum(0.0, apart_s - together_s)
+        return longer_s
 
     def kind_of(self, price: PassPrice) -> int:
         return self.kinds.compute(price.compute_share, price.kernel_s)
