@@ -81,3 +81,12 @@ def test_each_rule_rewrites_what_it_names(given, found, rule):
     )
     assert {name: rows.tolist() for name, rows in rewritten.items()} == {rule: [True, True]}
     assert rule in RULES
+
+
+def test_breadth_first_stays_where_1f1b_needs_more_micro_batches():
+    given_ = {"micro_batch": 16, "pp": 2, "vpp": 2}
+    job = make_job(**given_, schedule="gpipe")
+    assert job.num_micro_batches == 1
+    assert why_invalid(job) is None
+    assert why_invalid(make_job(**given_)) is not None
+    assert canonical(job) == job.recipe

@@ -33,10 +33,14 @@ class Pipeline:
         detail_of=("pp",),
         canonical=Canonical(
             "one stage, or one micro-batch whose passes are whole, has one order",
-            ("tp", "pp", "cp", "micro_batch"),
+            ("tp", "pp", "cp", "vpp", "micro_batch"),
+            # With virtual stages 1F1B does not run fewer micro-batches than there are stages.
             lambda job: (
                 job.recipe.pp == 1
-                or (job.recipe.schedule in ("1f1b", "gpipe") and job.num_micro_batches == 1)
+                or (
+                    job.recipe.schedule in ("1f1b", "gpipe")
+                    and job.num_micro_batches == job.recipe.vpp == 1
+                )
             ),
         ),
         flags={
