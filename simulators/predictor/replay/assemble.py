@@ -58,7 +58,7 @@ from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import FORWARD
-from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
 
 PP_PART = PART_INDEX["pp_communication"]
@@ -161,9 +161,12 @@ class Assembler:
         if self.alone_s is not None:
             for stage, alone_s in enumerate(self.alone_s):
                 shape = (job.schedule, stage, recipe.pp, recipe.vpp, micro_batches)
-                alone, (way, chunk, _) = passes_alone(*shape), stage_order(*shape)
-                extra_s = np.where(alone, alone_s[way, chunk], 0.0)
-                work[structure.compute_tasks[stage][structure.pass_start[stage]]] += extra_s
+                places = passes_alone(*shape)
+                way, chunk, _ = stage_order(*shape)[:, places]
+                extra_s = alone_s[way, chunk]
+                work[structure.compute_tasks[stage][structure.pass_start[stage][places]]] += (
+                    extra_s
+                )
                 # Once a step, however many micro-batches run in pairs.
                 end_part_s[stage] = end_part_s[stage] + extra_s.sum() * EP_UNIT
         tasks = replace(
@@ -209,21 +212,17 @@ class Assembler:
         if not job.recipe.overlap_moe_expert_parallel_comm:
             return None
         recipe = replace(job.recipe, overlap_moe_expert_parallel_comm=False)
-        seconds_s = []
-        for each in (job, replace(job, recipe=recipe)):
-            made = build_workload(each).stages
-            ways = range(ways_of(job.schedule))
-            seconds_s.append(
-                np.array(
-                    [
-                        [[self.passes.whole(c, way).seconds for c in stage.chunks] for way in ways]
-                        for stage in made
-                    ]
-                )
-            )
-        together_s, apart_s = seconds_s
+        together_s, apart_s = (
+            np.array([self.chunk_seconds(stage) for stage in workload.stages])
+            for workload in (self.workload, build_workload(replace(job, recipe=recipe)))
+        )
         longer_s: Floats = np.maximum(0.0, apart_s - together_s)
         return longer_s
+
+    def chunk_seconds(self, stage: Stage) -> list[list[float]]:
+        """What each kind of pass over each chunk of a stage takes."""
+        whole, ways = self.passes.whole, range(ways_of(self.job.schedule))
+        return [[whole(chunk, way).seconds for chunk in stage.chunks] for way in ways]
 
     def kind_of(self, price: PassPrice) -> int:
         return self.kinds.compute(price.compute_share, price.kernel_s)

@@ -117,11 +117,12 @@ def _mirrored(stage: int, stages: int, micro_batches: int) -> list[Pass]:
 @functools.lru_cache(maxsize=512)
 def passes_alone(
     schedule: str, stage: int, stages: int, chunks: int, micro_batches: int
-) -> NDArray[np.bool_]:
-    """Which passes of a stage's order no other runs with: a forward pass and a whole backward pass
-    next to it are a pair, unless they are of the same chunk and micro-batch. So the first forward
-    passes and the last backward ones are alone, and halves of backward passes (Megatron-LM's
-    ``combined_1f1b``; DualPipe's overlapped chunks, DeepSeek-AI 2024, section 3.2.1)."""
+) -> NDArray[np.int64]:
+    """The places in a stage's order of passes that no other runs with: a forward pass and a whole
+    backward pass next to it are a pair, unless they are of the same chunk and micro-batch. So the
+    first forward passes and the last backward ones are alone, and halves of backward passes
+    (Megatron-LM's ``combined_1f1b``; DualPipe's overlapped chunks, DeepSeek-AI 2024, section
+    3.2.1)."""
     way, *which = stage_order(schedule, stage, stages, chunks, micro_batches).tolist()
     whose = list(zip(*which, strict=True))
 
@@ -134,8 +135,9 @@ def passes_alone(
             alone[place : place + 2] = False
             place += 1
         place += 1
-    alone.setflags(write=False)
-    return alone
+    places = np.flatnonzero(alone)
+    places.setflags(write=False)
+    return places
 
 
 def warmup_passes(schedule: str, stage: int, stages: int, chunks: int, micro_batches: int) -> int:

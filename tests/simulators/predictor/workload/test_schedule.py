@@ -173,20 +173,19 @@ def test_the_stages_orders_can_run_together(stages: int, chunks: int, groups: in
 
 def test_pairs_are_neighbours_of_unlike_micro_batches():
     # One stage: F0, then B0 F1, B1 F2, then B2.
-    assert passes_alone("1f1b", 0, 1, 1, 3).tolist() == [True, *[False] * 4, True]
+    assert passes_alone("1f1b", 0, 1, 1, 3).tolist() == [0, 5]
     # The first of four stages: three warm-up passes and three cool-down ones are alone.
-    alone = passes_alone("1f1b", 0, 4, 1, 8)
-    assert alone.tolist() == [*[True] * 3, *[False] * 10, *[True] * 3]
-    assert passes_alone("gpipe", 0, 4, 1, 8).sum() == 14
+    assert passes_alone("1f1b", 0, 4, 1, 8).tolist() == [0, 1, 2, 13, 14, 15]
+    assert len(passes_alone("gpipe", 0, 4, 1, 8)) == 14
     # Halves of backward passes run with nothing.
-    assert passes_alone("zb-h1", 0, 4, 1, 8).all()
+    assert len(passes_alone("zb-h1", 0, 4, 1, 8)) == 24
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_dualpipe_pairs_passes_of_unlike_micro_batches(stage):
-    alone = passes_alone("dualpipe", stage, 4, 2, 16)
     order = stage_order("dualpipe", stage, 4, 2, 16)
-    pairs = order[:, ~alone].T.reshape(-1, 2, 3)
+    paired = np.delete(order, passes_alone("dualpipe", stage, 4, 2, 16), axis=1)
+    pairs = paired.T.reshape(-1, 2, 3)
     assert len(pairs) > 0
     for one, other in pairs:
         assert {int(one[0]), int(other[0])} == {FORWARD, BACKWARD}
@@ -197,5 +196,5 @@ def test_dualpipe_pairs_passes_of_unlike_micro_batches(stage):
 @pytest.mark.parametrize("chunks", [2, 3])
 def test_between_warm_up_and_cool_down_every_pass_is_in_a_pair(stage, chunks):
     alone = passes_alone("1f1b", stage, 4, chunks, 16)
-    paired = np.flatnonzero(~alone)
-    assert not alone[paired[0] : paired[-1] + 1].any()
+    gaps = np.diff(alone)
+    assert (gaps > 1).sum() == 1
