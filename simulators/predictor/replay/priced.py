@@ -61,6 +61,8 @@ PARTS = (
     HOST,
 )
 PART_INDEX = {name: index for index, name in enumerate(PARTS)}
+# Of communicators that traces name, whose time is shown by group: no place in ``PARTS``.
+NO_PART = len(PARTS)
 EVIDENCE = tuple(Evidence)
 KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
 COMMUNICATIONS = (Collective, SendRecv)
@@ -119,7 +121,8 @@ class PricedOp:
         # Read for every block that has it, and made for every kernel of a new recipe.
         op, kernel_class, overlaps = self.op, -1, 0
         if isinstance(op, Collective | SendRecv):
-            part, overlaps = PART_INDEX[COMMUNICATION[op.communicator]], op.overlaps
+            shown = COMMUNICATION.get(op.communicator)
+            part, overlaps = NO_PART if shown is None else PART_INDEX[shown], op.overlaps
         elif isinstance(op, HostUpdate):
             part = PART_INDEX[OPTIMIZER]
         else:
