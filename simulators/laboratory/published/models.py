@@ -13,6 +13,7 @@ from trainscout.simulators.laboratory.published.families import (
     family_of,
     other_architecture,
 )
+from trainscout.simulators.laboratory.published.frameworks import project_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
@@ -20,6 +21,9 @@ from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 
 _DEFAULT_VOCABULARY = 51200
+# MLPerf's GPT-3 is trained without dropout (NVIDIA/NeMo-Framework-Launcher,
+# conf/training/gpt3/175b_mlperf.yaml: hidden_dropout and attention_dropout 0.0).
+_NO_DROPOUT = "mlperf"
 # How much more than the mean the busiest GPU of an expert-parallel group has to do under a router
 # whose balance is not forced, in the first tens of iterations, which benchmarks time, and trained.
 # The step of Megatron-LM's release test of Mixtral falls from 11.1 s in its first 30 iterations to
@@ -92,7 +96,8 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         qk_norm=family.qk_norm,
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
-        dropout=said.says("dropout", "yes") or (family.dropout and not said.says("dropout")),
+        dropout=said.says("dropout", "yes")
+        or (family.dropout and not said.says("dropout") and project_of(said) != _NO_DROPOUT),
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(said, assumed),
         moe=moe,
