@@ -22,7 +22,6 @@ class _InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         launch("rotary", [x], [cos, sin])
-        ctx.mark_dirty(x)
         ctx.save_for_backward(cos, sin)
         return x
 

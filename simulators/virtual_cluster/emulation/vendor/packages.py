@@ -60,7 +60,7 @@ PACKAGES: Mapping[str, Package] = {
             "scaled_softmax_cuda",
         ),
     ),
-    "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d",)),
+    "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d", "causal_conv1d_cuda")),
     "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn", "flash_attn_2_cuda")),
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
     "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),

@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
     OpaqueKernel,
     Product,
     elementwise,
+    launch,
     opaque,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
@@ -41,25 +42,53 @@ def causal_conv1d_fn(
     return elementwise("causal_conv1d", x, weight, bias, seq_idx, initial_states)
 
 
+def conv1d_forward(x: Tensor, *tensors: Any) -> Tensor:
+    """``causal_conv1d_cuda.causal_conv1d_fwd``: of those tensors that there are."""
+    out = torch.empty_like(x)
+    read = [each for each in (x, *tensors) if isinstance(each, Tensor)]
+    launch("causal_conv1d", [out], read)
+    return out
+
+
+def conv1d_backward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    dout: Tensor,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    *further: Any,
+) -> tuple[Tensor | None, ...]:
+    """``causal_conv1d_cuda.causal_conv1d_bwd``: gradients of its input, weight, bias and state."""
+    given = (x, weight, bias, initial_states)
+    grads = [None if each is None else torch.empty_like(each) for each in given]
+    read = [each for each in (dout, *given, seq_idx) if each is not None]
+    launch("causal_conv1d_backward", [each for each in grads if each is not None], read)
+    return tuple(grads)
+
+
 def _scan(
     form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None, remade: tuple[int, ...] = ()
 ) -> Tensor:
     """The chunked scan: states of chunks, products inside of them, and both put together; the
     backward pass makes states and scores again."""
+    products, shape = _products(form), (form["b"], form["l"], form["h"], form["p"])
+    # States of chunks and scores are first.
+    again = products[:2]
+    form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade)
+    return opaque(form_of, *tensors)
+
+
+def _products(form: dict[str, int]) -> tuple[Product, ...]:
     b, tokens, h, p, g, n = (form[name] for name in "blhpgn")
     c = min(form["c"], tokens)
     chunks = b * -(-tokens // c)
-    states = Product(chunks * h, p, n, c)
-    scores = Product(chunks * g, c, c, n)
-    products = (
-        states,
-        scores,
+    return (
+        Product(chunks * h, p, n, c),
+        Product(chunks * g, c, c, n),
         Product(chunks * h, c, p, c),
         Product(chunks * h, c, p, n),
     )
-    shape, again = (b, tokens, h, p), (states, scores)
-    form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade)
-    return opaque(form_of, *tensors)
 
 
 def mamba_chunk_scan_combined(
@@ -83,13 +112,63 @@ def mamba_chunk_scan_combined(
     """``x`` (b, l, h, p); ``B`` and ``C`` (b, l, g, n); final states (b, h, p, n) if wanted."""
     if return_varlen_states:
         raise refusal("mamba_chunk_scan_combined.return_varlen_states", _INFERENCE, "False")
-    b, tokens, h, p = x.shape
-    g, n = B.shape[-2:]
-    sizes = {"b": b, "l": tokens, "h": h, "p": p, "g": g, "n": n, "c": chunk_size}
-    out = _scan(sizes, x.dtype, x, dt, A, B, C, D, z, dt_bias, initial_states)
+    out = _scan(_sizes(x, B, chunk_size), x.dtype, x, dt, A, B, C, D, z, dt_bias, initial_states)
     if not return_final_states:
         return out
-    return out, torch.empty((b, h, p, n), dtype=torch.float32, device=x.device)
+    shape = (x.shape[0], *x.shape[2:], B.shape[-1])
+    return out, torch.empty(shape, dtype=torch.float32, device=x.device)
+
+
+def _sizes(x: Tensor, b: Tensor, chunk_size: int) -> dict[str, int]:
+    return dict(zip("blhpgnc", (*x.shape, *b.shape[-2:], chunk_size), strict=True))
+
+
+def scan_forward(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    chunk_size: int,
+    **options: Any,
+) -> tuple[Tensor | None, ...]:
+    """``_mamba_chunk_scan_combined_fwd``: the scan below autograd, with what it made on the way:
+    its result before the gate, rates and their sums by chunk, states, the last of them."""
+    if options.pop("cu_seqlens", None) is not None:
+        raise refusal("_mamba_chunk_scan_combined_fwd.cu_seqlens", _INFERENCE, "None")
+    with torch.no_grad():
+        out, last = mamba_chunk_scan_combined(
+            *(x, dt, A, B, C, chunk_size), **options, return_final_states=True
+        )
+    chunks = -(-x.shape[1] // chunk_size)
+    rates = dt.new_empty((x.shape[0], x.shape[2], chunks, chunk_size), dtype=torch.float32)
+    states = C.new_empty((x.shape[0], chunks, *x.shape[2:], B.shape[-1]))
+    ungated = None if options.get("z") is None else torch.empty_like(out)
+    return out, ungated, rates, torch.empty_like(rates), states, last
+
+
+def scan_backward(
+    dout: Tensor,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    out: Tensor,
+    chunk_size: int,
+    **options: Any,
+) -> tuple[Tensor | None, ...]:
+    """``_mamba_chunk_scan_combined_bwd``: as autograd launches it, a gradient for each tensor."""
+    products = _products(_sizes(x, B, chunk_size))
+    further = (options.get(name) for name in ("D", "z", "dt_bias", "initial_states"))
+    given = (x, dt, A, B, C, *further)
+    with torch.no_grad():
+        for product in (*products[:2], *(each for made in products for each in made.backward)):
+            product.launch(dout)
+        grads = [None if each is None else torch.empty_like(each) for each in given]
+        kept = [each for each in (dout, *given, out) if each is not None]
+        launch("mamba_chunk_scan_backward", [each for each in grads if each is not None], kept)
+    return tuple(grads)
 
 
 def mamba_split_conv1d_scan_combined(

@@ -26,6 +26,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     """Name -> makes a module or function that takes ``[tokens, 1, width]``."""
     import apex
     import causal_conv1d
+    import causal_conv1d_cuda
     import flash_attn
     import grouped_gemm
     import torch
@@ -35,6 +36,8 @@ def cases() -> dict[str, Callable[[], Any]]:
     from flash_attn.layers.rotary import RotaryEmbedding
     from flash_attn.losses.cross_entropy import CrossEntropyLoss
     from flash_attn.ops.triton.layer_norm import layer_norm_fn
+    from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_bwd as scan_backward
+    from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_fwd as scan_forward
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
     from transformer_engine.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb
 
@@ -75,10 +78,33 @@ def cases() -> dict[str, Callable[[], Any]]:
         channels = scanned.flatten(2).transpose(1, 2)
         return causal_conv1d.causal_conv1d_fn(channels, weight, activation="silu")
 
+    def below(inputs: Any) -> Any:
+        x = inputs.detach().view(2, TOKENS // 2, 4, WIDTH // 4)
+        states = torch.empty(2, TOKENS // 2, 2, 16, **bf16)
+        rates, decay = torch.empty(2, TOKENS // 2, 4, **bf16), torch.empty(4, device="cuda")
+        out, ungated, _, _, _, last = scan_forward(x, rates, decay, states, states, 32, z=x)
+        assert (ungated.shape, last.shape) == (x.shape, (2, 4, WIDTH // 4, 16))
+        grads = scan_backward(out, x, rates, decay, states, states, out, 32, z=x)
+        assert [None if each is None else each.shape for each in grads[5:]] == [
+            *(None, x.shape, None, None)
+        ]
+        channels, weight = x.flatten(2).transpose(1, 2), torch.empty(WIDTH, 4, **bf16)
+        assert causal_conv1d_cuda.causal_conv1d_fwd(
+            channels, weight, None, None, None, None, True
+        ).shape == (2, WIDTH, TOKENS // 2)
+        back = causal_conv1d_cuda.causal_conv1d_bwd(
+            channels, weight, None, channels, None, None, None, None, False, True
+        )
+        assert (back[1].shape, back[2]) == (weight.shape, None)
+        return inputs * 2
+
     def positions(inputs: Any) -> Any:
         rotary = RotaryEmbedding(WIDTH // 4, device="cuda")
         packed = inputs.view(1, TOKENS, 1, 4, WIDTH // 4).expand(-1, -1, 3, -1, -1)
         query, key, value = rotary(packed.clone()).unbind(2)
+        # Parts of one tensor are turned in place, too.
+        parts = packed.clone().split([1, 2], dim=2)
+        rotary(parts[0].squeeze(2), parts[1])
         seen = xformers.ops.memory_efficient_attention(query, key, value)
         joined, _ = layer_norm_fn(
             seen.flatten(2), torch.ones(WIDTH, **bf16), residual=value.flatten(2), prenorm=True
@@ -142,6 +168,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "packed": lambda: Called(packed),
         "attention": lambda: Called(attention),
         "scan": lambda: Called(scan),
+        "below": lambda: Called(below),
         "positions": lambda: Called(positions),
         "private": lambda: Called(private),
         "grouped": lambda: Called(grouped),

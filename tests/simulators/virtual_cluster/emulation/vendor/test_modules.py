@@ -111,13 +111,27 @@ def test_scans_are_products_and_launches(modules: Modules) -> None:
 def test_what_models_import_beside_attention(modules: Modules) -> None:
     layer = modules["positions"]
     assert names(layer.forward.kernels()) == ["attention_fwd"]
-    assert opaque(layer.forward.of(Op)) == ["rotary", "layer_norm", "cross_entropy"]
+    assert opaque(layer.forward.of(Op)) == [*["rotary"] * 3, "layer_norm", "cross_entropy"]
     # Gradients of the packed projection come together: one rotation back.
     assert sorted(opaque(layer.backward.of(Op))) == [
         "cross_entropy_backward",
         "layer_norm_backward",
         "rotary",
     ]
+
+
+def test_the_scan_below_autograd_launches_what_autograd_does(modules: Modules) -> None:
+    launched = opaque(modules["below"].forward.of(Op))
+    scan = modules["scan"]
+    for pass_, name in (
+        (scan.forward, "mamba_chunk_scan"),
+        (scan.backward, "mamba_chunk_scan_backward"),
+    ):
+        once = opaque(pass_.of(Op))
+        place, own = launched.index(name), once.index(name)
+        products = once[:own].count("product")
+        assert launched[place - products : place] == ["product"] * products
+    assert launched[-2:] == ["causal_conv1d", "causal_conv1d_backward"]
 
 
 def test_functions_below_autograd(modules: Modules) -> None:
