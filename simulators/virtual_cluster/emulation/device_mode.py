@@ -43,6 +43,8 @@ _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 # on the host, and eight billion weights would not fit there.
 LARGEST_HOST_FACTORY = 65536
 _OWN_TYPES = (FakeTensor, torch.Tensor, torch.nn.Parameter)
+# Composites that reach a mode whole in inference mode, whose device is no argument by name.
+_DEVICE_SECOND = frozenset((aten.to.device,))
 _READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
 
 
@@ -76,7 +78,7 @@ class DeviceMode(TorchDispatchMode):
             return args[0].fake_device
         state = self.state
         tensors = tensors_in(args, kwargs)
-        if self._is_real(func, tensors, kwargs):
+        if self._is_real(func, tensors, args, kwargs):
             return self._on_host(func, tensors, args, kwargs)
         state.recorder.enter()
         try:
@@ -85,7 +87,7 @@ class DeviceMode(TorchDispatchMode):
         finally:
             state.recorder.leave()
 
-    def _is_real(self, func: Any, tensors: Any, kwargs: Any) -> bool:
+    def _is_real(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> bool:
         """Whether this is an operation on host data, to be computed."""
         if isinstance(func, HigherOrderOperator) or func.namespace in operations.COMMUNICATION:
             return False
@@ -93,6 +95,8 @@ class DeviceMode(TorchDispatchMode):
             if isinstance(tensor, FakeTensor):
                 return False
         device = kwargs.get("device")
+        if device is None and func in _DEVICE_SECOND:
+            device = args[1]
         return device is None or device.type != "cuda"
 
     def _dispatch(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ that a layer's operations cost microseconds from the second time on.
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ from torch import _meta_registrations
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_map, tree_unflatten
 
 _MEMOS = ("nonzero", "item", "unique", "unique_consecutive", "nested_int")
 
@@ -56,8 +58,47 @@ def prepare_fake_tensors() -> None:
     # CUDA shifts booleans too.
     _meta_registrations.shift_dtype_check = lambda *_: None
     _patch_grouped_products()
+    fake_tensor.run_fallback_kernel = _by_running_it
     for rules in (_meta_registrations, decompositions, torch._prims, torch._refs):
         rules.torch = _OwnTorch()
+
+
+# Elements of an operation's tensors up to which its shapes may be found by computing.
+_LARGEST_FALLBACK = 1 << 26
+
+
+def _by_running_it(
+    mode: Any, func: Any, flat: Sequence[Any], structure: Any, error: RuntimeError
+) -> Any:
+    """An operation without rules for shapes is run on the host, on zeros, for its results' shapes.
+
+    Torch would run it on the tensors' own device, which is not there.
+    """
+    fakes = [each for each in flat if isinstance(each, FakeTensor)]
+    devices = {each.fake_device for each in fakes if each.dim()}
+    data_decides = {torch.Tag.inplace_view, torch.Tag.dynamic_output_shape} & set(func.tags)
+    if data_decides or func._schema.is_mutable or len(devices) != 1:
+        raise error
+    if sum(each.numel() for each in fakes) > _LARGEST_FALLBACK:
+        raise error
+    (device,) = devices
+    with torch.utils._python_dispatch._disable_current_modes(), no_dispatch():
+        made = [
+            torch.zeros_like(each, device="cpu") if isinstance(each, FakeTensor) else each
+            for each in flat
+        ]
+        args, named = tree_unflatten(made, structure)
+        results = func(*args, **named)
+        given = {id(tensor.untyped_storage()) for tensor in tensors_in(made, {})}
+        metas = tree_map(
+            lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, results
+        )
+    for each in tensors_in([results], {}):
+        if id(each.untyped_storage()) in given:
+            raise error
+    return tree_map(
+        lambda each: wrap(mode, each, device) if isinstance(each, torch.Tensor) else each, metas
+    )
 
 
 class _OwnTorch(types.ModuleType):

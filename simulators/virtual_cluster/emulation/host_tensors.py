@@ -67,6 +67,9 @@ def _patch_reads(state: RankState) -> None:
         torch._C._set_only_lift_cpu_tensors(True)
         if isinstance(data, FakeTensor):
             return data.detach().clone().to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
+        # The device's storages are of no device in torch's eyes.
+        if isinstance(data, torch.UntypedStorage) and data.device.type != "cpu":
+            return torch.empty(0, dtype=kwargs.get("dtype"), device="cuda").set_(data)
         # Lists of device scalars are read below the dispatcher.
         return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
 

@@ -99,6 +99,7 @@ def emulate(
     from trainscout.simulators.virtual_cluster.emulation.cuda.graphs import install_graphs
     from trainscout.simulators.virtual_cluster.emulation.cuda.install import install_cuda
     from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import register_kernels
+    from trainscout.simulators.virtual_cluster.emulation.cuda.own_kernels import install_losses
     from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import install_recurrent
     from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
     from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
@@ -161,6 +162,7 @@ def emulate(
     install_accelerator()
     install_graphs(state)
     install_recurrent()
+    install_losses()
     install_host_tensors(state)
     install_foreach()
     install_distributed(state)

@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.cuda.legacy_types import legacy_types
+from trainscout.simulators.virtual_cluster.emulation.cuda.legacy_types import (
+    legacy_types,
+    set_default_tensor_type,
+)
 from trainscout.simulators.virtual_cluster.emulation.cuda.nvtx import range_functions
 from trainscout.simulators.virtual_cluster.emulation.cuda.properties import properties_of
 from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import Cudart, runtime_functions
@@ -51,6 +54,7 @@ def install_cuda(state: RankState) -> None:
     }
     for name, value in {**replacements, **legacy_types()}.items():
         setattr(cuda, name, value)
+    torch.set_default_tensor_type = set_default_tensor_type(torch.set_default_tensor_type)
     for name in ("Stream", "Event", "ExternalStream"):
         setattr(cuda.streams, name, replacements[name])
     for name, function in range_functions(state).items():

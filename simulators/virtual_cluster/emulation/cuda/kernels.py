@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 
+from trainscout.simulators.virtual_cluster.emulation.cuda.own_kernels import (
+    register_kernels_of_cuda_only,
+)
 from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import (
     register_recurrent_shapes,
 )
@@ -32,6 +35,7 @@ def register_kernels(state: RankState) -> Any:
     for name in KERNELS_OF_CUDA:
         library.impl(name, _never_run, "CUDA")
     register_recurrent_shapes(library)
+    register_kernels_of_cuda_only(library)
     return library
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,3 +38,27 @@ class _LegacyType(type):
 def legacy_types() -> dict[str, type]:
     """Name in ``torch.cuda`` to type."""
     return {name: _LegacyType(name, (), {"dtype": dtype}) for name, dtype in _NAMES.items()}
+
+
+def set_default_tensor_type(of_host: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``torch.set_default_tensor_type`` that takes types of the device: new tensors are there,
+    those of ``torch.Tensor(...)`` included.
+    """
+
+    def set_default(given: Any) -> None:
+        name = given if isinstance(given, str) else f"torch.cuda.{given.__name__}"
+        torch.Tensor.__new__ = _new
+        if not isinstance(given, (str, _LegacyType)) or not name.startswith("torch.cuda."):
+            torch.set_default_device(None)
+            del torch.Tensor.__new__
+            of_host(given)
+            return
+        torch.set_default_dtype(_NAMES[name.rpartition(".")[2]])
+        torch.set_default_device("cuda")
+
+    return set_default
+
+
+def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    made = torch._C.TensorBase.__new__(cls, *args, **kwargs)
+    return made.cuda() if cls is torch.Tensor and not kwargs else made

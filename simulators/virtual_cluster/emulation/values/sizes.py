@@ -41,7 +41,8 @@ _OUTLIERS = ("int8_vectorwise_quant", "int8_double_quant", "int8_mixed_scaled_mm
 def is_data_dependent(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the size of this call's result depends on data."""
     declared = signature(func)
-    if not declared.has_dynamic_size:
+    # Composites that come whole, as in inference mode, are asked for their parts.
+    if not declared.has_dynamic_size or func._can_decompose():
         return False
     if declared.name == "index":
         return any(i is not None and i.dtype in _MASKS for i in args[1])
@@ -74,12 +75,14 @@ def decide_size(
         count, grade = _ones(args[1], get)
         count = count * shape.numel() // max(args[1].numel(), 1)
         return Decision(lambda: tensor.new_empty((count,)), count, grade, [_alike(get(tensor))])
-    if name in ("nonzero", "argwhere"):
+    if name == "nonzero":
         count, grade = _ones(tensor, get)
         places = (count, tensor.dim())
         return Decision(lambda: tensor.new_empty(places, dtype=torch.int64), count, grade, [None])
     if name == "index":
         return _index(func, args, get)
+    if name == "_ctc_loss":
+        return _ctc(args)
     shadow = get(tensor)
     if name == "bincount" and isinstance(shadow, Categories) and _unweighted(args, kwargs):
         counts = shadow.counts(tensor.numel())
@@ -171,6 +174,21 @@ def _index(func: OpOverload, args: Sequence[Any], get: Get) -> Decision:
     return Decision(make, max(counts.values()), grade, [_alike(get(tensor))])
 
 
+def _ctc(args: Sequence[Any]) -> Decision:
+    """A loss a sequence, and for the backward pass a number a step and place in its target with
+    blanks around (aten/src/ATen/native/cuda/LossCTC.cu)."""
+    scores, targets, _, lengths = args[:4]
+    steps, batch = scores.shape[:2]
+    longest = targets.shape[-1] if isinstance(lengths, torch.Tensor) else max(lengths, default=0)
+    places = (batch, steps, 2 * int(longest) + 1)
+    return Decision(
+        lambda: (scores.new_empty((batch,)), scores.new_empty(places)),
+        batch,
+        Grade.EXACT,
+        [None, None],
+    )
+
+
 def _unweighted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return (args[1] if len(args) > 1 else kwargs.get("weights")) is None
 
@@ -217,6 +235,8 @@ def _nothing_known(
     elif name == "bincount":
         length = max(1, int(args[2] if len(args) > 2 else kwargs.get("minlength", 0)))
         shapes = [(length,)]
+    elif "unique" not in name:
+        raise NotImplementedError(f"how long the result of {name} is")
     else:
         # unique and its kin: values, where each element is among them, how often each comes.
         dim = args[1] if name == "unique_dim" else None

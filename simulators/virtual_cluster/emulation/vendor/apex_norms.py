@@ -147,9 +147,33 @@ class FusedLayerNorm(FusedRMSNorm):
         )
 
 
-# The mixed forms differ in what types they take and give, which is that of the weight here.
-MixedFusedLayerNorm = FusedLayerNorm
-MixedFusedRMSNorm = FusedRMSNorm
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """The mixed forms differ in what types they take and give, which is that of the weight here,
+    and pass over what else they are given, as Apex's do."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+        **ignored: Any,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, memory_efficient)
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """See ``MixedFusedLayerNorm``."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+        **ignored: Any,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, memory_efficient)
 
 
 class FastLayerNorm(nn.Module):

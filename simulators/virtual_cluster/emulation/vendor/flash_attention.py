@@ -94,6 +94,10 @@ def flash_attn_varlen_func(
     return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
 
 
+# Its name in FlashAttention-1, which Megatron-LM asked for until 2023.
+flash_attn_unpadded_func = flash_attn_varlen_func
+
+
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
 ) -> Any:
