@@ -46,17 +46,41 @@ def _flash_attn_varlen_forward(
     return out, stats, None, random
 
 
-def _flash_attn_backward(dout: Tensor, *given: Any, **options: Any) -> Tensor:
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    *given: Any,
+    **options: Any,
+) -> Tensor:
     """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
-    tensors, given = given[:8], given[8:]
-    rest = _arguments(tensors[0], False, given, options)
+    tensors = (q, k, v, out, softmax_lse, dq, dk, dv)
+    rest = _arguments(q, False, given, options)
     stats: Tensor = flash_attn_2.bwd(dout.contiguous(), *tensors, *rest)[-1]
     return stats
 
 
-def _flash_attn_varlen_backward(dout: Tensor, *given: Any, **options: Any) -> Tensor:
+def _flash_attn_varlen_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    *given: Any,
+    **options: Any,
+) -> Tensor:
     """As ``_flash_attn_backward``, of packed sequences."""
-    tensors, given = given[:8], given[8:]
-    rest = _arguments(tensors[0], True, given, options)
+    tensors = (q, k, v, out, softmax_lse, dq, dk, dv)
+    rest = _arguments(q, True, given, options)
     stats: Tensor = flash_attn_2.varlen_bwd(dout.contiguous(), *tensors, *rest)[-1]
     return stats

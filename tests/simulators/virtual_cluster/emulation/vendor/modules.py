@@ -32,6 +32,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     import torch
     import transformer_engine.pytorch as te
     import xformers.ops
+    from apex import amp  # noqa: F401 - older Transformers do where Apex is found
     from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
     from flash_attn.layers.rotary import RotaryEmbedding
     from flash_attn.losses.cross_entropy import CrossEntropyLoss
@@ -119,6 +120,9 @@ def cases() -> dict[str, Callable[[], Any]]:
         out, sums, _, _ = _flash_attn_forward(heads, heads, heads, *rest)
         grads = [torch.empty_like(heads) for _ in range(3)]
         _flash_attn_backward(out, heads, heads, heads, out, sums, *grads, *rest)
+        named = dict(zip(("dq", "dk", "dv"), grads, strict=True))
+        given = dict(q=heads, k=heads, v=heads, out=out, softmax_lse=sums, **named)
+        _flash_attn_backward(dout=out, **given, dropout_p=0.0, softmax_scale=None, causal=True)
         return inputs * 2
 
     def attention(inputs: Any) -> Any:
