@@ -13,6 +13,7 @@ from tests.e2e.commands import ROOT, SMALL, command, environment, files_in, run
 
 # Too long to end by itself before the signal.
 ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=null"]
+ENDLESS += ["search.bounds=false"]
 ENDLESS += ["search=tpe", "search.n_trials=5000", "search.batch_size=16"]
 
 

@@ -238,7 +238,7 @@ def test_the_large_space_has_a_million_points_on_a_large_cluster():
     model = dataclasses.replace(question.model, num_layers=96, num_heads=96, hidden_size=12288)
     model = dataclasses.replace(model, ffn_hidden_size=49152, sequence_length=2048)
     cluster = dataclasses.replace(question.cluster, num_nodes=1024)
-    training = dataclasses.replace(question.training, global_batch_size=1536)
+    training = dataclasses.replace(question.training, global_batch_size=512)
     question = dataclasses.replace(
         question, model=model, gpu=GPU, cluster=cluster, training=training
     )

@@ -28,6 +28,11 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 LLAMA, EXPERTS = (
     replace(each, model=replace(each.model, num_layers=8)) for each in (DEEP, DEEP_EXPERTS)
 )
+SHORT = replace(
+    LLAMA,
+    model=replace(LLAMA.model, num_layers=4),
+    training=replace(LLAMA.training, global_batch_size=64),
+)
 OVERLAPPED = Recipe(
     tp=2, sp=True, pp=2, recompute="full", overlap_grad_reduce=True, overlap_param_gather=True
 )
@@ -71,7 +76,7 @@ def test_gradients_beside_passes_slow_what_goes_between_stages() -> None:
 
 
 def test_engines_agree_on_a_small_step() -> None:
-    job = replace(LLAMA, training=replace(LLAMA.training, global_batch_size=64)).job(OVERLAPPED)
+    job = SHORT.job(OVERLAPPED)
     fabric = fabric_named("leaf_spine", nics_per_leaf=16, oversubscription=2.0)
     fluid, hybrid = (met(job, fabric, engine=name, budget_s=60.0) for name in ("flow", "hybrid"))
     assert hybrid.reached == 1
@@ -79,7 +84,7 @@ def test_engines_agree_on_a_small_step() -> None:
 
 
 def test_a_budget_ends_with_what_is_known_so_far() -> None:
-    found = met(LLAMA.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
+    found = met(SHORT.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
     assert 0 <= found.reached < 1
     assert found.together_s >= found.alone_s
 

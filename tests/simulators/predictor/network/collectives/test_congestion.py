@@ -253,7 +253,7 @@ def test_what_was_played_is_not_played_again():
 
 
 @given(st.lists(st.sampled_from(PATTERNS), min_size=2, max_size=4), st.integers(0, 3))
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 6)
 def test_what_was_played_before_changes_no_factor(patterns, seed):
     """The hybrid engine remembers components of one pattern for all others."""
     cluster, gpu = hardware("h100_64")
