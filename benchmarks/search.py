@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.search_exact import plan_of
+from benchmarks.search_exact import SIMULATED, plan_of
 from trainscout.commands.search_plan import SearchPlan
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         exact, spent = searched(plan_of(CASES[case], "search=exact"), 0)
         optimum = exact.best[0].values
         assert optimum is not None
-        simulated = exact.counts()["ok"] + exact.counts()["oom"]
+        simulated = sum(exact.counts()[status] for status in SIMULATED)
         print(f"| {case} | exact | yes | 1 | {simulated} | {simulated} | {spent[-1][1]:.1f} | "
               "0.00 % (proved) | |", flush=True)  # fmt: skip
         for sampler in given.samplers:
@@ -105,7 +105,7 @@ def course(plan: SearchPlan, seed: int, optimum: float) -> Course:
     simulated = considered = 0
     best = math.inf
     for trial in result.trials:
-        simulated += trial.status in ("ok", "oom")
+        simulated += trial.status in SIMULATED
         considered += trial.status != "invalid"
         if trial.status == "ok" and trial.values is not None:
             best = min(best, loss(trial.values)[0])
