@@ -18,7 +18,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Begin, End
 
 
 def install_compiled(state: RankState) -> None:
-    """Replace ``torch.compile``, ``torch.jit.script`` and attention's choice. Once per process."""
+    """Replace ``torch.compile``, TorchScript's and attention's choice. Once per process."""
     marked = _marker(state)
 
     def compile(model: Any = None, **options: Any) -> Any:
@@ -47,6 +47,9 @@ def install_compiled(state: RankState) -> None:
 
     torch.compile = compile
     torch.jit.script = jit_script
+    # TorchScript would run such modules' methods itself, below what is patched in Python.
+    torch.jit.ScriptModule = type("ScriptModule", (torch.nn.Module,), {})
+    torch.jit.script_method = jit_script
     _patch_nested_backward(state)
     attention = _attention(torch._C._nn.scaled_dot_product_attention)
     torch.nn.functional.scaled_dot_product_attention = attention

@@ -157,6 +157,17 @@ def _patch_memory(state: RankState) -> None:
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
         return self.untyped_storage() in state.pinned
 
+    # Processes share the device's memory as it is.
+    real_share, real_is_shared = torch.UntypedStorage.share_memory_, torch.UntypedStorage.is_shared
+
+    def share_memory_(self: Any, *given: Any, **named: Any) -> Any:
+        return self if self.device.type == "meta" else real_share(self, *given, **named)
+
+    def is_shared(self: Any) -> bool:
+        return self.device.type == "meta" or bool(real_is_shared(self))
+
+    torch.UntypedStorage.share_memory_ = share_memory_
+    torch.UntypedStorage.is_shared = is_shared
     real_item, real_set = torch.UntypedStorage.__getitem__, torch.Tensor.set_
 
     def item(self: Any, place: Any) -> Any:

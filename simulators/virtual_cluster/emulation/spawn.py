@@ -35,11 +35,17 @@ class _Ended:
         return self.returncode
 
 
+def _on_device(given: Any) -> bool:
+    tensors = given.parameters() if isinstance(given, torch.nn.Module) else (given,)
+    return any(isinstance(each, torch.Tensor) and each.is_cuda for each in tensors)
+
+
 def install_spawn(state: RankState) -> None:
     """``torch.multiprocessing``'s spawn calls the function as the traced rank of its node.
 
     So do processes that the script starts one by one before it uses the device, each with a
-    function of its own and a number that counts them: those are ranks, not workers.
+    function of its own and a number that counts them: those are ranks, not workers. Whoever is
+    given tensors on the device, or modules of them, uses it and is a rank, too.
     """
 
     def start_processes(
@@ -66,9 +72,11 @@ def install_spawn(state: RankState) -> None:
 
     def start_rank(self: Any) -> None:
         nonlocal started
-        numbers = [each for each in (*self._args, *self._kwargs.values()) if type(each) is int]
+        given = (*self._args, *self._kwargs.values())
+        numbers = [each for each in given if type(each) is int]
         own = getattr(self._target, "__module__", None) == "__main__"
-        if not own or numbers[:1] != [started] or (not started and state.recorder.operations):
+        before = own and (started or not state.recorder.operations)
+        if numbers[:1] != [started] or not (before or any(map(_on_device, given))):
             start(self)
             return
         started += 1

@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
+    Begin,
     Collective,
     Op,
     Phase,
@@ -166,6 +167,49 @@ def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path) -> None:
     assert run.code == 0, run.output
     assert run.output.count(" trained") == run.output.count("rank 3 trained") == 1
     assert f"all {[0] * 8}" in run.output
+
+
+WORKERS = """
+import torch
+import torch.multiprocessing as mp
+from torch.nn.functional import normalize
+
+class Model(torch.jit.ScriptModule):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    @torch.jit.script_method
+    def forward(self, rows):
+        return normalize(self.inner(rows), dim=-1, p=2.0)
+
+model = Model().cuda()
+assert model.inner.weight.share_memory_().is_shared()
+model.share_memory()
+def outside(worker, model):
+    optimizer = torch.optim.SGD(model.parameters())
+    while True:
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+        optimizer.step()
+        print(f"worker {worker} trained")
+outside.__module__ = "library"
+workers = [mp.Process(target=outside, args=(worker, model)) for worker in range(3)]
+for each in workers:
+    each.start()
+for each in workers:
+    each.join()
+"""
+
+
+def test_a_worker_that_shares_the_model_is_traced(tmp_path: Path) -> None:
+    (tmp_path / "workers.py").write_text(WORKERS)
+    options = ("--world-size", "1", "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / "workers.py"), *options, check=True)
+    assert run.code == 0, run.output
+    assert run.output.count(" trained") == run.output.count("worker 0 trained") == 2
+    # What is written for TorchScript is compiled, with the defaults that Python has.
+    fused = [each for each in run.trace.events if isinstance(each, Begin)]
+    assert [each.name for each in fused][::2] == 2 * ["Model.forward"]
 
 
 GRAPH = """
