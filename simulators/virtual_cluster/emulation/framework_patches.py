@@ -60,6 +60,22 @@ def _transformers_packing(module: ModuleType) -> None:
     module.find_packed_sequence_indices = find_packed_sequence_indices  # type: ignore[attr-defined]
 
 
+def _staged_checkpoints(module: ModuleType) -> None:
+    """Checkpoints written while training goes on are copied to the host by their storages."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    stager = module.StateDictStager
+    original = stager._offload_tensor
+
+    def offload(self: Any, tensor: Any, memo: Any, non_blocking: bool = False) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return original(self, tensor, memo, non_blocking)
+        memo[id(tensor)] = tensor.to("cpu", non_blocking=non_blocking)
+        return memo[id(tensor)]
+
+    stager._offload_tensor = offload
+
+
 def _script_kernels(module: ModuleType) -> None:
     from trainscout.simulators.virtual_cluster.emulation.script_kernels import emulate_extensions
 
@@ -104,6 +120,7 @@ PATCHES: dict[str, Patch] = {
     "megatron_fsdp.uneven_dtensor": _uneven_chunks,
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
+    "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
     "torch.utils.cpp_extension": _script_kernels,
     "torchaudio._extension.utils": _torchaudio,
     "torchvision.extension": _torchvision,

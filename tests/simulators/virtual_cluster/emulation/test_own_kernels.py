@@ -51,6 +51,10 @@ whole = torch.zeros(6, device="cuda")
 shared = torch.tensor(whole.untyped_storage(), dtype=torch.float32, device="cuda")
 print("shared", tuple(shared.shape), shared.data_ptr() == whole.data_ptr())
 print("default", torch.zeros(2).device.type, torch.zeros(2).dtype)
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+staged = StateDictStager(pin_memory=False, share_memory=False).stage({"whole": whole})["whole"]
+print("staged", staged.device.type, tuple(staged.shape))
 try:
     torch.linalg.lstsq(torch.randn(4, 3, device="cuda"), torch.randn(4, 1, device="cuda"))
 except NotImplementedError as error:
@@ -79,6 +83,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "legacy cuda torch.Size([2, 3])",
         "legacy cpu",
         "shared (6,) True",
+        "staged cpu (6,)",
         "refused how long the result of linalg_lstsq is",
     ],
 )
