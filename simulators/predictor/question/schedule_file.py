@@ -96,7 +96,8 @@ def read_schedule(name: str) -> ScheduleFile:
 
 def _content(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        # Spreadsheets begin a file with a mark of its encoding.
+        return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is no text"
         raise InputError(FIELD, path, f"cannot be read: {reason}", _ALLOWED) from error
@@ -112,7 +113,11 @@ def parse_schedule(content: str, path: str) -> ScheduleFile:
     Raises:
         InputError: for what is no schedule, or cannot run to its end.
     """
-    rows = [list(_row(row, path)) for row in csv.reader(content.splitlines()) if any(row)]
+    try:
+        cells = [row for row in csv.reader(content.splitlines()) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise InputError(FIELD, path, f"cannot be read: {error}", _ALLOWED) from error
+    rows = [list(_row(row, path)) for row in cells]
     if not rows:
         raise InputError(FIELD, path, "is empty", _ALLOWED)
     holder = _holders(rows, path)
@@ -154,12 +159,12 @@ def _holders(rows: Sequence[Sequence[Pass]], path: str) -> dict[int, int]:
             if holder.setdefault(part, rank) != rank:
                 problem = f"part {part} is on rank {holder[part]} and on rank {rank}"
                 raise InputError(FIELD, path, problem, "each part on one rank")
-    missing = sorted(set(range(max(holder) + 1)) - set(holder))
-    if missing:
-        raise InputError(
-            FIELD, path, f"nobody runs part {missing[0]}", "parts from 0, without gaps"
-        )
-    return dict(sorted(holder.items()))
+    ordered = dict(sorted(holder.items()))
+    for expected, part in enumerate(ordered):
+        if part != expected:
+            problem = f"nobody runs part {expected}"
+            raise InputError(FIELD, path, problem, "parts from 0, without gaps")
+    return ordered
 
 
 def _check_neighbours(route: Sequence[tuple[int, int]], stages: int, path: str) -> None:

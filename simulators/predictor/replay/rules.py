@@ -72,7 +72,7 @@ def read_rules(path: Path, field: str = FIELD) -> Rules:
         raise InputError(field, path, "is no file", "a Python file with a function edges")
     try:
         found = runpy.run_path(str(path)).get(_FUNCTION)
-    except Exception as error:  # whatever a file of the user's raises
+    except (Exception, SystemExit) as error:  # whatever a file of the user's raises
         raise InputError(field, path, f"{type(error).__name__}: {error}") from error
     if not callable(found):
         raise InputError(field, path, "has no function edges", "def edges(operations): ...")
@@ -94,7 +94,7 @@ def pairs_of(
             yield _checked(pair, known, field)
     except InputError:
         raise
-    except Exception as error:  # whatever a function of the user's raises
+    except (Exception, SystemExit) as error:  # whatever a function of the user's raises
         raise InputError(field, _FUNCTION, f"{type(error).__name__}: {error}") from error
 
 

@@ -22,7 +22,11 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.schedule_file import parse_schedule
+from trainscout.simulators.predictor.question.schedule_file import (
+    parse_schedule,
+    pinned,
+    read_schedule,
+)
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.validity import check_job, why_invalid
 from trainscout.simulators.predictor.replay.memory_timeline import memory_timeline
@@ -128,6 +132,9 @@ def test_a_file_is_known_by_its_content(tmp_path):
     ("content", "problem"),
     [
         ("", "is empty"),
+        (" \n , \n", "is empty"),
+        ("0F0" * 50_000, "cannot be read: field larger"),
+        ("0F0,0B0\n,\n7000000000000F0\n", "nobody runs part 1"),
         ("0F0,0B0\n1F0,1X0\n", "1X0 is no pass"),
         ("0F0,0SEND_F0,0B0\n1F0,1B0\n", "0SEND_F0 is no pass"),
         ("0F0,0B0\n1F0\n", "part 1 runs micro-batch 0 as F"),
@@ -144,6 +151,12 @@ def test_a_file_is_known_by_its_content(tmp_path):
 def test_what_is_no_schedule_is_refused(content, problem):
     with pytest.raises(InputError, match=problem):
         parse_schedule(content, "own.csv")
+
+
+def test_a_file_that_a_spreadsheet_marks_is_read(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text(TWO_RANKS, encoding="utf-8-sig")
+    assert read_schedule(pinned(str(path))) == parse_schedule(TWO_RANKS, "own.csv")
 
 
 def test_pauses_and_pairs_are_read():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -114,6 +115,7 @@ def backwards(operations):
         (lambda found: [(found[0], found[0])], "would wait for itself"),
         (lambda found: [found[0]], "is no pair"),
         (lambda found: found.nothing, "AttributeError"),
+        (lambda found: sys.exit(0), "SystemExit"),
     ],
 )
 def test_wrong_rules_are_refused(rules, problem):
@@ -126,6 +128,7 @@ def test_wrong_rules_are_refused(rules, problem):
     [
         ("def edges(operations):\n    return []\n", [], 0, "rules of your own"),
         ("x = 1\n", [], 2, "has no function edges"),
+        ("raise SystemExit(0)\n", [], 2, "SystemExit"),
         (None, [], 2, "is no file"),
         ("def edges(o): return []\n", ["timeline.file=x.json"], 2, "cannot be combined with"),
         ("def edges(o): return []\n", ["network=flow"], 2, "cannot be combined with"),
