@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND, similarity
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL, Own, interval
-from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
+from trainscout.simulators.predictor.uncertainty.neighbours import source_balanced
 from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
 
 FOLDS = 5
@@ -18,6 +18,7 @@ _HALVINGS = 12
 _TAIL_FACTORS = (0.1, 3.0)
 _HOST_ERRORS = (0.0, 1.0)
 _NEW_FRAMEWORKS = (1.0, 3.0)
+_NEW_GPUS = (0.0, 0.3)
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,10 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
-    tell: its interval reaches as far as would have held ``level`` of the runs on every second of
-    the GPUs, and of the architectures.
+    tell: how far its interval reaches at least brings ``per_gpu`` and ``per_architecture`` to the
+    level, where they are not there without.
     """
-    new_gpu = max(_typical_reach(table, each, level) for each in (table.gpus, table.architectures))
-    tuning = Tuning(new_gpu=round(new_gpu, 4))
+    tuning = Tuning()
     by_source = _leave_out(table, table.sources)
     strangers = [(table.sources, by_source)]
     if len(np.unique(table.clusters)) > 1:
@@ -101,11 +101,22 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         held = _per_group(table, table.frameworks, with_framework(factor), level)
         return held is None or held >= level
 
+    def with_gpu(reach: float) -> Tuning:
+        return replace(tuning, new_gpu=round(reach, 4))
+
+    def holds_gpus(reach: float) -> bool:
+        held = [
+            _per_group(table, each, with_gpu(reach), level)
+            for each in (table.gpus, table.architectures)
+        ]
+        return all(each is None or each >= level for each in held)
+
     # The one moves the others little.
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     tuning = with_host(_bisect(holds, *_HOST_ERRORS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
+    tuning = with_gpu(_bisect(holds_gpus, *_NEW_GPUS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     return tuning, _coverage(table, by_source, tuning, level)
 
@@ -114,21 +125,6 @@ def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None
     """Mean over publications of their launch-bound runs; None where there are none."""
     bound = table.host_shares > LAUNCH_BOUND
     return _mean_by(table.sources[bound], inside[bound]) if bound.any() else None
-
-
-def _typical_reach(table: ResidualTable, groups: NDArray[np.int64], level: float) -> float:
-    """How far from their predictions ``level`` of the runs lie in the median group.
-
-    Within a group every publication counts the same.
-    """
-    reached = []
-    for group in np.unique(groups):
-        members = groups == group
-        errors, sources = np.abs(table.residuals[members]), table.sources[members]
-        order = np.argsort(errors)
-        weights = 1 / np.bincount(sources)[sources][order]
-        reached.append(quantiles(errors[order], weights / weights.sum(), [level])[0])
-    return float(np.median(reached))
 
 
 def _coverage(table: ResidualTable, by_source: _LeftOut, tuning: Tuning, level: float) -> Coverage:

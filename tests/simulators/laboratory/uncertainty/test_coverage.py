@@ -42,21 +42,33 @@ def test_a_source_left_out_is_harder_where_sources_differ():
     assert apart.median_width > alike.median_width
 
 
-def test_the_published_intervals_hold_70_to_90_percent_of_strangers():
+def test_the_published_intervals_hold_75_to_85_percent_of_strangers():
     tuning, found = calibrate(published_residuals())
     assert tuning == published_residuals().tuning
     strangers = (found.per_source, found.per_framework, found.per_cluster, found.per_gpu)
-    assert all(0.7 <= held <= 0.9 for held in strangers)
+    assert all(0.75 <= held <= 0.85 for held in strangers)
     assert (found.per_source + found.per_cluster) / 2 == pytest.approx(0.8, abs=0.01)
     assert found.host_bound >= 0.75
     assert found.per_architecture >= 0.75
 
 
-def test_a_new_gpu_is_as_uncertain_as_every_second_of_the_known():
-    """Eleven GPUs, each off by its own hundredths: half of them by up to five."""
-    rows = [residual(n, n / 100, f"s{n}", gpu=f"g{n}", architecture=f"a{n}") for n in range(11)]
-    tuning, _ = calibrate(ResidualTable(rows, Tuning()))
-    assert tuning.new_gpu == pytest.approx(0.05)
+def test_a_new_gpu_reaches_as_far_as_gpus_are_apart():
+    """Twelve GPUs, each off by its own tenths, on which all publications agree."""
+
+    def drawn(named):
+        rng = np.random.default_rng(5)
+        return [
+            residual(4 * gpu + n, error + rng.normal(0, 0.01), f"s{gpu} {n}", **named(gpu))
+            for gpu, error in enumerate(rng.normal(0, 0.2, 12))
+            for n in range(4)
+        ]
+
+    apart = drawn(lambda gpu: {"gpu": f"g{gpu}", "architecture": f"a{gpu}"})
+    tuning, found = calibrate(ResidualTable(apart, Tuning()))
+    assert tuning.new_gpu > 0.1
+    assert found.per_gpu >= 0.8
+    # One GPU's publications tell each other what its error is: nothing is left to reach for.
+    assert calibrate(ResidualTable(drawn(lambda gpu: {}), Tuning()))[0].new_gpu == 0
 
 
 def test_software_and_fabrics_that_nobody_ran_have_wider_bars():
@@ -75,14 +87,6 @@ def test_software_and_fabrics_that_nobody_ran_have_wider_bars():
         wider = log_interval(table, stranger)
         assert wider[1] - wider[0] > known[1] - known[0]
         known = wider
-
-
-def test_every_publication_of_a_gpu_counts_the_same():
-    many = [residual(n, 0.5, "many") for n in range(90)]
-    few = [residual(100 + n, 0.1 * (-1) ** n, f"few {n}") for n in range(9)]
-    tuning, _ = calibrate(ResidualTable(many + few, Tuning()))
-    # Nine tenths of the publications were off by 0.1.
-    assert tuning.new_gpu == pytest.approx(0.1)
 
 
 def waiting(error, seed=3):
