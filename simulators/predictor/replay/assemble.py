@@ -167,7 +167,7 @@ class Assembler:
                 work[structure.compute_tasks[stage][structure.pass_start[stage][places]]] += (
                     extra_s
                 )
-                # Once a step, however many micro-batches run in pairs.
+                # As many as this program has: between pairs, no more than the whole step.
                 end_part_s[stage] = end_part_s[stage] + extra_s.sum() * EP_UNIT
         tasks = replace(
             structure.tasks,
@@ -216,6 +216,7 @@ class Assembler:
             np.array([self.chunk_seconds(stage) for stage in workload.stages])
             for workload in (self.workload, build_workload(replace(job, recipe=recipe)))
         )
+        # Never less than in a pair, which bounds take every pass to be.
         longer_s: Floats = np.maximum(0.0, apart_s - together_s)
         return longer_s
 
