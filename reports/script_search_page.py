@@ -16,8 +16,6 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_gib, format_part, format_percent, format_seconds
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
 
-_SECTIONS = (("answer", "Answer"), ("knobs", "Knobs"), ("step", "Step"), ("launches", "Launches"))
-
 
 def script_search_page(result: SearchResult, question: ScriptQuestion, script: str) -> str:
     """The page of a search over the launches of ``script``."""
@@ -30,15 +28,17 @@ def script_search_page(result: SearchResult, question: ScriptQuestion, script: s
     if drawn is not None:
         parts.append(Picture(drawn, "Every launch that was simulated").to_svg())
     parts.append("</section>")
-    for name, heading, shown in (
-        ("knobs", "What each choice is worth", knob_tables(result)),
-        ("step", "Where the step goes", [_breakdown(result.best)] if result.best else []),
-        ("launches", "All launches", [_launches(result)]),
+    sections = [("answer", "Answer")]
+    for name, word, heading, shown in (
+        ("knobs", "Knobs", "What each choice is worth", knob_tables(result)),
+        ("step", "Step", "Where the step goes", [_breakdown(result.best)] if result.best else []),
+        ("launches", "Launches", "All launches", [_launches(result)]),
     ):
         if shown:
             tables = "".join(map(html_table, shown))
             parts.append(f'<section id="{name}"><h2>{heading}</h2>{tables}</section>')
-    return plain_page(title, _SECTIONS if result.best else _SECTIONS[::3], "\n".join(parts))
+            sections.append((name, word))
+    return plain_page(title, sections, "\n".join(parts))
 
 
 def _answer(result: SearchResult) -> Iterable[str]:

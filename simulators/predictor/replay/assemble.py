@@ -167,7 +167,8 @@ class Assembler:
                 work[structure.compute_tasks[stage][structure.pass_start[stage][places]]] += (
                     extra_s
                 )
-                # As many as this program has: between pairs, no more than the whole step.
+                # Not by micro-batch: where passes run in pairs, those that run alone begin and end
+                # the step, and all of them are in what is played.
                 end_part_s[stage] = end_part_s[stage] + extra_s.sum() * EP_UNIT
         tasks = replace(
             structure.tasks,

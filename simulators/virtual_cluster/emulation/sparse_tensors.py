@@ -57,8 +57,6 @@ class SparseTensors:
         if func._can_decompose():
             return func.decompose(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        if func._can_decompose():
-            return func.decompose(*args, **kwargs)
         if name in _ASKED:
             with meta_kernels(self._state.dataless):
                 return func(*args, **kwargs)

@@ -79,6 +79,10 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     }
     page = (tmp_path / "tune" / "report.html").read_text(encoding="utf-8")
     assert "train.py on 16 x h100 of h100_64" in page
+    sections = ["answer", "knobs", "step", "launches"]
+    assert (
+        re.findall('href="#(\\w+)"', page) == re.findall('section id="(\\w+)"', page) == sections
+    )
     # Four times as wide a product is slower, whatever else is chosen; no width of 96 is.
     worth = page[page.index("What each choice is worth") : page.index("Where the step goes")]
     rows_of = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr.*?</tr>", worth)]
