@@ -212,6 +212,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
             shard.element_bytes,
             shard.dtype,
             lambda step, pass_: _piece(each, attention, kv_heads, step, pass_),
+            compiled=shard.fusion == "compiled",
         )
     elif shard.cp == 1 and not attention.is_whole:
         forward, backward = (

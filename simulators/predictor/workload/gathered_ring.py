@@ -4,6 +4,10 @@ The keys and values of all ranks are gathered at once, beside attention to the l
 pieces are attended to one after another as around a ring. Partial outputs are merged, and
 gradients of keys and values travel on and are added up, in fp32 tensors, each step a kernel
 (``tensor/experimental/_attention.py`` of 2024-25: ``_SDPAMerger``, ``_partial_update``).
+
+In a compiled block nothing runs beside the exchanges: a collective that is traced is followed by
+its wait (``_functional_collectives.py``, ``_maybe_wrap_tensor``), and the compiler leaves it there
+(``reorder_for_compute_comm_overlap`` is off).
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ def gathered_ring(
     element_bytes: int,
     dtype: str,
     attend: Callable[[int, str], Attention],
+    *,
+    compiled: bool,
 ) -> tuple[list[Op], list[Op]]:
     """Forward and backward of attention over ``ranks`` shards of the sequence.
 
@@ -43,11 +49,13 @@ def gathered_ring(
         element_bytes: width of ``dtype``.
         dtype: type of activations.
         attend: the piece of a step, given the step and the pass (``fwd`` or ``bwd``).
+        compiled: whether it is part of a compiled block.
     """
+    overlaps = 0 if compiled else 1
     keys = keys_bytes // element_bytes
     gather: list[Op] = [
         Streaming("kv_join", "memcpy", 2 * keys_bytes, launches=1),
-        Collective("kv_gather", "all_gather", ranks * keys_bytes, "cp", dtype, 1),
+        Collective("kv_gather", "all_gather", ranks * keys_bytes, "cp", dtype, overlaps),
     ]
     forward: list[Op] = [*gather, attend(0, "fwd")]
     backward: list[Op] = [*gather, attend(0, "bwd")]
@@ -57,13 +65,13 @@ def gathered_ring(
             Streaming("merge", "elementwise", _half_and_joined(_MERGE, queries), launches=6),
         ]
         backward += [
-            *_passed_on(keys, overlaps=1),
+            *_passed_on(keys, overlaps),
             attend(step, "bwd"),
             Streaming("query_grad", "elementwise", _half_and_joined(_ADD, queries), launches=2),
             Streaming("kv_grad", "elementwise", _half_and_joined(_ADD, keys), launches=4),
         ]
     # The last gradients reach their owner after all pieces are done.
-    backward += _passed_on(keys, overlaps=0)
+    backward += _passed_on(keys, 0)
     forward.append(Streaming("merged_cast", "cast", (4 + element_bytes) * queries))
     backward.append(Streaming("grad_casts", "cast", (4 + element_bytes) * (queries + keys)))
     return forward, backward

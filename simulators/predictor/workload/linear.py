@@ -62,14 +62,20 @@ def linear(
     forward = quantise_weights(shard, name, inputs * outputs) + forward
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
     # Asynchronous tensor parallelism multiplies what came from each rank on its own.
-    cuts = shard.tp if parallel and shard.batch_first and shard.tp_comm_overlap else 1
+    asynchronous = bool(parallel) and shard.batch_first and shard.tp_comm_overlap
+    cuts = shard.tp if asynchronous else 1
+    # It scatters beside the product that made the sum (``fuse_matmul_reduce_scatter`` in
+    # ``micro_pipeline_tp.py``), and not where several products were added up.
+    unfused = asynchronous and parallel == "column" and bool(apart)
+    grad_cuts = 1 if unfused else cuts
     product: list[Op] = []
     dgrad: list[Op] = []
     wgrad: list[Op] = []
     for index, width in enumerate(apart or (outputs,)):
         own = f"{name}_{index}" if apart else name
         product += [Gemm(f"{own}_fwd", tokens // cuts, width, inputs, dtype)] * cuts
-        dgrad += [Gemm(f"{own}_dgrad", tokens // cuts, inputs, width, dtype, layout="NN")] * cuts
+        rows = tokens // grad_cuts
+        dgrad += [Gemm(f"{own}_dgrad", rows, inputs, width, dtype, layout="NN")] * grad_cuts
         if shard.trains:
             accumulate = shard.fused_wgrad
             shape = (f"{own}_wgrad", width, inputs, tokens)
@@ -97,9 +103,11 @@ def linear(
             backward += _ordered(
                 shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
             )
-        scatter = exchange("gather_grad", "reduce_scatter", each, beside * len(wgrad))
-        scattered = _ordered(shard, scatter) * reductions
-        backward += [*dgrad, *added, *scattered, *wgrad, *_summed(shard, scatter)]
+        hidden = 0 if unfused else beside * len(wgrad)
+        scatter = exchange("gather_grad", "reduce_scatter", each, hidden)
+        scattered = (_reordered(scatter) if unfused else _ordered(shard, scatter)) * reductions
+        summed = [] if unfused else _summed(shard, scatter)
+        backward += [*dgrad, *added, *scattered, *wgrad, *summed]
     elif parallel == "column" and shard.tp > 1:
         forward += product
         if shard.overlap_tp_gradients and reductions == 1:
@@ -160,10 +168,13 @@ def _beside_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
 
 
 def _ordered(shard: Shard, op: Collective) -> list[Op]:
-    """A gather or scatter over tokens with the copy that puts them in order, if one is needed:
-    ranks' shares are slices of every sequence, collectives deal in whole blocks."""
-    if not shard.batch_first or shard.tp_comm_overlap:
-        return [op]
+    """A gather or scatter over tokens with the copy that puts them in order, if one is needed."""
+    return [op] if not shard.batch_first or shard.tp_comm_overlap else _reordered(op)
+
+
+def _reordered(op: Collective) -> list[Op]:
+    """A gather or scatter that nothing runs beside, and the copy that puts tokens in order: ranks'
+    shares are slices of every sequence, collectives deal in whole blocks."""
     copy = Streaming(f"{op.name}_order", "memcpy", 2 * op.bytes)
     return [replace(op, overlaps=0), copy] if op.kind == "all_gather" else [copy, op]
 

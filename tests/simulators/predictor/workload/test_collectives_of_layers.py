@@ -330,6 +330,20 @@ def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
         ] == [whole + whole // 4] * 2
 
 
+def test_sums_of_several_products_are_scattered_alone() -> None:
+    packed = Shard.of(make_job(LLAMA, tp=4, sp=True, training={"keeps_gathered": True}))
+    packed = replace(packed, batch_first=True, tp_comm_overlap=True)
+    _, backward = layer_blocks(replace(packed, separate_projections=True), DENSE_LAYER, "none")
+    scattered = [op for op in backward.ops if isinstance(op, Collective) and "grad" in op.name]
+    blocking = [op for op in scattered if op.kind == "reduce_scatter"]
+    assert [op.overlaps for op in blocking] == [0, 0]
+    assert moved(backward, "gather_grad_sum") == []
+    whole = packed.tokens * LLAMA.hidden_size * packed.element_bytes
+    assert moved(backward, "gather_grad_order") == [2 * whole] * 2
+    summed = [op.m for op in backward.ops if isinstance(op, Gemm) and "qkv" in op.name]
+    assert min(summed[:3]) == packed.tokens
+
+
 def test_what_autograd_keeps_gathered_is_not_gathered_again() -> None:
     fused = Shard.of(make_job(LLAMA, tp=4, sp=True))
     plain = replace(fused, keeps_gathered=True)

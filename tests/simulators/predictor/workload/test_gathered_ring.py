@@ -63,3 +63,14 @@ def test_merges_read_and_write_fp32_outputs() -> None:
 def test_one_rank_gathers_nothing() -> None:
     ring, gathered = shards(1)
     assert core(ring) == core(gathered)
+
+
+def test_compiled_blocks_wait_for_every_exchange() -> None:
+    _, gathered = shards(4)
+    exchanges = [
+        op.overlaps
+        for ops in core(replace(gathered, fusion="compiled"))
+        for op in ops
+        if isinstance(op, Collective | SendRecv)
+    ]
+    assert exchanges == [0] * (2 + 4)
