@@ -43,7 +43,7 @@ _SOFTWARE = (
     *phrases(
         "compile",
         ("mid-2024", r"(?:eager/compile state of )?mid-2024"),
-        ("no", _NO + r"(?:torch\.?)?~?compil\w+|compile" + _OFF),
+        ("no", _NO + r"(?:torch\.?)?~?compil\w+|\bnot compiled\b|compile" + _OFF),
         ("no", r"\beager(?: mode| pytorch)?\b"),
         ("yes", r"torch\.?~?compiled?\b|\bcompiled?\b|\binductor\b"),
     ),

@@ -103,6 +103,7 @@ def test_weight_gradients_were_fused_from_2022():
     [
         ("TorchTitan (PyTorch FSDP2)", "", "compiled"),
         ("TorchTitan (PyTorch FSDP2)", "Dec 2024; eager", "eager"),
+        ("TorchTitan (PyTorch FSDP2)", "Dec 2024; not compiled", "eager"),
         ("TorchTitan (PyTorch FSDP2)", "64 x A100, FSDP2, mid-2024", "eager"),
         ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
         ("llm-foundry / Composer (PyTorch FSDP1)", "", "eager"),
