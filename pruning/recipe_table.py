@@ -20,7 +20,6 @@ from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Rec
 Codes = NDArray[Any]  # small whole numbers >= 0, of any width
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 T = TypeVar("T")
 
 # Beyond this many possible combinations, or so many for each row, they are sorted instead of

@@ -7,11 +7,9 @@ from trainscout.simulators.predictor.collectives.price import (
     price_collective,
     price_send_recv,
 )
-from trainscout.simulators.predictor.collectives.uncertainty import collective_uncertainty
 
 __all__ = [
     "CollectivePrice",
-    "collective_uncertainty",
     "price_collective",
     "price_exchange",
     "price_send_recv",

@@ -122,13 +122,6 @@ def net_coefficients(fabric: str, algorithm: str, protocol: str) -> Coefficients
     return _fitted(name)[f"{algorithm}/{protocol}"]
 
 
-@functools.cache
-def left_out_error(name: str) -> Mapping[str, float]:
-    """Relative error by size band on clusters that were left out of the fit."""
-    errors: dict[str, float] = load(name)["fitted"]["left_out_error"]
-    return errors
-
-
 def weighted_us(terms: Mapping[str, float], coefficients: Coefficients) -> float:
     """The time that counted work takes, in microseconds."""
     weights = coefficients.terms

@@ -118,7 +118,6 @@ PER_FLOW, SPRAY, ADAPTIVE = range(3)
 NO_RECOVERY, GO_BACK_N, SELECTIVE_REPEAT = range(3)
 # What a class of weight 1 is further by for each byte: divisible by all weights up to 16.
 WEIGHT_UNIT = 720720
-MOST_CLASSES = 8
 # Bits of PAUSED and of MARKED.
 TOLD_TO_STOP, DOWN = 1, 2
 

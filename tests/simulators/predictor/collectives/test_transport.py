@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulators.predictor.collectives import machines as m
-from tests.simulators.predictor.collectives.machines import GIB, KIB, cluster, group
 from trainscout.simulators.laboratory.collectives.fit import TRANSPORTS, documents, write
-from trainscout.simulators.predictor.collectives import collective_uncertainty
 from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES
 from trainscout.simulators.predictor.collectives.transport import (
     DIRECTORY,
     FABRICS,
-    left_out_error,
     load,
     transport,
 )
@@ -46,31 +42,6 @@ def test_declared_parts_are_complete(fabric: str) -> None:
     assert found.eager_bytes > 0
     assert "simple" in found.protocols_for("hopper")
     assert {"ring", "tree"} <= set(found.algorithms)
-
-
-def test_uncertainty_is_what_left_out_clusters_show() -> None:
-    members = group(8, 2)
-    found = collective_uncertainty(GIB, members, m.H100, cluster(2, 8))
-    assert found == left_out_error("infiniband")[">64MiB"]
-    assert 0 < found < 0.3
-
-
-def test_uncertainty_inside_a_node_asks_the_link() -> None:
-    one = cluster(1, 8)
-    assert (
-        collective_uncertainty(KIB, group(8), m.H100, one) == left_out_error("nvlink")["<=16KiB"]
-    )
-    assert (
-        collective_uncertainty(KIB, group(8), m.RTX5090, one) == left_out_error("pcie")["<=16KiB"]
-    )
-
-
-def test_a_fabric_without_measurements_is_the_least_certain() -> None:
-    def at(fabric: str) -> float:
-        return collective_uncertainty(KIB, group(8, 2), m.H100, cluster(2, 8, fabric=fabric))
-
-    assert not left_out_error("ethernet")
-    assert at("ethernet") == max(at(fabric) for fabric in FABRICS)
 
 
 def test_writing_keeps_what_is_declared(tmp_path: Path) -> None:
