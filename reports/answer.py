@@ -23,6 +23,7 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import Chosen
@@ -150,13 +151,8 @@ class RecipesTable:
         jobs = [self.job_of(trial.recipe) for trial in self.trials]
         evidence = [evidence_of(p, job) for p, job in zip(predictions, jobs, strict=True)]
         pareto = len(self.objectives) > 1
-        table = Table(
-            title="Pareto-optimal recipes" if pareto else "Best recipes",
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-        )
+        title = "Pareto-optimal recipes" if pareto else "Best recipes"
+        table = plain_table(title=title, title_style="bold")
         digits = _digits(min(prediction.step_time_s for prediction in predictions))
         capacity = predictions[0].memory.capacity_bytes / 2**30
         columns = [

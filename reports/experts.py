@@ -7,16 +7,14 @@ from typing import Any
 from rich.table import Table
 
 from trainscout.reports.wording import format_gib, format_seconds
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.replay.expert_load import ExpertCost, ExpertLoad
 
 
 def expert_report(load: ExpertLoad) -> Table:
     """What the step, the exchange, the expert GEMMs and memory are, and would be were experts
     equally popular."""
-    table = Table(title="Uneven experts", title_justify="left", box=None)
-    table.add_column("")
-    for name in ("balanced", "as declared", "times"):
-        table.add_column(name, justify="right")
+    table = plain_table("", "#balanced", "#as declared", "#times", title="Uneven experts")
     even, uneven = _figures(load.balanced), _figures(load.uneven)
     for name in even:
         words = format_gib if name == "peak memory" else format_seconds

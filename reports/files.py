@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -18,6 +16,7 @@ from trainscout.reports.launch import start_script
 from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import chosen
@@ -91,13 +90,9 @@ def trial_columns(trials: Sequence[Trial], objectives: tuple[str, ...]) -> list[
 
 def trials_csv(result: SearchResult, job_of: JobOf) -> str:
     """One row per distinct point; empty cells where a trial has no such value."""
-    buffer = io.StringIO()
-    columns = trial_columns(result.trials, result.objectives)
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    for trial in result.trials:
-        writer.writerow(trial_row(trial, result.objectives, job_of))
-    return buffer.getvalue()
+    objectives = result.objectives
+    rows = (trial_row(trial, objectives, job_of) for trial in result.trials)
+    return csv_text(trial_columns(result.trials, objectives), rows)
 
 
 def trial_row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[str, Any]:

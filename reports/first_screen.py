@@ -34,6 +34,7 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -152,7 +153,7 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
 
 def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
     """One row an option; of its switches those that the answer does not have."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table(header_style="bold")
     table.add_column("Otherwise", overflow="fold")
     for name in ("step", "against it", "free"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import chosen_record, top_recipes, trial_columns, trial_row
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 
@@ -74,7 +73,7 @@ def search_csv(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> s
         {"rank": rank, **trial_row(trial, result.objectives, job_of)}
         for rank, trial in enumerate(shown, start=1)
     ]
-    return _csv(["rank", *trial_columns(shown, result.objectives)], rows)
+    return csv_text(["rank", *trial_columns(shown, result.objectives)], rows)
 
 
 def prediction_json(prediction: Prediction, job: Job, beside: Mapping[str, Any]) -> str:
@@ -86,7 +85,7 @@ def prediction_json(prediction: Prediction, job: Job, beside: Mapping[str, Any])
 def prediction_csv(prediction: Prediction, job: Job) -> str:
     """One row: ``prediction_row``."""
     row = prediction_row(prediction, job)
-    return _csv(list(row), [row])
+    return csv_text(row, [row])
 
 
 def prediction_row(prediction: Prediction, job: Job) -> dict[str, Any]:
@@ -100,11 +99,3 @@ def prediction_row(prediction: Prediction, job: Job) -> dict[str, Any]:
 
 def _json(record: Mapping[str, Any]) -> str:
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.wording import format_percent, format_seconds
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.network.topology.network import KINDS, Network
 from trainscout.simulators.predictor.replay.meeting import MOST_TASKS, Meeting
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
@@ -39,16 +40,10 @@ def network_report(use: NetworkUse) -> RenderableType:
     return Group(*parts)
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < left else "right")
-    return table
-
-
 def _factors(uses: tuple[CommunicatorUse, ...]) -> Table:
-    columns = ("of", "longest message", "as", "MB", "groups", "alone", "congested", "factor")
-    table = _table("Congestion, all groups at once", *columns, left=3)
+    figures = ("#MB", "#groups", "#alone", "#congested", "#factor")
+    title = "Congestion, all groups at once"
+    table = plain_table("of", "longest message", "as", *figures, title=title)
     for use in uses:
         table.add_row(
             use.communicator,
@@ -65,8 +60,8 @@ def _factors(uses: tuple[CommunicatorUse, ...]) -> Table:
 
 def _utilisation(network: Network, uses: list[CommunicatorUse]) -> Table:
     kinds = [kind for kind in KINDS if any(_of_kind(network, use, kind).any() for use in uses)]
-    columns = [_ENDS[kind] for kind in kinds]
-    table = _table("Utilisation, mean / busiest", "of", *columns)
+    columns = (f"#{_ENDS[kind]}" for kind in kinds)
+    table = plain_table("of", *columns, title="Utilisation, mean / busiest")
     for use in uses:
         cells = []
         for kind in kinds:
@@ -77,7 +72,7 @@ def _utilisation(network: Network, uses: list[CommunicatorUse]) -> Table:
 
 
 def _hot_table(network: Network, uses: list[CommunicatorUse]) -> Table:
-    table = _table("Hot links", "of", "link", "Gb/s", "busy", left=2)
+    table = plain_table("of", "link", "#Gb/s", "#busy", title="Hot links")
     for use in uses:
         for link, busy in hot_links(network, use):
             rate = network.rate_bytes_per_s[link] * 8 / 1e9
@@ -133,8 +128,8 @@ def meeting_report(of: Meeting | None) -> RenderableType:
     large to play)."""
     if of is None:
         return Text(f"The whole step was not played: more than {MOST_TASKS:,} tasks.\n")
-    columns = ("of its communication", "step", "beyond")
-    table = _table("The whole step, rank by rank", *columns)
+    title = "The whole step, rank by rank"
+    table = plain_table("of its communication", "#step", "#beyond", title=title)
     rows = (
         ("nothing shares a link", of.alone_s, None),
         ("each dimension on a network of its own", of.apart_s, of.alone_s),

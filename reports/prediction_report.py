@@ -19,6 +19,7 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.job import Job
 
 # Columns that the whole names of the kinds of memory need.
@@ -83,10 +84,7 @@ def prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
 
 
 def _breakdown_table(prediction: Prediction, whole: bool) -> Table:
-    table = Table(title="Where the step goes", title_justify="left", box=None, pad_edge=False)
-    table.add_column("part")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
+    table = plain_table("part", "#time", "#share", title="Where the step goes")
     parts = {format_part(part): seconds for part, seconds in prediction.breakdown_s.items()}
     least = 0.0 if whole else _LEAST_SHARE * prediction.step_time_s
     small = [part for part, seconds in parts.items() if seconds < least]
@@ -121,9 +119,7 @@ class MemoryTable:
             title += f": the most and the least of {len(stages)}"
             ranked = sorted(stages, key=lambda stage: stage.peak_reserved_bytes)
             stages = (ranked[-1], ranked[0])
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        for name in ("stage", *names):
-            table.add_column(name, justify="right")
+        table = plain_table(*(f"#{name}" for name in ("stage", *names)), title=title)
         for stage in stages:
             amounts = [stage.kind.get(kind, 0) for kind in kinds]
             outside = sum(stage.kind.get(kind, 0) for kind in _OUTSIDE_ALLOCATOR)

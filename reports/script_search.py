@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 import time
@@ -25,6 +23,7 @@ from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.tracker_runs import code_tags, config_hash
 from trainscout.reports.trials import predicted
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
@@ -180,29 +179,26 @@ def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
 
 def _trials_csv(result: SearchResult) -> str:
     names = list(result.trials[0].point) if result.trials else []
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    figures = ("step_time_s", "hfu", "tokens_per_s", "peak_reserved_bytes", "headroom_bytes")
-    table.writerow(
-        ["number", "status", "rule", "reason", *names, *figures, "duration_s", "command"]
-    )
+    figures = ("step_time_s", "hfu", "tokens_per_s")
+    memory = ("peak_reserved_bytes", "headroom_bytes")
+    rows = []
     for trial in result.trials:
-        found = trial.prediction
-        shown: list[Any] = [""] * len(figures)
-        if found is not None:
-            memory = found.memory
-            shown = [found.step_time_s, found.hfu, found.tokens_per_s] if found.fits else [""] * 3
-            shown += [memory.peak_reserved_bytes, memory.headroom_bytes]
-        table.writerow(
-            [
-                *(trial.number, status_of(trial), trial.rule or "", trial.reason or ""),
-                *trial.point.values(),
-                *shown,
-                f"{trial.duration_s:.3f}",
-                command_of(trial),
-            ]
-        )
-    return text.getvalue()
+        row = {
+            "number": trial.number,
+            "status": status_of(trial),
+            "rule": trial.rule,
+            "reason": trial.reason,
+            **trial.point,
+            "duration_s": f"{trial.duration_s:.3f}",
+            "command": command_of(trial),
+        }
+        if trial.prediction is not None:
+            row |= {name: getattr(trial.prediction.memory, name) for name in memory}
+            if trial.prediction.fits:
+                row |= {name: getattr(trial.prediction, name) for name in figures}
+        rows.append(row)
+    before = ("number", "status", "rule", "reason")
+    return csv_text([*before, *names, *figures, *memory, "duration_s", "command"], rows)
 
 
 def tracked(

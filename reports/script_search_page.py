@@ -9,9 +9,9 @@ from trainscout.optimizer.executors.base import REFUSED
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import front_plot
+from trainscout.reports.html_tables import ReportTable, Row, html_cards, html_table, table
 from trainscout.reports.inline_page import plain_page
 from trainscout.reports.script_search import command_of, format_knobs, format_outcome, status_of
-from trainscout.reports.tables import ReportTable, Row, html_cards, html_table, table
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_gib, format_part, format_percent, format_seconds
 from trainscout.simulators.predictor.question.launch import ScriptQuestion

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trainscout.reports.explain import JobOf
 from trainscout.reports.wording import format_part, format_recipe, format_seconds
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.virtual_cluster.traced.verification import RankCheck, Verification
 
 # More differences than this are counted instead of listed; the file has them all.
@@ -55,10 +56,7 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
     title = f"Verified #{number}: {recipe}"
     if check.problem is not None:
         return Group(Text(title), Text(f"  not verified: {check.problem}"))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    for name in ("built in", "traced", "difference"):
-        table.add_column(name, justify="right")
+    table = plain_table("", "#built in", "#traced", "#difference", title=title)
     if check.builtin_step_s is not None and check.traced_step_s is not None:
         both = (check.builtin_step_s, check.traced_step_s)
         what = f"step of {check.micro_batches} micro-batches"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.optimizer.tracking.runs import client_of
 from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,13 +134,7 @@ def best_text(rows: Sequence[BestRecipe], form: str) -> str:
     if form == "json":
         return json.dumps([asdict(row) for row in rows], indent=1) + "\n"
     if form == "csv":
-        buffer = io.StringIO()
-        writer = csv.DictWriter(
-            buffer, [field.name for field in fields(BestRecipe)], lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-        return buffer.getvalue()
+        return csv_text((each.name for each in fields(BestRecipe)), map(asdict, rows))
     heads = (
         "model",
         "cluster",

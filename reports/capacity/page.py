@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
-from trainscout.reports.capacity.tables import (
+from trainscout.reports.capacity.study_tables import (
     Record,
     break_even_table,
     cautions,
@@ -20,8 +20,8 @@ from trainscout.reports.capacity.tables import (
     several_fabrics,
     unanswered_table,
 )
+from trainscout.reports.html_tables import html_cards, html_table, table
 from trainscout.reports.inline_page import plain_page
-from trainscout.reports.tables import html_cards, html_table, table
 from trainscout.reports.wording import (
     format_gib,
     format_percent,

@@ -6,8 +6,8 @@ from rich.console import Console
 
 from trainscout.planning.outcome import Progress
 from trainscout.reports.progress import LiveBar, LogLines, Standing, View
-from trainscout.reports.terminal import redraws
 from trainscout.reports.wording import format_percent, format_seconds
+from trainscout.simulators.predictor.io.terminal import redraws
 
 
 def study_view(console: Console, verbosity: str) -> View[Progress]:

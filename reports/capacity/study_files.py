@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +17,7 @@ from trainscout.planning.points import Point, TargetAnswer
 from trainscout.reports.answer import format_measure_first
 from trainscout.reports.capacity.terminal_tables import format_answer, format_bend
 from trainscout.reports.wording import format_recipe
+from trainscout.simulators.predictor.io.csv_files import csv_text
 
 FORMAT = 1
 
@@ -271,11 +270,7 @@ _CSV_COLUMNS = (
 def study_csv(record: Mapping[str, Any]) -> str:
     """``study_rows`` as CSV; empty where a cell has no such value."""
     columns, rows = study_rows(record)
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_text(columns, ({name: row.get(name) for name in columns} for row in rows))
 
 
 def study_rows(record: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trainscout.planning.changes import Change
@@ -15,7 +14,7 @@ from trainscout.planning.outcome import ModelOutcome, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
 from trainscout.planning.scaling import ScalingPoint
 from trainscout.planning.study import Target
-from trainscout.reports.capacity.tables import (
+from trainscout.reports.capacity.study_tables import (
     Record,
     break_even_table,
     cautions,
@@ -27,7 +26,7 @@ from trainscout.reports.capacity.tables import (
     several_fabrics,
     unanswered_table,
 )
-from trainscout.reports.tables import ReportTable
+from trainscout.reports.html_tables import ReportTable
 from trainscout.reports.wording import (
     format_long_time,
     format_part,
@@ -36,6 +35,7 @@ from trainscout.reports.wording import (
     format_tokens,
     format_usd,
 )
+from trainscout.simulators.predictor.io.terminal import plain_table, titled
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
 # More differences than a screen holds are in the file.
@@ -108,12 +108,10 @@ def _model_parts(
 def _drawn(table: ReportTable) -> Iterable[RenderableType]:
     if not table.rows:
         return
-    drawn = Table(box=None, pad_edge=False)
-    for name in table.columns:
-        drawn.add_column(name, justify="right" if name in table.figures else "left")
+    drawn = plain_table(*(f"{'#' * (name in table.figures)}{name}" for name in table.columns))
     for row in table.rows:
         drawn.add_row(*row.cells, style="bold" if row.chosen else None)
-    yield from (_titled(table.title, drawn), Text())
+    yield from (titled(table.title, drawn, "italic"), Text())
 
 
 def format_answer(model: ModelOutcome, outcome: StudyOutcome) -> str:
@@ -158,20 +156,12 @@ def format_target(target: Target) -> str:
     return ", ".join(limits) or "fits"
 
 
-def _titled(title: str, table: Table) -> RenderableType:
-    # A table's own title is broken at the table's width.
-    return Group(Text(title, style="italic"), table)
-
-
 def _days(days: float) -> str:
     return format_long_time(days * 86400)
 
 
 def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
-    table = Table("target", "limit", box=None, pad_edge=False)
-    table.add_column("met by", justify="right")
-    for name in ("cheapest", "fastest", "smallest"):
-        table.add_column(name)
+    table = plain_table("target", "limit", "#met by", "cheapest", "fastest", "smallest")
     for target in targets:
         outstanding = (target.cheapest, target.fastest, target.smallest)
         table.add_row(
@@ -180,7 +170,7 @@ def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
             str(len(target.meeting)),
             *(_format_point(point) for point in outstanding),
         )
-    return _titled("Targets", table)
+    return titled("Targets", table, "italic")
 
 
 def _format_point(point: Point | None) -> str:
@@ -208,7 +198,7 @@ def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
     """The differences from the run before, the answers' first, and no more than ``most``."""
     if not found:
         return Text("Since the last run: nothing changed.")
-    table = Table("what", "where", box=None, pad_edge=False)
+    table = plain_table("what", "where")
     for name in ("before", "now"):
         table.add_column(name, overflow="fold")
     for change in found[:most]:
@@ -222,7 +212,7 @@ def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
     if most is not None and len(found) > most:
         table.add_row("...", f"{len(found) - most} more in changes.json", "", "")
     count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
-    return _titled(f"Since the last run: {count}", table)
+    return titled(f"Since the last run: {count}", table, "italic")
 
 
 def format_change(change: Change) -> str:

@@ -13,7 +13,7 @@ from trainscout.optimizer.tracking.metrics import breakdown_metrics, flat_params
 from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.planning.changes import Change
 from trainscout.planning.outcome import CellResult, StudyOutcome
-from trainscout.reports.capacity.tables import Record, several_fabrics
+from trainscout.reports.capacity.study_tables import Record, several_fabrics
 from trainscout.reports.capacity.terminal_tables import format_answer, format_change
 from trainscout.reports.tracker_runs import NOTE, code_tags, config_hash, size_params
 

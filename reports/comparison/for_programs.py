@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from typing import Any
 
 from trainscout.reports.comparison.attribution import Attribution
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
 from trainscout.reports.comparison.wording import format_change
+from trainscout.simulators.predictor.io.csv_files import csv_text
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
@@ -100,12 +99,7 @@ def comparison_csv(comparison: Comparison) -> str:
     for each in comparison.neighbours:
         words = format_change(each.fields, each.before, each.after)
         rows.append(_row("one_knob", words, each.recipe, each.prediction))
-    columns = dict.fromkeys(name for row in rows for name in row)
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
+    return csv_text(dict.fromkeys(name for row in rows for name in row), rows)
 
 
 def _row(name: str, change: str, recipe: Any, prediction: Any) -> dict[str, Any]:

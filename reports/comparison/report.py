@@ -31,6 +31,7 @@ from trainscout.reports.wording import (
     format_tokens,
     format_usd,
 )
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL
@@ -168,7 +169,7 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
 
 def _totals(first: Side, difference: Difference | None) -> RenderableType:
     sides = [first] + ([] if difference is None else [difference.other])
-    table = _table("", [side.name for side in sides], difference)
+    table = _sides_table(None, sides, [side.name for side in sides])
     figures: list[tuple[str, list[str], str]] = []
 
     def add(name: str, values: list[str], change: str = "") -> None:
@@ -230,19 +231,15 @@ def _whole_run(job: Job) -> str:
     return f"{format_tokens(job.training.tokens)} at {price} a GPU-hour"
 
 
-def _table(title: str, names: Sequence[str], difference: Difference | None) -> Table:
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
-    if difference is not None:
-        table.add_column(f"{names[1]} - {names[0]}", justify="right")
-    return table
+def _sides_table(title: str | None, sides: Sequence[Side], names: Sequence[str]) -> Table:
+    """A column for each side under its name, and one for what the other has more."""
+    apart = [f"{sides[1].name} - {sides[0].name}"] if len(sides) > 1 else []
+    return plain_table("", *(f"#{name}" for name in (*names, *apart)), title=title)
 
 
 def _breakdown(first: Side, difference: Difference | None) -> RenderableType:
     sides = [first] + ([] if difference is None else [difference.other])
-    table = _table("Where the step goes", [side.name for side in sides], difference)
+    table = _sides_table("Where the step goes", sides, [side.name for side in sides])
     parts = dict.fromkeys(part for side in sides for part in side.prediction.breakdown_s)
     rows = []
     for part in parts:
@@ -273,12 +270,7 @@ def _reasons(difference: Difference) -> RenderableType:
 
 
 def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableType:
-    table = Table(
-        title=f"Which change brings what, from {first.name} to {other.name}",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-    )
+    table = plain_table(title=f"Which change brings what, from {first.name} to {other.name}")
     unit = Unit.of(first.prediction.step_time_s)
     table.add_column("\nchange", min_width=20)
     table.add_column(f"step\n{unit.name}", justify="right", no_wrap=True)
@@ -345,7 +337,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
     if not neighbours:
         return Text(f"{title}: no other recipe of the space can be launched.")
     shown = list(neighbours) if everything else list(neighbours[:SHOWN_KNOBS])
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = plain_table(title=title)
     unit = Unit.of(base.step_time_s)
     table.add_column("\nchange", min_width=20)
     for name, of in (("step", unit.name), ("", "%"), ("memory", "GiB"), ("headroom", "GiB")):
@@ -382,14 +374,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
 def _memory(first: Side, difference: Difference | None) -> RenderableType:
     sides = [first] + ([] if difference is None else [difference.other])
     names = [f"{side.name}, stage {side.prediction.memory.worst_stage}" for side in sides]
-    table = Table(
-        title="Memory of the worst stage, GiB", title_justify="left", box=None, pad_edge=False
-    )
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
-    if difference is not None:
-        table.add_column(f"{sides[1].name} - {sides[0].name}", justify="right")
+    table = _sides_table("Memory of the worst stage, GiB", sides, names)
     stages = [
         side.prediction.memory.per_stage[side.prediction.memory.worst_stage] for side in sides
     ]

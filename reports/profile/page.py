@@ -13,7 +13,7 @@ from trainscout.reports.profile.report import (
     operation_table,
     rank_table,
 )
-from trainscout.reports.terminal import as_html
+from trainscout.simulators.predictor.io.terminal import as_html
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.rows import OperationRow

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, OperationRow
@@ -44,7 +45,7 @@ def profile_report(
 
 
 def class_table(lines: Sequence[Line]) -> Table:
-    table = _table("class", "measured", "predicted", "error", "same shapes")
+    table = plain_table("class", "#measured", "#predicted", "#error", "#same shapes")
     for line in lines:
         table.add_row(
             line.name,
@@ -60,9 +61,8 @@ def operation_table(rows: Sequence[OperationRow], *, everything: bool) -> Table:
     """Those that differ most, in launch order; all of them if ``everything``."""
     largest = sorted(rows, key=lambda row: -abs(row.predicted_s - row.measured_s))
     kept = set(map(id, rows if everything else largest[:MOST_OPERATIONS]))
-    table = _table(
-        "block", "operation", "shape", "calls", "pred.", "measured", "predicted", "error"
-    )
+    figures = ("#calls", "#pred.", "#measured", "#predicted", "#error")
+    table = plain_table("block", "operation", "shape", *figures)
     for row in rows:
         if id(row) in kept:
             table.add_row(
@@ -85,7 +85,8 @@ def operation_name(row: OperationRow) -> tuple[str, str]:
 
 
 def collective_table(found: Comparison) -> Table:
-    table = _table("kind", "group", "ranks", "calls", "pred.", "measured", "predicted")
+    figures = ("#ranks", "#calls", "#pred.", "#measured", "#predicted")
+    table = plain_table("kind", "group", *figures)
     for row in found.collectives:
         table.add_row(
             row.kind,
@@ -100,23 +101,13 @@ def collective_table(found: Comparison) -> Table:
 
 
 def rank_table(found: Sequence[Comparison]) -> Table:
-    table = _table("rank", "stage", "step", "computing", "communicating", "exposed", "host gaps")
+    seconds = ("#step", "#computing", "#communicating", "#exposed", "#host gaps")
+    table = plain_table("#rank", "#stage", *seconds)
     for each in found:
         busy = each.profile.occupancy
-        seconds = (busy.computing_s, busy.communicating_s, busy.exposed_s, busy.host_gap_s)
-        table.add_row(
-            str(each.rank), str(each.stage), _ms(each.profile.step_s), *map(_ms, seconds)
-        )
-    return table
-
-
-_LEFT = ("class", "block", "operation", "shape", "kind", "group")
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in columns:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
+        parts_s = (busy.computing_s, busy.communicating_s, busy.exposed_s, busy.host_gap_s)
+        place = (str(each.rank), str(each.stage))
+        table.add_row(*place, *map(_ms, (each.profile.step_s, *parts_s)))
     return table
 
 

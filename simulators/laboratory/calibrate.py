@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibration.checks import check_runs
 from trainscout.simulators.laboratory.calibration.logs import read_log
@@ -30,6 +28,7 @@ from trainscout.simulators.laboratory.calibration.support import left_out, relat
 from trainscout.simulators.laboratory.calibration.tables import read_table
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
     AS_IT_COMES,
@@ -267,9 +266,8 @@ def _report(
     found: Sources, calibration: Calibration, expected: Vector, output: Path | None
 ) -> RenderableType:
     """``output`` is where the calibration was written, None where it does not hold."""
-    table = Table(title="Errors of predicted step times", title_justify="left", box=None)
-    for name in ("run", "GPUs", "measured", "as it comes", "calibrated without it"):
-        table.add_column(name, justify="left" if name == "run" else "right")
+    columns = ("#GPUs", "#measured", "#as it comes", "#calibrated without it")
+    table = plain_table("run", *columns, title="Errors of predicted step times")
     errors = np.array([run.log_residual for run in found.runs])
     before, after = relative(errors), relative(errors, calibration.share * expected)
     for run, was, now in zip(found.runs, before, after, strict=True):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reports.terminal import show
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.searched.answer import Answer, default_software
+from trainscout.simulators.laboratory.searched.answer_tables import answer_tables
 from trainscout.simulators.laboratory.searched.grouping import (
     PublishedQuestion,
     published_questions,
@@ -27,9 +25,10 @@ from trainscout.simulators.laboratory.searched.grouping import (
 from trainscout.simulators.laboratory.searched.page import questions_page, read_before
 from trainscout.simulators.laboratory.searched.run import answers
 from trainscout.simulators.laboratory.searched.summary import as_dict, report
-from trainscout.simulators.laboratory.searched.tables import answer_tables
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
 
@@ -84,12 +83,8 @@ def _with_progress(
 
 
 def _csv(found: Sequence[Answer]) -> str:
-    text = io.StringIO()
     rows = [as_dict(one) for one in found]
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return csv_text(rows[0], rows)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reports.terminal import show
 from trainscout.simulators.laboratory.published.html import validation_html
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
 from trainscout.simulators.laboratory.published.published import (
@@ -30,6 +29,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration

@@ -11,11 +11,11 @@ from trainscout.reports.error_bars import (
     tie_shares,
 )
 from trainscout.reports.search_page.page_data import page_record
-from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import search_report
 from trainscout.reports.tracker_runs import NOTE, search_record
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_error_bar, format_seconds
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import fastest
 

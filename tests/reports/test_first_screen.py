@@ -12,8 +12,8 @@ from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Choices, SearchResult
 from trainscout.reports import first_screen as module
 from trainscout.reports.first_screen import impossible_degrees
-from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import search_report
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe

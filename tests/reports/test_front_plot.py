@@ -7,7 +7,7 @@ from rich.console import Console
 from tests.samples import prediction, search_result, trial
 from trainscout.optimizer.objective import MEASURES
 from trainscout.reports.front_plot import _AXES, front_plot
-from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

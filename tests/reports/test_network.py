@@ -10,7 +10,7 @@ from tests.samples import prediction
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
 from trainscout.reports.experts import expert_record, expert_report
 from trainscout.reports.network import hot_links, network_record, network_report
-from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.replay.expert_load import ExpertCost, ExpertLoad
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 from trainscout.simulators.predictor.workload.ir import Communicator

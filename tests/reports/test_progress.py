@@ -5,7 +5,7 @@ from rich.console import Console
 from tests.samples import job_of, search_result
 from trainscout.optimizer.trial import Progress
 from trainscout.reports.progress import LiveBar, LogLines, format_best, progress_view
-from trainscout.reports.terminal import console_for
+from trainscout.simulators.predictor.io.terminal import console_for
 
 COUNTS = {"ok": 3, "oom": 1, "pruned": 0, "invalid": 0, "failed": 0}
 

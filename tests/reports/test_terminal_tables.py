@@ -9,10 +9,10 @@ from tests.samples import job_of, prediction, search_result
 from trainscout.reports import error_bars
 from trainscout.reports.error_bars import as_chosen
 from trainscout.reports.prediction_report import prediction_report
-from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import search_report
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_seconds
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.samples import CLUSTER, GIB, GPU, MODEL, TRAINING, job_of, search_result
 from trainscout.reports.files import save_search
-from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import search_report
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.verification import verification_metrics, verification_report
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,

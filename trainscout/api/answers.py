@@ -30,7 +30,6 @@ from trainscout.reports.for_programs import prediction_row
 from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.prediction_report import prediction_report
-from trainscout.reports.terminal import as_html, as_text
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.wording import (
     format_percent,
@@ -39,6 +38,7 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer import prediction as predictor
+from trainscout.simulators.predictor.io.terminal import as_html, as_text
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.framework import declared_framework

@@ -43,7 +43,7 @@ from trainscout.reports.capacity.progress import study_view
 from trainscout.reports.capacity.why import why_no_recipe
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.progress import progress_view
-from trainscout.reports.terminal import console_for
+from trainscout.simulators.predictor.io.terminal import console_for
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework

@@ -19,9 +19,9 @@ from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.launch_import.report import imported_record, imported_report
-from trainscout.reports.terminal import show
 from trainscout.simulators.predictor.io.command_line import NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.registry import get_simulator
 
 

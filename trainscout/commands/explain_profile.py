@@ -14,9 +14,9 @@ from trainscout.conf.build import hydra_catalogue
 from trainscout.reports.profile.figures import class_lines, sentence
 from trainscout.reports.profile.page import profile_page
 from trainscout.reports.profile.report import profile_report
-from trainscout.reports.terminal import show
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job

@@ -19,10 +19,10 @@ from trainscout.conf.build import build_question, build_recipe, build_value
 from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.reports.fabric_picture import fabric_picture, picture_title
 from trainscout.reports.network import network_record, network_report
-from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_usd
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import check_job

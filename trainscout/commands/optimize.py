@@ -32,7 +32,6 @@ from trainscout.reports.nothing_found import (
 )
 from trainscout.reports.progress import progress_view
 from trainscout.reports.search_page import Searched, asked_now, launch_texts, write_search_page
-from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.trials import decided_between
@@ -43,6 +42,7 @@ from trainscout.simulators.predictor.io.command_line import (
     unwritten,
 )
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.terminal import as_text, console_for, show
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.redaction import redacted
 from trainscout.simulators.virtual_cluster.traced.verification import Verification

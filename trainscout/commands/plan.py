@@ -33,7 +33,6 @@ from trainscout.reports.capacity.study_files import study_csv, study_json, study
 from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.capacity.tracked import study_runs
 from trainscout.reports.capacity.why import why_no_recipe
-from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.tracker_runs import git_commit
 from trainscout.simulators.predictor.io.command_line import (
     CHANGED,
@@ -44,6 +43,7 @@ from trainscout.simulators.predictor.io.command_line import (
     unwritten,
 )
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.terminal import as_text, console_for, show
 from trainscout.simulators.predictor.question.redaction import redacted
 
 # Groups that trainscout optimize has too, so that a cell can be searched alone.

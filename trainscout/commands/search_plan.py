@@ -19,7 +19,7 @@ from trainscout.optimizer.study import identity, prepare_search
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.reports.launch import check_framework
 from trainscout.reports.progress import progress_view
-from trainscout.reports.terminal import console_for
+from trainscout.simulators.predictor.io.terminal import console_for
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,

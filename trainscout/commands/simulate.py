@@ -17,9 +17,9 @@ from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unkn
 from trainscout.commands.simulator_choice import build_congested, build_simulator
 from trainscout.conf.build import build_question, build_recipe, build_value
 from trainscout.reports.prediction_report import prediction_report
-from trainscout.reports.terminal import show
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output
+from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import check_job

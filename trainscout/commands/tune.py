@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     from trainscout.reports.script_search import report, save_script_search, to_json, tracked
     from trainscout.reports.script_search_page import script_search_page
     from trainscout.reports.search_page.page import PAGE
-    from trainscout.reports.terminal import as_text, show
+    from trainscout.simulators.predictor.io.terminal import as_text, show
 
     spec: Any = read_yaml(given.space, "--space")
     if not isinstance(spec, dict):

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from trainscout.conf.build import build_question
 from trainscout.optimizer.warm_start import read_recipes
-from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_recipe, format_seconds
 from trainscout.simulators.laboratory.calibration.suggest import suggest
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.question.errors import InputError
@@ -97,9 +96,8 @@ def _report(
     regrets: Sequence[float],
 ) -> Group:
     title = f"Runs to measure, of {len(recipes)} recipes of {question.cluster.name}"
-    table = Table(title=title, title_justify="left", box=None)
-    for name in ("recipe", "predicted step", "rank", "GPU-minutes", "memory", "leaves"):
-        table.add_column(name, justify="left" if name == "recipe" else "right")
+    columns = ("#predicted step", "#rank", "#GPU-minutes", "#memory", "#leaves")
+    table = plain_table("recipe", *columns, title=title)
     total = 0.0
     for row, regret in zip(rows, regrets[1:], strict=True):
         prediction = predictions[row]

@@ -13,13 +13,13 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.calibration.watch import CAUSES, WHOLE, moved
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
+from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
@@ -63,9 +63,8 @@ def _high(prediction: Prediction) -> float:
 def _table(
     runs: Sequence[MeasuredRun], predictions: Sequence[Prediction], outside: Sequence[bool]
 ) -> Table:
-    table = Table(title="Runs beside what is expected of them", title_justify="left", box=None)
-    for name in ("run", "measured", "expected", "error bar", ""):
-        table.add_column(name, justify="left" if name in ("run", "") else "right")
+    columns = ("run", "#measured", "#expected", "#error bar", "")
+    table = plain_table(*columns, title="Runs beside what is expected of them")
     for run, each, out in zip(runs, predictions, outside, strict=True):
         bar = f"{format_seconds(_low(each))} to {format_seconds(_high(each))}"
         word = "" if not out else "slower" if run.measured_s > each.step_time_s else "faster"

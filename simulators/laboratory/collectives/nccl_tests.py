@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from statistics import median
 
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
@@ -120,22 +119,25 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
     return timed, left
 
 
+_COLUMNS = (
+    *("collective", "nodes", "bytes"),
+    *("bus_GBps", "band_high_GBps", "band_low_GBps", "source"),
+)
+
+
 def measured_text(found: Sequence[Timed], source: str) -> str:
     """A table as ``cluster.measured_collectives`` reads it; what was timed several times is the
     median, with its band."""
     sizes: dict[tuple[str, int, int], list[Timed]] = defaultdict(list)
     for each in found:
         sizes[each.kind, each.nodes, each.bytes].append(each)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    columns = ("bus_GBps", "band_high_GBps", "band_low_GBps")
-    writer.writerow(("collective", "nodes", "bytes", *columns, "source"))
+    rows = []
     for (kind, nodes, size), timed in sorted(sizes.items()):
         rates = [each.bus_gbs for each in timed]
-        ends = (median(rates), max(rates), min(rates))
-        said = f"{source}; {timed[0].ranks} ranks" if timed[0].ranks else source
-        writer.writerow((kind, nodes, size, *(f"{rate:.6g}" for rate in ends), said))
-    return buffer.getvalue()
+        ends = (f"{rate:.6g}" for rate in (median(rates), max(rates), min(rates)))
+        origin = f"{source}; {timed[0].ranks} ranks" if timed[0].ranks else source
+        rows.append(dict(zip(_COLUMNS, (kind, nodes, size, *ends, origin), strict=True)))
+    return csv_text(_COLUMNS, rows)
 
 
 def _named(text: str) -> str | None:

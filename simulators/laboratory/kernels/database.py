@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reports.terminal import show
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.measurements import (
     FORMAT,
@@ -24,6 +21,7 @@ from trainscout.simulators.predictor.io.measurements import (
     rows_text,
 )
 from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.kernels.measured import CLASSES
 from trainscout.simulators.predictor.kernels.measured_rows import (
     COLUMNS,
@@ -56,11 +54,7 @@ def listing(arguments: Sequence[str]) -> int:
     if given.json:
         print(json.dumps(found, indent=2))
         return OK
-    table = Table(box=None, pad_edge=False, header_style="")
-    for name in ("gpu", "class", "source", "file"):
-        table.add_column(name)
-    for name in ("rows", "usable", "hot"):
-        table.add_column(name, justify="right")
+    table = plain_table("gpu", "class", "source", "file", "#rows", "#usable", "#hot")
     for each in found:
         table.add_row(*map(str, each.values()))
     show(table)

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
 
 _NAMES = {
@@ -62,11 +63,8 @@ def _bands(counts: Mapping[str, Mapping[str, int]]) -> Table:
 
 
 def _empty_table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
-    return table
+    figures = (f"#{name}" for name in columns)
+    return plain_table("", *figures, title=title, padding=(0, 2, 0, 0))
 
 
 def _table(

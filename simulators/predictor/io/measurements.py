@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.question.errors import InputError
 
 FORMAT, VERSION = "trainscout-observed-factors", 1
@@ -43,8 +42,4 @@ def rows_text(rows: Any) -> str:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return ""
     columns = dict.fromkeys(str(name) for row in rows for name in row)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(columns, rows)

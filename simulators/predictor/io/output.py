@@ -114,8 +114,20 @@ def write_output(option: str, path: Path, text: str) -> None:
     Raises:
         InputError: when it cannot be written.
     """
+    with writing(option, path) as file:
+        file.write(text)
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[TextIO]:
+    """``replacing`` for the file that ``option`` of a command names.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
     try:
-        write_whole(path, text)
+        with replacing(path) as file:
+            yield file
     except OSError as error:
         raise unwritable(option, path, error) from error
 

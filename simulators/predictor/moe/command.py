@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.output import show_text, writing
 from trainscout.simulators.predictor.moe.arguments import GROUPS, Files, parameters, parse
 from trainscout.simulators.predictor.moe.experiment import Experiment, Layer, layers_of
 from trainscout.simulators.predictor.moe.files import (
     LOG_HEADER,
-    whole_file,
     write_log,
     write_routing,
     write_routing_header,
@@ -57,9 +56,9 @@ def run(experiment: Experiment, files: Files) -> None:
         InputError: when a file cannot be written.
     """
     # rich takes a tenth of a second to load.
+    from trainscout.simulators.predictor.io.terminal import show
     from trainscout.simulators.predictor.moe.terminal_tables import (
         load_tables,
-        show,
         times_of,
         times_table,
     )
@@ -70,11 +69,11 @@ def run(experiment: Experiment, files: Files) -> None:
             first = load_tables(layer)
         times.append(times_of(layer))
     show(first)
-    print()
+    show_text("\n")
     show(times_table(experiment, times))
     for path in (files.routing_file, files.log_file):
         if path is not None:
-            print(f"Written: {path}")
+            show_text(f"Written: {path}\n")
 
 
 def _written(experiment: Experiment, files: Files) -> Iterator[Layer]:
@@ -82,10 +81,10 @@ def _written(experiment: Experiment, files: Files) -> Iterator[Layer]:
     with ExitStack() as stack:
         routing = log = None
         if files.routing_file is not None:
-            routing = stack.enter_context(whole_file("routing_file", files.routing_file))
+            routing = stack.enter_context(writing("routing_file", files.routing_file))
             write_routing_header(routing, experiment)
         if files.log_file is not None:
-            log = stack.enter_context(whole_file("log_file", files.log_file))
+            log = stack.enter_context(writing("log_file", files.log_file))
             log.write(LOG_HEADER)
         for layer in layers_of(experiment):
             if routing is not None and layer.routed is not None:

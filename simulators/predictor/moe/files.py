@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TextIO
 
 import numpy as np
@@ -15,33 +10,6 @@ from trainscout.simulators.predictor.moe.communication import play
 from trainscout.simulators.predictor.moe.dispatch import token_bounds
 from trainscout.simulators.predictor.moe.experiment import Experiment, Layer, Routed
 from trainscout.simulators.predictor.moe.mesh import Mesh
-from trainscout.simulators.predictor.question.errors import InputError
-
-
-@contextmanager
-def whole_file(field: str, path: Path) -> Iterator[TextIO]:
-    """A file to write; it takes its name when the block ends without an error.
-
-    Raises:
-        InputError: naming ``field``, when it cannot be written.
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(field, path, f"cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            yield file
-        # mkstemp makes the file private; results are as readable as the umask allows.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(field, path, f"cannot be written: {error.strerror}") from error
-        raise
 
 
 def write_routing_header(file: TextIO, experiment: Experiment) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainscout.simulators.predictor.io.terminal import plain_table, titled
 from trainscout.simulators.predictor.moe.experiment import Experiment, Layer
 from trainscout.simulators.predictor.moe.router import Counts
 
 _MOST_ROWS = 16
 _MOST_DISPATCH = 12
 _MOST_LAYERS = 64
-_WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -49,17 +47,6 @@ def times_of(layer: Layer) -> LayerTimes:
     )
 
 
-def show(renderable: RenderableType) -> None:
-    """Print as wide as the terminal, or plain and of fixed width where there is none."""
-    if sys.stdout.isatty():
-        Console(highlight=False).print(renderable)
-        return
-    # Not by rich: it would end the process its own way when nobody reads.
-    text = io.StringIO()
-    Console(file=text, highlight=False, width=_WIDTH, color_system=None).print(renderable)
-    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
-
-
 def load_tables(layer: Layer) -> RenderableType:
     """Routings by expert, and bytes by node, of one layer."""
     parts: list[RenderableType] = []
@@ -80,7 +67,7 @@ def _experts_table(layer: int, asked: Counts, kept: Counts) -> RenderableType:
         share, relative = f"{100 * count / total:.1f}", f"{count / mean:.2f}"
         table.add_row(str(expert), f"{count:,}", share, relative, f"{dropped[expert]:,}")
     table.add_row("all", f"{total:,}", "100.0", "", f"{dropped.sum():,}")
-    return _titled(f"Routings by expert, layer {layer}{_of_how_many(asked)}", table)
+    return titled(f"Routings by expert, layer {layer}{_of_how_many(asked)}", table, "bold")
 
 
 def _nodes_table(layer: int, load_bytes: Counts) -> RenderableType:
@@ -92,7 +79,7 @@ def _nodes_table(layer: int, load_bytes: Counts) -> RenderableType:
         row = (f"{part[node]:,}" for part in (sends, receives, keeps))
         table.add_row(str(node), *row, f"{for_experts[node] / mean:.2f}")
     table.add_row("all", *(f"{part.sum():,}" for part in (sends, receives, keeps)), "")
-    return _titled(f"Bytes by node, layer {layer}{_of_how_many(for_experts)}", table)
+    return titled(f"Bytes by node, layer {layer}{_of_how_many(for_experts)}", table, "bold")
 
 
 def _dispatch_table(layer: int, load_bytes: Counts) -> RenderableType:
@@ -100,7 +87,7 @@ def _dispatch_table(layer: int, load_bytes: Counts) -> RenderableType:
     unit, size = _unit(int(load_bytes.max()))
     for node, row in enumerate(load_bytes):
         table.add_row(str(node), *(f"{amount / size:,.0f}" for amount in row))
-    return _titled(f"{unit} from node to node, layer {layer}", table)
+    return titled(f"{unit} from node to node, layer {layer}", table, "bold")
 
 
 def _unit(largest_bytes: int) -> tuple[str, int]:
@@ -145,19 +132,12 @@ def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> Rendera
         title += f" (the first {_MOST_LAYERS} layers of {len(layers)})"
     once = f", {_ms(cpu_ms)} ms of them once at the start" if cpu_ms else ""
     total = f"Communication time: {_ms(cpu_ms + time_ms + sum(back))} ms{once}"
-    return Group(_titled(title, table), Text(), Text(total))
+    return Group(titled(title, table, "bold"), Text(), Text(total))
 
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f}" if 1e6 <= milliseconds < 1e15 else f"{milliseconds:,.6g}"
 
 
-def _titled(title: str, table: Table) -> RenderableType:
-    return Group(Text(title, style="bold"), table)
-
-
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+    return plain_table(*(f"#{column}" for column in columns))

@@ -7,9 +7,7 @@ of its kind that anybody published. The file is written by ``trainscout fastest`
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -17,10 +15,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol
 
-import yaml
-
 from trainscout.simulators.predictor.answer.flops import layer_flops
-from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed_csv
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import operand_of
@@ -198,25 +194,19 @@ def read_fastest(text: str) -> Fastest:
     Raises:
         ValueError, KeyError, TypeError: when it did not.
     """
-    lines = text.splitlines(keepends=True)
-    header = "".join(line[1:] for line in lines if line.startswith("#"))
-    selection = Selection(**parse_yaml(header, "fastest", "header")["selection"])
-    body = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return Fastest(selection, tuple(_run(cells) for cells in body))
+    header, rows = read_headed_csv(text, "fastest")
+    return Fastest(Selection(**header["selection"]), tuple(_run(cells) for cells in rows))
 
 
 def fastest_text(found: Fastest, provenance: dict[str, Any]) -> str:
     """The file: provenance and selection as its header, one line per run."""
-    header = yaml.safe_dump({**provenance, "selection": asdict(found.selection)}, sort_keys=False)
-    buffer = io.StringIO()
-    buffer.writelines(f"# {line}\n" for line in header.splitlines())
-    writer = csv.DictWriter(buffer, [*_names(Kind), *_names(FastRun)[1:]], lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for run in found.runs:
         cells = {**asdict(run.kind), **{name: getattr(run, name) for name in _names(FastRun)[1:]}}
         cells |= {name: int(cells[name]) for name in ("experts", "long")}
-        writer.writerow({**cells, "peak_tflops": f"{run.peak_tflops:g}", "mfu": f"{run.mfu:.4f}"})
-    return buffer.getvalue()
+        rows.append({**cells, "peak_tflops": f"{run.peak_tflops:g}", "mfu": f"{run.mfu:.4f}"})
+    header = {**provenance, "selection": asdict(found.selection)}
+    return headed_csv(header, [*_names(Kind), *_names(FastRun)[1:]], rows)
 
 
 def _names(cls: type) -> Sequence[str]:

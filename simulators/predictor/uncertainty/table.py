@@ -6,9 +6,7 @@ The file is written by ``trainscout residuals`` and says so in its header, YAML 
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -16,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed_csv
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import (
     KINDS,
@@ -189,22 +186,15 @@ def read_table(text: str) -> ResidualTable:
     Raises:
         ValueError, KeyError, TypeError: when it did not.
     """
-    lines = text.splitlines(keepends=True)
-    header = [line[1:] for line in lines if line.startswith("#")]
-    tuning = Tuning(**parse_yaml("".join(header), "residuals", "header")["tuning"])
-    body = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return ResidualTable([_residual(cells) for cells in body], tuning)
+    header, rows = read_headed_csv(text, "residuals")
+    return ResidualTable([_residual(cells) for cells in rows], Tuning(**header["tuning"]))
 
 
 def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, Any]) -> str:
     """The table as a file: ``provenance`` and ``tuning`` as its header, one line per run."""
-    header = yaml.safe_dump({**provenance, "tuning": asdict(tuning)}, sort_keys=False)
-    buffer = io.StringIO()
-    buffer.writelines(f"# {line}\n" for line in header.splitlines())
-    writer = csv.DictWriter(buffer, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    lines = []
     for row in rows:
-        cells = {
+        cells: dict[str, Any] = {
             "id": row.id,
             "source": row.source,
             "sweep": row.sweep,
@@ -219,8 +209,8 @@ def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, A
         cells["kernel_error"] = f"{row.features.kernel_error:.4f}"
         for name in SWITCHES:
             cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
-        writer.writerow(cells)
-    return buffer.getvalue()
+        lines.append(cells)
+    return headed_csv({**provenance, "tuning": asdict(tuning)}, _COLUMNS, lines)
 
 
 def _residual(cells: dict[str, str]) -> Residual:

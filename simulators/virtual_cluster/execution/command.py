@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
-from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -23,17 +23,18 @@ NETWORKS = ("whitebox", "flow")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    show_text(run(_parser().parse_args(arguments)))
+    run(_parser().parse_args(arguments))
     return OK
 
 
-def run(given: argparse.Namespace) -> str:
-    """Predict, write the files asked for, and return what is shown.
+def run(given: argparse.Namespace) -> None:
+    """Predict, write the files asked for, and show the step.
 
     Raises:
         InputError: for traces, declarations or places that cannot be used.
     """
     # NumPy, numba and the tables take a second to load; --help does not need them.
+    from trainscout.simulators.predictor.io.terminal import show
     from trainscout.simulators.predictor.kernels.measured import load_measured
     from trainscout.simulators.predictor.replay.rules import read_rules
     from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
@@ -41,7 +42,6 @@ def run(given: argparse.Namespace) -> str:
     from trainscout.simulators.virtual_cluster.execution.report import (
         memory_counters,
         report,
-        show,
         to_dict,
     )
     from trainscout.simulators.virtual_cluster.execution.rules import FIELD
@@ -86,7 +86,7 @@ def run(given: argparse.Namespace) -> str:
         played = [trace for trace in traces if trace.header.rank in times]
         counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
         write_perfetto(given.perfetto, played, times, "--perfetto", counters)
-    return show(report(step))
+    show(report(step))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
 from trainscout.simulators.virtual_cluster.traces.perfetto import Counter
 
 GIB = 2**30
-_WIDTH = 120
 _MOST_RANKS = 16
 _MOST_NAMES = 8
 _MOST_MISMATCHES = 5
@@ -99,14 +97,6 @@ def report(step: TracedStep) -> RenderableType:
     return Group(*parts)
 
 
-def show(renderable: RenderableType) -> str:
-    """As wide as the terminal, or plain and of fixed width where there is none."""
-    text = io.StringIO()
-    width = None if sys.stdout.isatty() else _WIDTH
-    Console(file=text, highlight=False, width=width, color_system=None).print(renderable)
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-
-
 def _headline(step: TracedStep) -> str:
     words = [f"Step time {_seconds(step.step_time_s)} on {step.world_size} GPUs"]
     if step.mfu is not None:
@@ -118,10 +108,8 @@ def _headline(step: TracedStep) -> str:
 
 def _breakdown_table(step: TracedStep) -> Table:
     shown = step.ranks[:_MOST_RANKS]
-    table = Table(title=f"Where the step goes (ms); critical: rank {step.critical_rank}")
-    table.add_column("part")
-    for rank in shown:
-        table.add_column(f"rank {rank.rank}", justify="right")
+    title = f"Where the step goes (ms); critical: rank {step.critical_rank}"
+    table = plain_table("part", *(f"#rank {rank.rank}" for rank in shown), title=title)
     for part in PARTS:
         times = [rank.breakdown_s.get(part, 0.0) for rank in shown]
         if any(times):
@@ -130,9 +118,8 @@ def _breakdown_table(step: TracedStep) -> Table:
 
 
 def _memory_table(step: TracedStep) -> Table:
-    table = Table(title="Memory (GiB)")
-    for name in ("rank", "stands for", "allocated", "reserved", "unused", "outside", "headroom"):
-        table.add_column(name, justify="right")
+    figures = ("#allocated", "#reserved", "#unused", "#outside", "#headroom")
+    table = plain_table("#rank", "#stands for", *figures, title="Memory (GiB)")
     for rank in step.ranks[:_MOST_RANKS]:
         memory = rank.memory
         table.add_row(

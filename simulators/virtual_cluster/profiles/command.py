@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.profiles.files import kept_files, write_files
@@ -19,7 +20,7 @@ from trainscout.simulators.virtual_cluster.profiles.observed import (
     observed_classes,
     observed_record,
 )
-from trainscout.simulators.virtual_cluster.traces import tables
+from trainscout.simulators.virtual_cluster.traces import command_tables
 from trainscout.simulators.virtual_cluster.traces.comparison import (
     busy,
     compare,
@@ -62,19 +63,19 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     recorded = read_kineto(given.profile)
     times = measured_times(recorded)
-    parts = tables.profile_tables(recorded, times, busy(recorded))
+    parts = command_tables.profile_tables(recorded, times, busy(recorded))
     if given.predicted is not None:
         predicted, steps = read_predicted("--predicted", given.predicted, given.rank)
         compared = compare(times, max(recorded.steps, 1), predicted, steps)
-        parts.append(tables.comparison_table(compared))
+        parts += command_tables.comparison_table(compared)
     if recorded.kernels:
         profile = measured_profile(given.profile, recorded)
         gpu = _gpu(given.gpu, profile, required=given.output is not None)
         if gpu is not None:
-            parts += ["", _prices(profile, gpu)]
+            parts += ["", *_prices(profile, gpu)]
             if given.output is not None:
                 _write(given.output, profile, gpu)
-    tables.show(parts)
+    command_tables.show(parts)
     return OK
 
 
@@ -91,26 +92,27 @@ def _gpu(name: str | None, profile: MeasuredProfile, *, required: bool) -> Gpu |
         return None
 
 
-def _prices(profile: MeasuredProfile, gpu: Gpu) -> tables.Titled:
+def _prices(profile: MeasuredProfile, gpu: Gpu) -> list[command_tables.Part]:
     """Measured kernels that ran alone beside the prices of their shapes, a step."""
-    table = tables.plain_table("class", "measured", "shapes", "priced", "of it", "price", "error")
+    figures = ("measured", "shapes", "priced", "of it", "price", "error")
+    table = plain_table("class", *(f"#{name}" for name in figures))
     found = observed_classes(profile.operations, profile.steps, gpu)
     for name, each in found.items():
         share = each.measured_s / each.seconds if each.seconds else 0.0
         table.add_row(
             name,
-            tables.milliseconds(each.seconds),
+            command_tables.milliseconds(each.seconds),
             str(each.shapes),
-            tables.milliseconds(each.measured_s),
+            command_tables.milliseconds(each.measured_s),
             f"{share:.0%}",
-            tables.milliseconds(each.priced_s) if each.shapes else "",
+            command_tables.milliseconds(each.priced_s) if each.shapes else "",
             "" if each.factor is None else f"{1 / each.factor - 1:+.1%}",
         )
     about = (
         f"A step ({profile.steps}, {profile.found}; {profile.earlier:,} kernels in none), and the "
         f"same shapes priced on {gpu.name}"
     )
-    return tables.Titled(about, table)
+    return [about, table]
 
 
 def _write(directory: Path, profile: MeasuredProfile, gpu: Gpu) -> None:

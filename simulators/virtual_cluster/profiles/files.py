@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_output
+from trainscout.simulators.predictor.kernels.table_rows import COLUMNS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.profiles.measured import MeasuredOperation
-from trainscout.simulators.virtual_cluster.profiles.observed import kernel_rows, table_text
+from trainscout.simulators.virtual_cluster.profiles.observed import kernel_rows
 
 FACTORS, KERNELS = "observed_factors.json", "measured_kernels"
 
@@ -23,7 +25,7 @@ def kept_files(
     ``measured_kernels/``."""
     texts = {FACTORS: json_text(observed)}
     for name, rows in kernel_rows(operations, gpu).items():
-        texts[f"{KERNELS}/{name}.csv"] = table_text(name, rows)
+        texts[f"{KERNELS}/{name}.csv"] = csv_text(COLUMNS[name], rows)
     return texts
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
-from trainscout.simulators.predictor.kernels.table_rows import COLUMNS, kernel_class, row_of
+from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention, Convolution, Kernel, Streaming
@@ -132,18 +132,6 @@ def _implementation(kernel: Kernel) -> str:
 
 def _calls(row: Mapping[str, object]) -> int:
     return int(str(row["source"]).split()[-2])
-
-
-def table_text(name: str, rows: Sequence[Mapping[str, object]]) -> str:
-    """A table as CSV."""
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS[name], restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def observed_record(

@@ -27,11 +27,11 @@ def show(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("trace", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
-    from trainscout.simulators.virtual_cluster.traces import tables
+    from trainscout.simulators.virtual_cluster.traces import command_tables
     from trainscout.simulators.virtual_cluster.traces.summary import summarise
 
     trace = read_trace(given.trace)
-    tables.show(tables.summary_tables(trace.header, summarise(trace)))
+    command_tables.show(command_tables.summary_tables(trace.header, summarise(trace)))
     return OK
 
 
@@ -53,12 +53,12 @@ def join(arguments: Sequence[str]) -> int:
         help="how much work around the schedule may differ within a class (default %(default)s)",
     )
     given = parser.parse_args(arguments)
-    from trainscout.simulators.virtual_cluster.traces import tables
+    from trainscout.simulators.virtual_cluster.traces import command_tables
 
     if not 0 <= given.tolerance < 1:
         raise InputError("--tolerance", given.tolerance, "is out of range", "0 to 1, 1 excluded")
     job = collate(read_directory(given.traces), given.tolerance)
-    tables.show(tables.collation_tables(job))
+    command_tables.show(command_tables.collation_tables(job))
     hangs = any(problem.hangs for problem in job.order_problems)
     return IMPOSSIBLE_LAUNCHES if job.mismatches or hangs else OK
 

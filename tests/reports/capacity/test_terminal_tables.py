@@ -22,7 +22,7 @@ from trainscout.reports.capacity.terminal_tables import (
     format_target,
     study_report,
 )
-from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.io.terminal import as_text
 
 FAILING = Reliability(1e5, None, 30.0, 60.0, 300.0, source="made up")
 

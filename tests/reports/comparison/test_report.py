@@ -16,7 +16,7 @@ from trainscout.reports.comparison.for_programs import comparison_csv, compariso
 from trainscout.reports.comparison.mechanism import mechanism
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.comparison.wording import Unit, format_change, signed_seconds
-from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe

@@ -5,7 +5,6 @@ import pytest
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.reports.terminal import as_text
 from trainscout.simulators.laboratory.published.headline import (
     by_scale,
     headline,
@@ -17,6 +16,7 @@ from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.laboratory.residuals import residuals_of
+from trainscout.simulators.predictor.io.terminal import as_text
 
 KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 ROWS = [

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 from tests.needs import needs
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
-from trainscout.reports.terminal import as_text
 from trainscout.reports.verification import verification_json, verification_report
+from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
 from trainscout.simulators.predictor.workload.ir import Collective

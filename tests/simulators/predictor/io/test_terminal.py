@@ -3,7 +3,13 @@ import io
 import pytest
 from rich.text import Text
 
-from trainscout.reports.terminal import PIPED_WIDTH, as_text, console_for, redraws, show
+from trainscout.simulators.predictor.io.terminal import (
+    PIPED_WIDTH,
+    as_text,
+    console_for,
+    redraws,
+    show,
+)
 
 STYLED = Text("bold words", style="bold red")
 

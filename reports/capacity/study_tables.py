@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from trainscout.reports.capacity.what_if import format_what_if
-from trainscout.reports.tables import ReportTable, Row, table
+from trainscout.reports.html_tables import ReportTable, Row, table
 from trainscout.reports.wording import format_percent, format_seconds, format_usd
 
 Record = Mapping[str, Any]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.terminal import as_text, plain_table
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
 from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Header
@@ -25,24 +24,14 @@ if TYPE_CHECKING:
     )
     from trainscout.simulators.virtual_cluster.traces.kineto import KinetoTrace
 
-WIDTH = 120
 MOST_ROWS = 20
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def show(parts: Sequence[Part]) -> None:
-    """Print, plain and as wide as reports are."""
-    text = io.StringIO()
-    console = Console(file=text, highlight=False, markup=False, width=WIDTH, color_system=None)
-    for part in parts:
-        if isinstance(part, Titled):
-            # Not as the table's own title, which wraps at the table's width.
-            text.write(f"{part.title}\n")
-            console.print(part.table)
-            text.write("\n")
-        else:
-            text.write(f"{part}\n")
-    show_text("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
+    """Print, plain and as wide as reports are; text stays in its lines."""
+    texts = (f"{each}\n" if isinstance(each, str) else as_text(each) + "\n" for each in parts)
+    show_text("".join(texts))
 
 
 def bytes_text(size: float) -> str:
@@ -53,23 +42,8 @@ def bytes_text(size: float) -> str:
     return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-@dataclass(frozen=True)
-class Titled:
-    """A table under a line that says what it shows."""
-
-    title: str
-    table: Table
-
-
-Part = str | Titled
-
-
-def plain_table(*columns: str) -> Table:
-    """The first column to the left, others to the right."""
-    table = Table(box=None, pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
-    return table
+Part = str | RenderableType
+"""A line, or what is drawn and has an empty one below it."""
 
 
 # show
@@ -78,8 +52,8 @@ def plain_table(*columns: str) -> Table:
 def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
     """A rank's phases, operations and communications."""
     phases = plain_table(
-        *("phase", "step", "operations", "tensors", "communications", "bytes"),
-        *("script CPU", "most memory"),
+        *("phase", "#step", "#operations", "#tensors", "#communications", "#bytes"),
+        *("#script CPU", "#most memory"),
     )
     for (phase, step), part in summary.phases.items():
         phases.add_row(
@@ -98,9 +72,12 @@ def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
     }
     about = f"Rank {header.rank} of {header.world_size} on {header.gpu}"
     parts: list[Part] = [
-        Titled(f"{about}: {' '.join(header.command)}", phases),
-        Titled("Operations, by bytes of their tensors", _launches(summary.operations)),
-        Titled("Communications", _launches(communications)),
+        f"{about}: {' '.join(header.command)}",
+        phases,
+        "Operations, by bytes of their tensors",
+        _launches(summary.operations),
+        "Communications",
+        _launches(communications),
     ]
     if summary.reads:
         grades = ", ".join(f"{count:,} {grade}" for grade, count in sorted(summary.reads.items()))
@@ -110,7 +87,7 @@ def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
 
 
 def _launches(found: Mapping[str, LaunchSummary]) -> Table:
-    table = plain_table("name", "launches", "bytes")
+    table = plain_table("name", "#launches", "#bytes")
     for name, launches in list(found.items())[:MOST_ROWS]:
         table.add_row(name, f"{launches.launches:,}", bytes_text(launches.bytes))
     if len(found) > MOST_ROWS:
@@ -124,11 +101,10 @@ def _launches(found: Mapping[str, LaunchSummary]) -> Table:
 def collation_tables(job: Collated) -> list[Part]:
     """Classes of ranks, communicators, and what does not fit."""
     parts: list[Part] = [
-        Titled(f"{job.world_size:,} ranks in {len(job.traces)} classes", _classes(job)),
-        Titled(
-            "Communicators in use, with the collectives that each class launches",
-            _communicators(job),
-        ),
+        f"{job.world_size:,} ranks in {len(job.traces)} classes",
+        _classes(job),
+        "Communicators in use, with the collectives that each class launches",
+        _communicators(job),
     ]
     parts += _listed("Differences within classes, tolerated", job.classes.tolerated)
     parts += _listed("What keeps classes apart", job.classes.separating)
@@ -148,7 +124,7 @@ def _listed(title: str, found: Sequence[object]) -> list[Part]:
 
 def _classes(job: Collated) -> Table:
     traced = Counter(job.classes.first_of.values())
-    table = plain_table("class", "events", "ranks traced", "ranks that do so", "")
+    table = plain_table("class", "#events", "#ranks traced", "#ranks that do so", "#")
     for first, trace in job.traces.items():
         ranks = job.ranks_of_class(first)
         table.add_row(
@@ -175,7 +151,7 @@ def _communicators(job: Collated) -> Table:
             if isinstance(event, Collective):
                 collectives[keys[event.group]][event.kind] += 1
                 sizes[keys[event.group]] += max(event.bytes_in, event.bytes_out)
-    table = plain_table("communicator", "ranks", "groups", "collectives", "bytes")
+    table = plain_table("communicator", "#ranks", "#groups", "#collectives", "#bytes")
     for key, families in groups.items():
         count = sum(len(job.groups_of(family)) for family in families)
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in collectives[key].items())
@@ -191,21 +167,22 @@ def profile_tables(profile: KinetoTrace, times: Mapping[str, ClassTime], busy: B
     total_s = sum(time.seconds for time in times.values())
     rank = "" if profile.rank is None else f", rank {profile.rank} of {profile.world_size}"
     steps = f"{profile.steps} steps" if profile.steps else "steps not marked"
-    table = plain_table("class", "kernels", "time", "share")
+    table = plain_table("class", "#kernels", "#time", "#share")
     for name, time in times.items():
         share = time.seconds / total_s if total_s else 0.0
         table.add_row(name, f"{time.kernels:,}", milliseconds(time.seconds), f"{share:.1%}")
     about = f"{profile.gpu or 'unknown device'}{rank}: {len(profile.kernels):,} kernels, {steps}"
     return [
-        Titled(about, table),
+        about,
+        table,
         f"computing {milliseconds(busy.computing_s)}, communicating "
         f"{milliseconds(busy.communicating_s)}, of it exposed {milliseconds(busy.exposed_s)}",
     ]
 
 
-def comparison_table(rows: Sequence[ClassComparison]) -> Titled:
+def comparison_table(rows: Sequence[ClassComparison]) -> list[Part]:
     """Measured beside predicted, a step."""
-    table = plain_table("class", "measured", "predicted", "error")
+    table = plain_table("class", "#measured", "#predicted", "#error")
     for row in rows:
         error = "" if row.error is None else f"{row.error:+.1%}"
         table.add_row(
@@ -214,7 +191,7 @@ def comparison_table(rows: Sequence[ClassComparison]) -> Titled:
     measured_s, predicted_s = sum(r.measured_s for r in rows), sum(r.predicted_s for r in rows)
     error = f"{predicted_s / measured_s - 1:+.1%}" if measured_s else ""
     table.add_row("all", milliseconds(measured_s), milliseconds(predicted_s), error)
-    return Titled("A step, measured and predicted", table)
+    return ["A step, measured and predicted", table]
 
 
 def milliseconds(seconds: float) -> str:

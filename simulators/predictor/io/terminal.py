@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from trainscout.simulators.predictor.io.output import show_text
 
@@ -30,6 +32,21 @@ def console_for(stream: TextIO) -> Console:
         force_terminal=False,
         color_system="standard" if forced else None,
     )
+
+
+def plain_table(*columns: str, title: str | None = None, **style: Any) -> Table:
+    """A table without lines; a column of figures has a title that starts with ``#``; ``style`` is
+    rich's."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, **style)
+    for name in columns:
+        figures = name.startswith("#")
+        table.add_column(name.removeprefix("#"), justify="right" if figures else "left")
+    return table
+
+
+def titled(title: str, table: Table, style: str = "") -> RenderableType:
+    """A table below a line that does not wrap at the table's width, as its own title would."""
+    return Group(Text(title, style=style), table)
 
 
 def redraws(console: Console) -> bool:

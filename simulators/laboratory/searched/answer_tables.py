@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.published.markdown import MET, signed
 from trainscout.simulators.laboratory.searched.answer import Answer
 from trainscout.simulators.laboratory.searched.summary import targets
+from trainscout.simulators.predictor.io.terminal import plain_table
 
 
 def answer_tables(answers: Sequence[Answer]) -> RenderableType:
     """Every question, most lost first, then the targets."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("question", overflow="fold")
-    for name in ("measured", "replayed", "rank", "our best", "slower"):
-        table.add_column(name, justify="right")
-    table.add_column("verdict, and why", overflow="fold")
+    figures = ("#measured", "#replayed", "#rank", "#our best", "#slower")
+    table = plain_table("question", *figures, "verdict, and why")
     for one in most_lost_first(answers):
         table.add_row(
             one.name,
@@ -31,9 +28,7 @@ def answer_tables(answers: Sequence[Answer]) -> RenderableType:
             signed(one.slower),
             ": ".join(filter(None, (one.verdict, why(one)))),
         )
-    aims = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("target", "aim", "reached", "met"):
-        aims.add_column(name)
+    aims = plain_table("target", "aim", "reached", "met")
     for target in targets(answers):
         aims.add_row(target.name, target.aim, target.reached, MET[target.met].strip("*"))
     return Group(table, Text(""), aims)
