@@ -101,7 +101,7 @@ def main() -> None:
     simulator = ReplaySimulator()
     recipe, overrides = next(iter(CASES.values()))
     first = job(recipe, *overrides)
-    while not sweep.is_compiled:  # as in any process that has played some
+    while "compiled" not in vars(sweep):  # as in any process that has played some
         simulator.simulate(first)
     table = Table("case", "micro-batches", "replayed", "again, ms", "new, ms", "step, s")
     for name, (recipe, overrides) in CASES.items():

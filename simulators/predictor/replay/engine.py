@@ -98,7 +98,7 @@ def run(tasks: Tasks) -> Times:
         if side is not None
         else loop(count, *program, tasks.stream_rank)
     )
-    start, end, released_by, *_, finished = outcome
+    start, end, released_by, finished = outcome
     if finished != count:
         problem = f"{count - finished} of {count} tasks wait for each other"
         raise RuntimeError(f"replay deadlock: {problem}")
@@ -167,42 +167,6 @@ def _take(heap, place, key, size):  # type: ignore[no-untyped-def]
     return size
 
 
-def _made(work, *program):  # type: ignore[no-untyped-def]
-    """Start, end and last releaser of each task, then what ``_loop`` keeps."""
-    order_start, stream_rank = program[6], program[-1]
-    n, ranks = len(work), max(stream_rank, default=-1) + 1
-    streams_of_rank = [0] * ranks
-    for rank in stream_rank:
-        streams_of_rank[rank] += 1
-    return (
-        np.zeros(n),
-        np.zeros(n),
-        np.full(n, -1, np.int64),
-        # What a task waits for, and when what has ended releases it.
-        np.zeros(n, np.int64),
-        np.zeros(n),
-        # Where a stream is, and whether its task runs.
-        order_start[:-1].copy(),
-        np.zeros(len(stream_rank), np.bool_),
-        # Whether a task has started, what it has left to do, how slowed, and since when.
-        np.zeros(n, np.bool_),
-        work.copy(),
-        np.ones(n),
-        np.zeros(n),
-        # At most one task of each of its streams runs on a rank; ranks where that has changed.
-        np.full((ranks, max(streams_of_rank, default=0)), -1, np.int64),
-        np.zeros(ranks, np.int64),
-        np.zeros(ranks, np.bool_),
-        np.empty(ranks, np.int64),
-        # Event t < n is the end of task t, event n + t its release after a lag.
-        np.empty(2 * n + 1, np.int64),
-        np.full(2 * n, -1, np.int64),
-        np.zeros(2 * n),
-        # Tasks that may now be able to start.
-        np.empty(len(stream_rank) + n, np.int64),
-    )
-
-
 def _loop(  # type: ignore[no-untyped-def]
     work,
     kind,
@@ -215,36 +179,46 @@ def _loop(  # type: ignore[no-untyped-def]
     stream_tasks,
     slowdown,
     stream_rank,
-    start,
-    end,
-    released_by,
-    waiting,
-    ready,
-    front,
-    busy,
-    started,
-    left,
-    slowed,
-    since,
-    running,
-    running_count,
-    changed,
-    changed_ranks,
-    heap,
-    place,
-    key,
-    candidates,
 ):
-    """How many tasks ended; ``start``, ``end`` and ``released_by`` are filled.
-
-    The arguments are the fields of ``Tasks``, then those of ``_made``.
-    """
     n = len(work)
     streams = len(order_start) - 1
+    ranks = 0
+    for stream in range(streams):
+        ranks = max(ranks, stream_rank[stream] + 1)
+    # At most one task of each of its streams runs on a rank.
+    streams_of_rank = np.zeros(ranks, np.int64)
+    most = 0
+    for stream in range(streams):
+        streams_of_rank[stream_rank[stream]] += 1
+        most = max(most, streams_of_rank[stream_rank[stream]])
+
+    start = np.zeros(n)
+    end = np.zeros(n)
+    released_by = np.full(n, -1, np.int64)
+    waiting = np.zeros(n, np.int64)
     for edge in range(len(successors)):
         waiting[successors[edge]] += 1
+    ready = np.zeros(n)
+    front = order_start[:-1].copy()
+    busy = np.zeros(streams, np.bool_)
+
+    started = np.zeros(n, np.bool_)
+    left = work.copy()
+    slowed = np.ones(n)
+    since = np.zeros(n)
+    running = np.full((ranks, most), -1, np.int64)
+    running_count = np.zeros(ranks, np.int64)
+    changed = np.zeros(ranks, np.bool_)
+    changed_ranks = np.empty(ranks, np.int64)
     changed_count = 0
+
+    # Event t < n is the end of task t, event n + t its release after a lag.
+    heap = np.empty(2 * n + 1, np.int64)
+    place = np.full(2 * n, -1, np.int64)
+    key = np.zeros(2 * n)
     size = 0
+    # Tasks that may now be able to start.
+    candidates = np.empty(streams + n, np.int64)
     pending = 0
     for stream in range(streams):
         if order_start[stream] < order_start[stream + 1]:
@@ -350,7 +324,7 @@ def _loop(  # type: ignore[no-untyped-def]
                         pending += 1
                     else:
                         size = _schedule(heap, place, key, size, n + after, ready[after])
-    return finished
+    return start, end, released_by, finished
 
 
-loop = Loop(_loop, _made)
+loop = Loop(_loop, _before, _sift_up, _sift_down, _schedule, _take)

@@ -1,17 +1,18 @@
-"""Loops over arrays that run as plain Python until compiling them pays: that takes a tenth of a
-second, and one step is played in a few thousandths of one without it."""
+"""Loops over arrays that run as plain Python until compiling them pays: numba takes half a second
+to load, and one step is played in a few thousandths of one without it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-# Turns of a plain loop, all together: half of what compiling takes. One or two recipes stay below,
-# and who plays more than that plays many more.
-COMPILING_TURNS = 20_000
+# Turns of a plain loop, all together: a quarter of what loading numba and what it kept takes. One
+# or two recipes stay below, and who plays more than that plays many more.
+LOADING_TURNS = 50_000
 
 
 class _Lists:
@@ -36,42 +37,40 @@ class _Lists:
 
 
 class Loop:
-    """A function over arrays, written so that ``compiling`` reads it and that it runs on lists as
-    well; both give the same.
+    """A function over arrays, written so that numba compiles it as it stands and that it runs on
+    lists as well; both give the same.
 
     Args:
-        written: takes the arrays given and those made, and returns a whole number.
-        made: makes arrays for those given, of which it fills some.
+        written: the function.
+        helpers: those of its module that it calls, each after what it calls itself; only the
+            function makes arrays.
     """
 
-    def __init__(self, written: Any, made: Any) -> None:
-        self._written, self._made = written, made
+    def __init__(self, written: Any, *helpers: Any) -> None:
+        self._written, self._helpers = written, helpers
         self._turns = 0
-        self._compiled: Callable[..., int] | None = None
 
-    @property
-    def is_compiled(self) -> bool:
-        return self._compiled is not None
-
-    def __call__(self, turns: int, *arrays: Any) -> tuple[Any, ...]:
-        """The arrays made and what the function returns, which takes it some ``turns``."""
+    def __call__(self, turns: int, *arrays: Any) -> Any:
+        """What the function makes of ``arrays``, which takes it some ``turns``."""
         self._turns += turns
-        return (self.plain if self._turns <= COMPILING_TURNS else self.compiled)(*arrays)
+        return (self.plain if self._turns <= LOADING_TURNS else self.compiled)(*arrays)
 
     def plain(self, *arrays: Any) -> tuple[Any, ...]:
         """As plain Python, on lists."""
-        names = {**self._made.__globals__, "np": _Lists}
-        lists = [each.tolist() if each.ndim == 1 else each for each in arrays]
-        made = FunctionType(self._made.__code__, names)(*lists)
-        returned = self._written(*lists, *made)
-        return (*(np.array(each) for each in made), returned)
+        names = {**self._written.__globals__, "np": _Lists}
+        run = FunctionType(self._written.__code__, names)
+        made = run(*(each.tolist() if each.ndim == 1 else each for each in arrays))
+        return tuple(np.array(each) if isinstance(each, list) else each for each in made)
 
-    def compiled(self, *arrays: Any) -> tuple[Any, ...]:
-        """As machine code."""
-        made = self._made(*arrays)
-        if self._compiled is None:
-            # LLVM takes a twentieth of a second to load.
-            from trainscout.simulators.predictor.replay.compiling import compiled
+    @functools.cached_property
+    def compiled(self) -> Callable[..., Any]:
+        from numba import njit
 
-            self._compiled = compiled(self._written, (*arrays, *made))
-        return (*made, self._compiled(*arrays, *made))
+        names = dict(self._written.__globals__)
+        for function in (*self._helpers, self._written):
+            # Numba looks names up where a function says: there, what it calls is compiled.
+            own = FunctionType(function.__code__, names, function.__name__)
+            own.__module__, own.__qualname__ = function.__module__, function.__qualname__
+            names[function.__name__] = njit(cache=True)(own)
+        compiled: Callable[..., Any] = names[self._written.__name__]
+        return compiled

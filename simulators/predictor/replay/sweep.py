@@ -14,31 +14,6 @@ import numpy as np
 from trainscout.simulators.predictor.replay.loops import Loop
 
 
-def _made(work, *program):  # type: ignore[no-untyped-def]
-    """Start, end and last releaser of each task, then what ``_sweep`` keeps."""
-    order_start = program[6]
-    n, streams = len(work), len(order_start) - 1
-    return (
-        np.zeros(n),
-        np.zeros(n),
-        np.full(n, -1, np.int64),
-        # When what has ended releases a task.
-        np.zeros(n),
-        # Where a stream is; how far it is played, and what its first task, if it has begun, has
-        # left to do.
-        order_start[:-1].copy(),
-        np.zeros(streams),
-        np.full(streams, -1.0),
-        np.zeros(n, np.bool_),
-        # A main task waits for main tasks, for its turn on each of its streams, and until the side
-        # stream is past a place in it; a side task waits for main tasks.
-        np.zeros(n, np.int64),
-        np.full(n, -1, np.int64),
-        # Tasks that can be played.
-        np.empty(n, np.int64),
-    )
-
-
 def _sweep(  # type: ignore[no-untyped-def]
     work,
     kind,
@@ -51,28 +26,31 @@ def _sweep(  # type: ignore[no-untyped-def]
     stream_tasks,
     slowdown,
     side,
-    start,
-    end,
-    released_by,
-    ready,
-    front,
-    clock,
-    left,
-    on_side,
-    waiting,
-    awaits,
-    able,
 ):
-    """How many tasks could be played; ``start``, ``end`` and ``released_by`` are filled.
+    """Start, end and last releaser of each task, and how many tasks could be played.
 
-    The arguments are the fields of ``engine.Tasks``, then those of ``_made``.
+    The arguments are the fields of ``engine.Tasks``.
     """
     n = len(work)
     streams = len(order_start) - 1
+    start = np.zeros(n)
+    end = np.zeros(n)
+    released_by = np.full(n, -1, np.int64)
+    ready = np.zeros(n)
+    front = order_start[:-1].copy()
+    # How far a stream is played, and what its first task, if it has begun, has left to do.
+    clock = np.zeros(streams)
+    left = np.full(streams, -1.0)
+
+    on_side = np.zeros(n, np.bool_)
     for stream in range(streams):
         if side[stream] >= 0:
             for place in range(order_start[side[stream]], order_start[side[stream] + 1]):
                 on_side[stream_tasks[place]] = True
+    # A main task waits for main tasks, for its turn on each of its streams, and until the side
+    # stream is past the place in `awaits`; a side task waits for main tasks.
+    waiting = np.zeros(n, np.int64)
+    awaits = np.full(n, -1, np.int64)
     for place in range(len(stream_tasks)):
         task = stream_tasks[place]
         if on_side[task]:
@@ -85,6 +63,7 @@ def _sweep(  # type: ignore[no-untyped-def]
             for edge in range(successor_start[task], successor_start[task + 1]):
                 waiting[successors[edge]] += 1
 
+    able = np.empty(n, np.int64)
     count = 0
     for stream in range(streams):
         if front[stream] < order_start[stream + 1]:
@@ -200,7 +179,7 @@ def _sweep(  # type: ignore[no-untyped-def]
                 successor_start, successors, lags,
             )  # fmt: skip
             finished += 1
-    return finished
+    return start, end, released_by, finished
 
 
 def _resume(task, stream, clock, left, ready, work):  # type: ignore[no-untyped-def]
@@ -237,4 +216,4 @@ def _end_side(  # type: ignore[no-untyped-def]
             released_by[after] = task
 
 
-sweep = Loop(_sweep, _made)
+sweep = Loop(_sweep, _resume, _end_side)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.replay.programs import Program, play
-from trainscout.simulators.predictor.replay.engine import NO_TASK, Tasks, Times, loop, run
+from trainscout.simulators.predictor.replay.engine import NO_TASK, Tasks, Times, _loop, run
 
 # Neutral in effect, but not all ones: keeps a program on the event loop.
 ON_LOOP = [[1.0, 1.0], [1.0, 2.0]]
@@ -199,7 +199,7 @@ def test_agrees_with_the_slow_twin(program: Program) -> None:
 
 
 def looped(tasks: Tasks) -> Times:
-    start, end, released_by, *_, finished = loop.plain(
+    start, end, released_by, finished = _loop(
         tasks.work,
         tasks.kind,
         tasks.stream_start,
