@@ -88,8 +88,8 @@ def test_every_later_run_was_predicted_blind_and_enters_no_error_bar() -> None:
         known |= ids
 
 
-def test_half_of_the_publications_of_the_second_test_was_drawn_by_its_rule() -> None:
-    test = BLIND_TESTS[1]
+@pytest.mark.parametrize("test", BLIND_TESTS[1:], ids=lambda test: test.name)
+def test_half_of_the_publications_was_drawn_by_the_rule(test: BlindTest) -> None:
     groups = {row.id: source_group(row) for row in read_rows(test.runs) if isinstance(row, Row)}
 
     apart = drawn_apart(groups.values())
