@@ -29,10 +29,9 @@ def products(gpu: Gpu, types: tuple[str, ...]) -> str:
 
 def attention(gpu: Gpu) -> str:
     """Evidence of attention kernels; ``unfused`` where the architecture has none."""
-    half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
-    if not gpu.architecture.attention_kernels:
+    if not gpu.architecture.attention_kernels or gpu.sixteen_bit is None:
         return "unfused"
-    return choose_attention(gpu, half).evidence.value
+    return choose_attention(gpu, gpu.sixteen_bit).evidence.value
 
 
 def links(gpu: Gpu) -> str:

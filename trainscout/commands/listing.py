@@ -101,12 +101,13 @@ def parameters(model: Model) -> int:
 
 def _gpu(name: str, catalogue: Catalogue) -> str:
     gpu = catalogue.gpus[name]
-    flops = gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])
+    half = gpu.sixteen_bit
+    flops = "" if half is None else f"{gpu.peak_flops[half] / 1e12:,.0f} TFLOP/s in 16 bit; "
     bandwidth = f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.2f} TB/s"
     kernels = products(gpu, ("bf16", "fp16"))
     return (
         f"{gpu.architecture.name}, {gpu.memory_bytes / 2**30:.1f} GiB at {bandwidth}, "
-        f"{flops / 1e12:,.0f} TFLOP/s in 16 bit; "
+        f"{flops}"
         f"{kernels}, {_runs(runs_by('gpu')[gpu.name,])}"
     )
 

@@ -114,8 +114,7 @@ def _gpus(catalogue: Catalogue) -> str:
         (
             _named("gpu", name),
             gpu.architecture.name,
-            _tera(gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])),
-            _tera(gpu.peak_flops["fp8"]) if "fp8" in gpu.peak_flops else "",
+            *(_tera(gpu.peak_flops.get(each or "")) for each in (gpu.sixteen_bit, "fp8")),
             f"{gpu.memory_bytes / 2**30:.1f}",
             f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.2f}",
             f"{gpu.nvlink_bytes_per_s / 1e9:g}",
@@ -157,8 +156,8 @@ def _architectures(catalogue: Catalogue) -> str:
     return _titled("Architectures", "gpu.architecture", table)
 
 
-def _tera(rate: float) -> str:
-    return f"{rate / 1e12:,.0f}"
+def _tera(rate: float | None) -> str:
+    return "" if rate is None else f"{rate / 1e12:,.0f}"
 
 
 def _clusters() -> str:

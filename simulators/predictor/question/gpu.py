@@ -93,6 +93,11 @@ class Gpu:
         return self.usual_server or self.architecture.usual_server
 
     @property
+    def sixteen_bit(self) -> str | None:
+        """The 16-bit type that it multiplies in, bfloat16 where it can; None: it has neither."""
+        return next((each for each in ("bf16", "fp16") if each in self.peak_flops), None)
+
+    @property
     def host_bytes_per_s(self) -> float:
         """Peak per direction to its host's memory."""
         return self.c2c_bytes_per_s or self.pcie_bytes_per_s

@@ -8,6 +8,7 @@ import pytest
 from tests.in_process import command
 from trainscout.commands.listing import kinds
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 run = command("list")
@@ -54,6 +55,17 @@ def test_runs_of_a_model_are_of_its_shape_and_no_other_s(capsys):
 def test_what_nobody_measured_is_said(capsys):
     assert run(["gpus", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mi300x"].endswith("; estimated, no run")
+
+
+def test_a_gpu_needs_no_other_16_bit_type_than_it_has(tmp_path, capsys):
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    shipped = (DECLARATIONS / "gpu/mi300x.yaml").read_text("utf-8")
+    kept = [line for line in shipped.splitlines() if not line.startswith("  fp16:")]
+    folder.joinpath("ours.yaml").write_text("\n".join(kept).replace("name: mi300x", "name: ours"))
+    assert run(["gpus", "--json", "--config-dir", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "1,307 TFLOP/s in 16 bit" in told["ours"]
 
 
 def test_without_a_kind_all_names_are_listed(capsys):
