@@ -20,12 +20,19 @@ from trainscout.optimizer.tracking.metrics import (
 )
 from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.answer_note import search_note
-from trainscout.reports.error_bars import as_chosen
+from trainscout.reports.error_bars import as_chosen, format_distinguishable
+from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import recipe_dict
-from trainscout.reports.trials import decided_between
+from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.trials import decided_between, predicted
 from trainscout.reports.verification import verification_metrics
-from trainscout.reports.wording import format_recipe
+from trainscout.reports.wording import (
+    format_percent,
+    format_question,
+    format_recipe,
+    format_seconds,
+    format_usd,
+)
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
@@ -184,3 +191,56 @@ def git_commit(directory: Path) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() if found.returncode == 0 else None
+
+
+_ROWS = 10
+
+
+def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> str:
+    """What to run, a table of the recipes shown, why and how sure; or why nothing fits.
+
+    Args:
+        result: the search's.
+        shown: its recipes worth a row, best first.
+        job_of: the job of a recipe.
+    """
+    if not shown:
+        return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
+    best = predicted(shown[0])
+    job = job_of(shown[0].recipe)
+    step = format_seconds(best.step_time_s)
+    if best.interval_s is not None:
+        step += f" ({' to '.join(map(format_seconds, best.interval_s))})"
+    # MLflow folds what is beyond the first lines.
+    parts = [
+        f"Run **{format_recipe(job.recipe, job.dp)}**: {step} a step, "
+        f"MFU {format_percent(best.mfu)}, {format_usd(best.cost_of_run_usd)}.",
+        f"{format_question(job)}.",
+        _table(shown, job_of),
+    ]
+    if len(result.objectives) == 1:
+        parts.append(f"**Why #1:** {why_best(result, job_of)}")
+        distinguishable = format_distinguishable(shown, job_of)
+        if distinguishable is not None:
+            parts.append(f"**How sure:** {distinguishable}.")
+    return "\n\n".join(parts)
+
+
+def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
+    lines = ["| # | recipe | step | MFU | GiB | run |", "|---:|---|---:|---:|---:|---:|"]
+    for rank, trial in enumerate(shown[:_ROWS], start=1):
+        prediction = predicted(trial)
+        cells = (
+            str(rank),
+            format_recipe(trial.recipe, job_of(trial.recipe).dp),
+            format_seconds(prediction.step_time_s),
+            format_percent(prediction.mfu),
+            f"{prediction.memory.needed_bytes / 2**30:.1f}",
+            format_usd(prediction.cost_of_run_usd),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())

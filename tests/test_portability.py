@@ -32,10 +32,10 @@ SIGNAL_NAMES = """
 NAMES = {"os": OS_NAMES.split(), "signal": SIGNAL_NAMES.split()}
 # Where they stand all the same: behind a look whether the system has them.
 GUARDED = {
-    ("optimizer/executors/cores.py", "fcntl"),
-    ("optimizer/executors/cores.py", "os.getuid"),
-    ("optimizer/executors/cores.py", "os.sched_getaffinity"),
-    ("optimizer/executors/cores.py", "os.sched_setaffinity"),
+    ("optimizer/executors/worker.py", "fcntl"),
+    ("optimizer/executors/worker.py", "os.getuid"),
+    ("optimizer/executors/worker.py", "os.sched_getaffinity"),
+    ("optimizer/executors/worker.py", "os.sched_setaffinity"),
     ("optimizer/executors/interrupts.py", "signal.pthread_sigmask"),
     ("optimizer/executors/worker.py", "resource"),
     ("optimizer/storage/backends.py", "fcntl"),

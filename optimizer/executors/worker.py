@@ -8,13 +8,14 @@ import functools
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainscout.optimizer.executors.base import Outcome
-from trainscout.optimizer.executors.cores import pin_to_a_core
 from trainscout.simulators.predictor.io.command_line import STOPPING
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -115,3 +116,28 @@ def _peak_bytes() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+@functools.cache
+def pin_to_a_core() -> int | None:
+    """Keep this process on one core that no other pinned process of this machine is on.
+
+    The core is taken by locking a file until the process ends, so processes of several searches
+    do not meet on it. None, and no pinning, when every core is taken or the system cannot pin.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    import fcntl
+
+    directory = Path(tempfile.gettempdir()) / f"trainscout-cores-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    for core in sorted(os.sched_getaffinity(0)):
+        lock = os.open(directory / str(core), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        os.sched_setaffinity(0, {core})
+        return core
+    return None

@@ -7,6 +7,7 @@ written in one piece, when its recipe has been simulated.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -17,9 +18,9 @@ import optuna
 
 from trainscout.optimizer.executors import Outcome
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.prediction_record import prediction_from_dict
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -194,3 +195,30 @@ def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], m
             "resume=true to continue it, join=true to share it, or another storage",
         )
     return found
+
+
+def prediction_from_dict(record: Mapping[str, Any]) -> Prediction:
+    """The prediction that ``record`` (JSON, units as in the field names) describes.
+
+    Raises:
+        ValueError, TypeError, KeyError: when the record is not one that ``to_dict`` wrote.
+    """
+    memory = dict(_exact(Memory, record["memory"]))
+    memory["per_stage"] = tuple(
+        StageMemory(**_exact(StageMemory, stage)) for stage in memory["per_stage"]
+    )
+    fields = dict(_exact(Prediction, record))
+    fields["memory"] = Memory(**memory)
+    fields["estimated_operations"] = tuple(fields["estimated_operations"])
+    fields["assumptions"] = tuple(fields["assumptions"])
+    if fields["interval_s"] is not None:
+        low, high = fields["interval_s"]
+        fields["interval_s"] = (low, high)
+    return Prediction(**fields)
+
+
+def _exact(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = {field.name for field in dataclasses.fields(cls)}
+    if set(record) != names:
+        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
+    return record

@@ -12,12 +12,52 @@ import uuid
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from trainscout.optimizer.tracking.experiment_view import EXPERIMENT_TAGS
 from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
 from trainscout.simulators.predictor.question.redaction import shown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+import json
+
+_FIGURES = ("step_time_s", "mfu", "memory/headroom_gib", "cost_of_run_usd")
+_COLUMNS = (
+    *("attributes.`Created`", "tags.`recipe`", "metrics.`days`", "metrics.`usd`"),
+    # Of recipes, and below ``best/`` of searches.
+    *(f"metrics.`{prefix}{name}`" for name in _FIGURES for prefix in ("", "best/")),
+)
+_VIEW = {
+    "searchFilter": "",
+    "orderByKey": "attributes.start_time",
+    "orderByAsc": False,
+    "startTime": "ALL",
+    "lifecycleFilter": "Active",
+    "datasetsFilter": [],
+    "modelVersionFilter": "All Runs",
+    "selectedColumns": list(_COLUMNS),
+    "columnOrder": [],
+    "columnWidths": {},
+    "runsExpanded": {},
+    "runsPinned": [],
+    "runsHidden": [],
+    "runsVisibilityMap": {},
+    "runsHiddenMode": "FIRST_10_RUNS",
+    "viewMaximized": False,
+    "runListHidden": False,
+    "isAccordionReordered": False,
+    "useGroupedValuesInCharts": True,
+    "hideEmptyCharts": True,
+    "groupBy": None,
+    "autoRefreshEnabled": False,
+}
+
+EXPERIMENT_TAGS = {
+    # Without it MLflow 3 guesses, and shows an empty experiment as a chat application's.
+    "mlflow.experimentKind": "custom_model_development",
+    # Opened by …/runs?workflowType=machine_learning&viewStateShareKey=trainscout.
+    "mlflow.sharedViewState.trainscout": json.dumps(_VIEW),
+}
+"""Tags by which MLflow's pages know."""
+
 
 # MLflow's own limits for one batch and one value.
 _MAX_PARAMS, _MAX_METRICS, _MAX_VALUE, _MAX_TAG = 100, 900, 500, 5000

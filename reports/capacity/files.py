@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from trainscout.planning.changes import Change
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import StudyOutcome
 from trainscout.reports.capacity.page import study_page
-from trainscout.reports.capacity.study_files import study_csv
+from trainscout.reports.capacity.study_files import FORMAT, study_csv
 from trainscout.reports.capacity.terminal_tables import (
     format_answer,
     format_change,
     format_goodput,
 )
 from trainscout.reports.launch import first_launch
+from trainscout.simulators.predictor.io.output import write_whole
 
 
 def study_texts(
@@ -68,3 +72,57 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
             if script is not None:
                 scripts[model.model] = script
     return scripts
+
+
+STUDY = "study.json"
+CELLS = "cells"
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
+
+
+def new_directory(study: Path, now: datetime) -> Path:
+    """Make a run's directory below its study's; a number tells those of one second apart.
+
+    Raises:
+        OSError: when it cannot be made.
+    """
+    stamp = now.strftime("%Y-%m-%d_%H-%M-%S")
+    directory, number = study / stamp, 1
+    while True:
+        try:
+            directory.mkdir(parents=True)
+            return directory
+        except FileExistsError:
+            number += 1
+            directory = study / f"{stamp}-{number}"
+
+
+def last_record(study: Path, name: str) -> dict[str, Any] | None:
+    """The record of the latest finished run of the study of that name, which may share its
+    directory with others; None when there is none that can be read."""
+    for path in sorted(study.glob(f"*/{STUDY}"), key=_written, reverse=True):
+        if not _STAMP.fullmatch(path.parent.name):
+            continue
+        try:
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            continue
+        if record.get("name") == name:
+            return record
+    return None
+
+
+def _written(path: Path) -> tuple[int, str]:
+    return path.stat().st_mtime_ns, path.parent.name
+
+
+def save_run(directory: Path, record: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """Write a run's files by name; the record last, since a run that has it is finished.
+
+    Raises:
+        OSError: when one cannot be written.
+    """
+    for name, text in texts.items():
+        write_whole(directory / name, text)
+    write_whole(directory / STUDY, json.dumps(record, indent=1, allow_nan=False) + "\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trainscout.reports.capacity.what_if import format_what_if
 from trainscout.reports.html_tables import ReportTable, Row, table
 from trainscout.reports.wording import format_percent, format_seconds, format_usd
 
@@ -172,3 +171,21 @@ def unanswered_table(cells: Sequence[Record], *, whole: bool) -> ReportTable:
         reason = "\n".join(lines if whole else lines[:2][-1:])
         rows.append((cell["model"], place(cell, with_fabric), f"{cell['num_gpus']:,}", reason))
     return table("No answer", "model, cluster, #GPUs, why", rows)
+
+
+def format_what_if(name: str, what_ifs: Mapping[str, Mapping[str, Any]]) -> str:
+    """``3 x the GPUs (cluster_x3)``: what a change does, and its name in the study.
+
+    Args:
+        name: of an effect; those the study does not declare say what they do.
+        what_ifs: the fields of each declared ``WhatIf``.
+    """
+    change = what_ifs.get(name)
+    if change is None:
+        return name
+    parts = [f"on {change['cluster']}"] if change["cluster"] else []
+    if change["size"] != 1:
+        parts.append(f"{change['size']:g} x the GPUs")
+    if change["network"] != 1:
+        parts.append(f"{change['network']:g} x the network")
+    return f"{', '.join(parts) or 'no change'} ({name})"

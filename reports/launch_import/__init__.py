@@ -1,6 +1,5 @@
 """Launch import: a user's launch script, configuration file or arguments as a job."""
 
-from trainscout.reports.launch_import.imported import ImportedLaunch
-from trainscout.reports.launch_import.read import read_launch
+from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 
 __all__ = ["ImportedLaunch", "read_launch"]

@@ -9,7 +9,7 @@ import shlex
 import stat
 import tomllib
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,8 @@ from trainscout.reports.dialects.huggingface_reader import (
 )
 from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
 from trainscout.reports.dialects.megatron_reader import MegatronReader
-from trainscout.reports.dialects.options import Options, is_known, shown
+from trainscout.reports.dialects.options import Options, Reading, is_known, shown
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
-from trainscout.reports.launch_import.imported import ImportedLaunch
 from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
 from trainscout.reports.launch_import.shell import Command, Script, read_script
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
@@ -36,6 +35,23 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class ImportedLaunch:
+    """A job as launch arguments describe it.
+
+    ``framework`` names the software whose arguments they are, ``origin`` the file (or
+    ``arguments``). ``names_model``: the model is what they say, not what was declared beside.
+    """
+
+    framework: str
+    origin: str
+    question: Question
+    recipe: Recipe
+    reading: Reading
+    names_model: bool
+
 
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.reports.launch_import.imported import ImportedLaunch
+from trainscout.reports.launch_import.read import ImportedLaunch
 
 
 def imported_report(imported: ImportedLaunch, *, everything: bool = False) -> RenderableType:

@@ -8,6 +8,7 @@ received, and the same collective on several of the ranks shown. Counters: memor
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from trainscout.reports.timeline.arguments import arguments
-from trainscout.reports.timeline.lanes import lanes_of
 from trainscout.reports.timeline.rendezvous import rendezvous_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -287,3 +287,22 @@ def _first_needing(timeline: Timeline) -> dict[int, int]:
     waits &= timeline.stage[before] != timeline.stage[after]
     waits &= timeline.end_s[after] > timeline.start_s[after]
     return dict(zip(before[waits].tolist(), after[waits].tolist(), strict=True))
+
+
+def lanes_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
+    """A lane for each interval (start, end), such that those of one lane never overlap.
+
+    As few lanes as there are intervals at once; an earlier interval has the lower free lane.
+    """
+    order = sorted(range(len(intervals)), key=lambda each: intervals[each])
+    lanes = [0] * len(intervals)
+    running: list[tuple[float, int]] = []
+    free: list[int] = []
+    for number in order:
+        start, end = intervals[number]
+        while running and running[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        lane = heapq.heappop(free) if free else len(running)
+        lanes[number] = lane
+        heapq.heappush(running, (end, lane))
+    return lanes

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.spoken_names import _CHOSEN, _MEANT, meant_choice, meant_setting
+from trainscout.conf.input_errors import _CHOSEN, _MEANT, meant_choice, meant_setting
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import EXECUTORS, SAMPLERS
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS

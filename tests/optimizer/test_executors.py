@@ -383,7 +383,7 @@ def running(pid):
 
 PINNED = """
 import os
-from trainscout.optimizer.executors.cores import pin_to_a_core
+from trainscout.optimizer.executors.worker import pin_to_a_core
 core = pin_to_a_core()
 assert os.sched_getaffinity(0) == {core}
 print(core, flush=True)

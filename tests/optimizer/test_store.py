@@ -10,9 +10,8 @@ import pytest
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.prediction_record import prediction_from_dict
 from trainscout.optimizer.storage import backends
-from trainscout.optimizer.storage.trials import TrialStore
+from trainscout.optimizer.storage.trials import TrialStore, prediction_from_dict
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe

@@ -12,10 +12,10 @@ import trainscout.commands.explain
 import trainscout.commands.optimize
 import trainscout.commands.plan
 import trainscout.commands.simulate
-import trainscout.optimizer.prediction_record
 import trainscout.optimizer.samplers.exact
 import trainscout.optimizer.storage.backends
 import trainscout.optimizer.storage.claims
+import trainscout.optimizer.storage.trials
 import trainscout.simulators.predictor.replay.congestion
 import trainscout.simulators.predictor.replay.pass_timeline  # noqa: F401
 

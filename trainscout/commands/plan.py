@@ -26,9 +26,15 @@ from trainscout.planning.outcome import StudyOutcome, run_study
 from trainscout.planning.schedule import keep
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.webhook import post
-from trainscout.reports.capacity.files import study_texts
+from trainscout.reports.capacity.files import (
+    CELLS,
+    STUDY,
+    last_record,
+    new_directory,
+    save_run,
+    study_texts,
+)
 from trainscout.reports.capacity.progress import study_view
-from trainscout.reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
 from trainscout.reports.capacity.study_files import study_csv, study_json, study_record
 from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.capacity.tracked import study_runs

@@ -15,7 +15,7 @@ from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Target
-from trainscout.reports.capacity.runs import last_record, new_directory, save_run
+from trainscout.reports.capacity.files import last_record, new_directory, save_run
 from trainscout.reports.capacity.study_files import search_command, study_csv, study_record
 from trainscout.reports.nothing_found import why_nothing_fits
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from tests.samples import MOE_MODEL, job_of
-from trainscout.reports.search_page.sentence import recipe_sentence
+from trainscout.reports.search_page.recipes import recipe_sentence
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

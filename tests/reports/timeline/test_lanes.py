@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.reports.timeline.lanes import lanes_of
+from trainscout.reports.timeline.chrome import lanes_of
 
 intervals = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda e: (e[0], e[0] + e[1]))

@@ -3,8 +3,11 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations, replayable
-from trainscout.simulators.laboratory.published.baseline import flat_step_time_s
-from trainscout.simulators.laboratory.published.comparison import compare_sets, flat_error
+from trainscout.simulators.laboratory.published.comparison import (
+    compare_sets,
+    flat_error,
+    flat_step_time_s,
+)
 from trainscout.simulators.laboratory.published.published import (
     PeerPrediction,
     read_peer_predictions,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from trainscout.simulators.predictor.moe.communication import (
     communicate,
     even_load_time_ms,
+    one_round,
     packets_of,
     play,
 )
 from trainscout.simulators.predictor.moe.mesh import Mesh
-from trainscout.simulators.predictor.moe.one_round import one_round
 from trainscout.simulators.predictor.moe.router import Counts
 from trainscout.simulators.predictor.question.errors import InputError
 

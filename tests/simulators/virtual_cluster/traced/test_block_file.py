@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.workload.ends import embedding_blocks, head
 from trainscout.simulators.predictor.workload.ir import Block, Convolution
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.virtual_cluster.traced.block_file import (
+from trainscout.simulators.virtual_cluster.traced.cache import (
     MalformedBlockError,
     decode_block,
     encode_block,

@@ -19,7 +19,6 @@ from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra, write_chakra
 from trainscout.simulators.virtual_cluster.traces.chakra.arguments import parsed, texts
-from trainscout.simulators.virtual_cluster.traces.chakra.dependencies import Dependencies
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     CollectiveCommType,
     NodeType,
@@ -29,6 +28,7 @@ from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     read_messages,
     write_message,
 )
+from trainscout.simulators.virtual_cluster.traces.chakra.write import Dependencies
 from trainscout.simulators.virtual_cluster.traces.collate import collate
 from trainscout.simulators.virtual_cluster.traces.events import (
     Argument,
