@@ -107,9 +107,10 @@ def _write_stated(stated: Calibration, output: Path) -> int:
 
 
 def measured_runs(
-    options: argparse.Namespace,
+    options: argparse.Namespace, *, recent: bool = False
 ) -> tuple[tuple[MeasuredRun, ...], str, tuple[str, ...]]:
-    """The runs that a command line names (``add_sources``), where they are from, and notes.
+    """The runs that a command line names (``add_sources``), of logs the whole or as they are by
+    ``recent`` steps, where they are from, and notes.
 
     Raises:
         InputError: when there is none, or for one that cannot be read.
@@ -128,7 +129,7 @@ def measured_runs(
             )
     for path, given in zip(options.from_log, _launches(options), strict=True):
         job = job_of_settings(settings_of(options.settings), given)
-        steps = read_log(path, job)
+        steps = read_log(path, job, recent=recent)
         notes += [f"{path.name}: {each}" for each in steps.notes]
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
         origins.append(f"{path.name} ({steps.framework}, {steps.kept} steps)")

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
+from trainscout.simulators.laboratory.calibration.logs import RECENT
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.calibration.watch import CAUSES, WHOLE, moved
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command: 0 when all runs are inside their error bars, 1 when one is not."""
     options = _parser().parse_args(arguments)
     known = None if options.calibration is None else read_calibration(options.calibration)
-    runs, _, notes = measured_runs(options)
+    runs, _, notes = measured_runs(options, recent=True)
     if known is not None:
         for run in runs:
             known.check_gpu(run.job.gpu)
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "calibrate watch",
         "Say whether runs are as they are expected, and what has moved where they are not: for a "
-        "scheduled job.",
+        f"scheduled job. Of logs the last {RECENT} steps count.",
         "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
         "    --set cluster=h100_64 --calibration calibration.yaml",
         "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "

@@ -1,6 +1,7 @@
 """Step times out of logs, in the words of each framework."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -32,6 +33,9 @@ LINES = {
     "HF Trainer": " 33%|###   | {step}/1000 [05:30<49:30,  {s:.2f}s/it]",
 }
 OTHERS = {
+    "DeepSpeed's pipeline": "steps: {step} loss: 5.5508 iter time (s): {s:.3f} samples/sec: 1.0",
+    "TorchTitan": "[rank0]:2024-04-01 17:54:52,734 - root - INFO - step: {step:2}  loss: 10.9746  "
+    "memory:  9.53GiB(10.03%)  wps: {tps:,.0f}  mfu: 0.02%",
     "NeMo": "Epoch 0: :   3%|3  | 9000/301500 [1:42:42<55:37:46, v_num=0-56, reduced_train_loss="
     "nan.0, global_step={step}.0, consumed_samples=6.3e+5, train_step_timing in s={s:.3f}, x=7]",
     "DeepSpeed": "[2022-03-11 02:06:58,985] [INFO] [timer.py:189:stop] 0/{step}, "
@@ -85,9 +89,60 @@ def test_steps_a_second_are_read_as_such(tmp_path):
     assert read_log(log(tmp_path, line, STEADY), JOB).step_time_s == pytest.approx(0.5)
 
 
-def test_lines_that_every_rank_prints_count_once(tmp_path):
-    line = LINES["TorchTitan"] + "\n" + LINES["TorchTitan"]
-    assert read_log(log(tmp_path, line, STEADY), JOB).kept == 19
+def test_lines_that_every_rank_prints_count_once_in_any_order(tmp_path):
+    path = log(tmp_path, LINES["TorchTitan"], STEADY)
+    lines = path.read_text().splitlines()[2:]
+    # The second rank is a step behind the first.
+    path.write_text("\n".join(each for pair in pairwise(lines) for each in reversed(pair)))
+    assert read_log(path, JOB).kept == 19
+
+
+def test_lines_that_a_terminal_has_wrapped_are_read(tmp_path):
+    path = log(tmp_path, MEGATRON, STEADY)
+    text = path.read_text()
+    wrapped = [line[at : at + 99] for line in text.splitlines() for at in range(0, len(line), 99)]
+    path.write_text("\n".join(wrapped))
+    assert "elapsed time per iteration" not in path.read_text()
+    assert read_log(path, JOB).kept == 19
+
+
+def test_validation_is_no_training_step(tmp_path):
+    line = LINES["TorchTitan"]
+    other = line.replace("mstep:", "mvalidate step:").replace("{tps:,.0f}", "999,999,999")
+    assert read_log(log(tmp_path, f"{line}\n{other}", STEADY), JOB).kept == 19
+
+
+def test_bars_of_loading_and_evaluation_are_not_the_trainings(tmp_path):
+    path = log(tmp_path, LINES["HF Trainer"], STEADY)
+    loading = "".join(f"{n}/4 [00:0{n}<00:01,  1.00s/it]\r" for n in range(1, 5))
+    judged = "".join(f"{n}/99 [00:{n}<00:99,  3.33it/s]\r" for n in range(10, 60))
+    path.write_text(loading + "\n" + path.read_text() + judged)
+    assert read_log(path, JOB).step_time_s == pytest.approx(2.0)
+
+
+def test_steps_of_a_batch_that_still_grew_are_left_out(tmp_path):
+    growing = log(tmp_path, MEGATRON, [0.5] * 9, batch=16).read_text()
+    path = log(tmp_path, MEGATRON.replace("{step:8d}", "1{step:07d}"), STEADY)
+    path.write_text(growing + path.read_text())
+    found = read_log(path, JOB)
+    assert found.step_time_s == pytest.approx(2.0)
+    assert found.notes[0] == "9 of 31 steps are of another batch (line 3: 16 samples)"
+
+
+def test_a_crash_soon_after_a_restart_is_no_other_job(tmp_path):
+    path = log(tmp_path, MEGATRON, STEADY)
+    restarted = log(tmp_path, MEGATRON, [35.0]).read_text()
+    path.write_text(log(tmp_path, MEGATRON, STEADY).read_text() + restarted)
+    found = read_log(path, JOB)
+    assert found.step_time_s == pytest.approx(2.0)
+    assert "3 of 23 steps are warm-up (to line 27, after 2 starts)" in found.notes
+
+
+def test_a_job_that_changed_is_refused_with_the_line_and_watched_as_it_is_now(tmp_path):
+    path = log(tmp_path, MEGATRON, [2.0] * 60 + [3.0] * 60)
+    with pytest.raises(InputError, match=r"changes at line \d+, with steps of 3 s after 2 s"):
+        read_log(path, JOB)
+    assert read_log(path, JOB, recent=True).step_time_s == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
