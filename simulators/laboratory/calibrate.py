@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         return _write_stated(stated, options.output)
     found = read_sources(options, stated)
     errors = np.array([run.log_residual for run in found.runs])
-    expected = left_out(columns_of(found.runs), errors, found.jobs)
+    expected, certain = left_out(columns_of(found.runs), errors, found.jobs)
     share = float(supported(errors, expected))
     if found.stated is not None and not share:
         return _write_stated(found.stated, options.output)
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     if share:
         text = calibration_text(calibration, _comments(calibration))
         write_output("--output", options.output, text)
-    show(_report(found, calibration, expected, options.output if share else None))
+    show(_report(found, calibration, certain, options.output if share else None))
     return OK if share else FAILURE
 
 
@@ -235,20 +235,20 @@ def factor_rows(calibration: Calibration) -> tuple[FactorRow, ...]:
     columns = columns_of(calibration.runs)
     errors = np.array([run.log_residual for run in calibration.runs])
     posterior = Posterior(columns, errors)
-    share = calibration.share
-    scales, unknown = share * posterior.scales(columns), posterior.spreads(columns)
+    scales = np.array(calibration.scales_of([run.traits for run in calibration.runs]))
+    unknown = posterior.spreads(columns)
     kinds: dict[str, list[int]] = {}
     for row, run in enumerate(calibration.runs):
         kinds.setdefault(f"{run.traits.gpu}, {run.traits.software}", []).append(row)
     rows = [
         FactorRow(
             f"whole steps on {kind}",
-            float(np.exp(np.median(scales[of]))),
+            float(np.median(scales[of])),
             float(np.median(unknown[of])),
         )
         for kind, of in kinds.items()
     ]
-    parts = zip(SHARES, share * posterior.parts, posterior.part_spreads, strict=True)
+    parts = zip(SHARES, calibration.part_logs, posterior.part_spreads, strict=True)
     words = {name: name.removesuffix("_time").replace("_", " ") for name in FACTORS}
     rows += [FactorRow(words[name], float(np.exp(part)), float(s)) for name, part, s in parts]
     return tuple(rows)
@@ -264,13 +264,14 @@ def _comments(calibration: Calibration) -> tuple[str, ...]:
 
 
 def _report(
-    found: Sources, calibration: Calibration, expected: Vector, output: Path | None
+    found: Sources, calibration: Calibration, certain: Vector, output: Path | None
 ) -> RenderableType:
-    """``output`` is where the calibration was written, None where it does not hold."""
+    """``certain``: what would be applied to each run by the others. ``output`` is where the
+    calibration was written, None where it does not hold."""
     columns = ("#GPUs", "#measured", "#as it comes", "#calibrated without it")
     table = plain_table("run", *columns, title="Errors of predicted step times")
     errors = np.array([run.log_residual for run in found.runs])
-    before, after = relative(errors), relative(errors, calibration.share * expected)
+    before, after = relative(errors), relative(errors, calibration.share * certain)
     for run, was, now in zip(found.runs, before, after, strict=True):
         gpus, measured = str(run.traits.num_gpus), format_seconds(run.measured_s)
         table.add_row(run.name, gpus, measured, f"{was:+.1%}", f"{now:+.1%}")

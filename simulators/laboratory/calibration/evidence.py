@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from trainscout.simulators.laboratory.calibration.prior import fit_prior
 from trainscout.simulators.laboratory.calibration.support import relative, supported
 from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
+from trainscout.simulators.predictor.uncertainty.applied import applied
 from trainscout.simulators.predictor.uncertainty.posterior import KINDS, Columns, Prior, Vector
 
 KNOWN = (1, 3, 5, 10)
@@ -21,6 +22,8 @@ _LEAST_OTHERS = 3
 _MOST_OTHERS = 80
 _FOLDS = 3
 _OWN = ("gpu", "software", "shape")
+_RESAMPLED = 200
+_LARGER = 1.001
 # Runs whose measured times differ by less are not ranked.
 _TIE = 0.01
 
@@ -70,9 +73,10 @@ class Errors:
 class Evidence:
     """``known`` of the ``n`` runs of one publication, or of its runs of one ``setup`` (GPU,
     software and model), over all draws: errors of the others uncalibrated and as calibrated, and
-    the median width of their bars (high over low end, less one). ``applied``: the share of draws
-    whose runs speak for some of it; of those are ``width`` and ``coverage``, the share of runs
-    inside their bars (nan: there were none)."""
+    the median width of their bars (high over low end, less one). ``worse``: how probable it is
+    that the 90th percentile grows, by draws of the draws. ``applied``: the share of draws whose
+    runs speak for some of it; of those are ``width`` and ``coverage``, the share of runs inside
+    their bars (nan: there were none)."""
 
     source: str
     setup: str
@@ -80,6 +84,7 @@ class Evidence:
     known: int
     before: Errors
     after: Errors
+    worse: float
     width_before: float
     width: float
     coverage: float
@@ -131,13 +136,14 @@ def tried(
     mine, others = orders[:, :known], orders[:, known : known + _MOST_OTHERS]
     errors = published.errors
     found, means, variances = _conditioned(prior, published, mine, others)
-    expected = posterior.mean(found, means)
+    runs = published.runs
+    said = applied(prior, runs.take(mine), found, runs.take(others))
     ends = [
         posterior.quantile(found, means, variances, probability)
         for probability in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     ]
     share = _supported(prior, published, mine)
-    expected, used = share[:, None] * expected, share > 0
+    expected, used = share[:, None] * said, share > 0
     inside = (ends[0] <= errors[others]) & (errors[others] <= ends[1])
     return Evidence(
         source=source,
@@ -146,6 +152,7 @@ def tried(
         known=known,
         before=_summary(published, others, np.zeros_like(expected)),
         after=_summary(published, others, expected),
+        worse=_worse(errors[others], expected),
         width_before=float(np.median(published.widths[rows])),
         width=float(np.median(np.expm1(ends[1] - ends[0])[used])) if used.any() else float("nan"),
         coverage=float(inside[used].mean()) if used.any() else float("nan"),
@@ -189,6 +196,19 @@ def _summary(published: Published, rows: NDArray[np.int64], expected: Vector) ->
         p90=float(np.quantile(absolute, 0.9)),
         ranked=float(np.mean(right)) if right else None,
     )
+
+
+def _worse(errors: Vector, expected: Vector) -> float:
+    """In which share of the draws of these draws (d, m) the 90th percentile of absolute errors is
+    larger by a thousandth or more with what is expected than without."""
+    rng = np.random.default_rng(0)
+    before, after = np.abs(relative(errors)), np.abs(relative(errors, expected))
+    larger = []
+    for _ in range(_RESAMPLED):
+        rows = rng.integers(0, len(errors), len(errors))
+        was, now = (float(np.quantile(each[rows], 0.9)) for each in (before, after))
+        larger.append(now > _LARGER * was)
+    return float(np.mean(larger))
 
 
 def _in_order(published: Published, rows: NDArray[np.int64], expected: Vector) -> Sequence[bool]:

@@ -50,6 +50,7 @@ _OF_PUBLICATIONS = """\
 The known runs are any of a publication: of other models and GPUs too than those predicted. Means
 over publications."""
 _SHOWN = 3
+_SURE = 0.95
 _HEAD = """\
 # Calibration on published runs
 
@@ -57,7 +58,9 @@ Written by `trainscout calibrate evidence`, from every publication with {least} 
 Of each, random runs are known and the rest are predicted, {draws} times; what a prediction starts
 from was learned without the publication (of several forms it could have, the one that did best
 was chosen with all of them in view). As much is used as predicts the known runs, each left out,
-best ([concepts](concepts.md#how-sure)); of one run alone nothing is.
+best, and of a job's correction as much as makes it worse in one case of five at most
+([concepts](concepts.md#how-sure)); of one run alone nothing is. *Beyond chance*: groups whose 90th
+percentile grows in 95 % or more of draws from their {draws} draws (*p90 grows*).
 """
 
 
@@ -129,7 +132,8 @@ def page(found: Sequence[Evidence], chosen: Sequence[Regret]) -> str:
 def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
     header = (
         *("known runs", "groups", "median error", "calibrated", "change"),
-        *("p90", "calibrated", "worse p90", "applied", "inside bars", "width", "calibrated"),
+        *("p90", "calibrated", "worse p90", "beyond chance", "applied"),
+        *("inside bars", "width", "calibrated"),
         *("ranked right", "calibrated"),
     )
     rows = []
@@ -147,13 +151,14 @@ def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
             mean(lambda each: each.after.median, of),
         )
         worse = sum(each.after.p90 > 1.0005 * each.before.p90 for each in of)
+        beyond = sum(each.worse >= _SURE for each in of)
         rows.append(
             (
                 *(known, len(of), percent(before), percent(after), signed(after / before - 1)),
                 *(
                     percent(mean(lambda each: each.before.p90, of)),
                     percent(mean(lambda each: each.after.p90, of)),
-                    worse,
+                    *(worse, beyond),
                     percent(mean(lambda each: each.applied, of)),
                 ),
                 *(
@@ -175,14 +180,15 @@ def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
 
 def _each(title: str, found: Sequence[Evidence], known: int) -> str:
     header = (
-        *("runs of", "runs", "median error", "calibrated", "p90", "calibrated"),
+        *("runs of", "runs", "median error", "calibrated", "p90", "calibrated", "p90 grows"),
         *("applied", "inside bars", "width", "calibrated", "ranked right", "calibrated"),
     )
     rows = [
         (
             *(": ".join(filter(None, (each.source, each.setup))), each.n),
             *(percent(each.before.median), percent(each.after.median)),
-            *(percent(each.before.p90), percent(each.after.p90), percent(each.applied)),
+            *(percent(each.before.p90), percent(each.after.p90), f"{each.worse:.0%}"),
+            percent(each.applied),
             *(_percent(each.coverage), percent(each.width_before), _percent(each.width)),
             *(percent(each.before.ranked), percent(each.after.ranked)),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.uncertainty.applied import applied
 from trainscout.simulators.predictor.uncertainty.posterior import Columns, Posterior, Prior, Vector
 
 MOST_FOLDS = 20
@@ -17,18 +18,19 @@ _SHARES = np.linspace(0.0, 1.0, 11)
 
 def left_out(
     runs: Columns, errors: Vector, jobs: NDArray[np.int64], prior: Prior | None = None
-) -> Vector:
-    """The expected errors (n,) of runs by what those of other jobs say; 0 where there are none."""
-    expected = np.zeros_like(errors)
+) -> tuple[Vector, Vector]:
+    """The expected errors (n,) of runs by what those of other jobs say, 0 where there are none;
+    and what of that would be applied."""
+    expected, certain = np.zeros_like(errors), np.zeros_like(errors)
     folds = np.unique(jobs, return_inverse=True)[1] % MOST_FOLDS
     for fold in range(int(folds.max()) + 1):
         out = np.flatnonzero(folds == fold)
         others = np.flatnonzero(folds != fold)
         if len(others):
-            expected[out] = Posterior(runs.take(others), errors[others], prior).errors(
-                runs.take(out)
-            )
-    return expected
+            posterior = Posterior(runs.take(others), errors[others], prior)
+            expected[out] = posterior.errors(runs.take(out))
+            certain[out] = applied(*posterior.known, runs.take(out))
+    return expected, certain
 
 
 def relative(errors: Vector, expected: Vector | float = 0.0) -> Vector:

@@ -26,12 +26,14 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.applied import applied, part_logs, scale_logs
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
     SHARES,
     Columns,
     Posterior,
     Traits,
+    Vector,
     traits_of,
 )
 
@@ -95,12 +97,17 @@ class Calibration:
     share: float = 1.0
 
     @functools.cached_property
+    def part_logs(self) -> Vector:
+        """Logarithms of how much longer each of ``SHARES`` takes by what the runs say."""
+        logs: Vector = self.share * part_logs(*_posterior(self.runs).known)
+        return logs
+
+    @functools.cached_property
     def part_factors(self) -> Factors:
         """What multiplies the times of the parts of a step, besides ``scale_of``."""
         if not self.runs:
             return self.factors
-        parts = self.share * _posterior(self.runs).parts
-        longer = dict(zip(SHARES, np.exp(parts), strict=True))
+        longer = dict(zip(SHARES, np.exp(self.part_logs), strict=True))
         return Factors(
             **{name: getattr(self.factors, name) * longer.get(name, 1.0) for name in FACTORS}
         )
@@ -109,8 +116,7 @@ class Calibration:
     def _excess(self) -> float:
         """How much longer the runs are with longer parts than the sum of logarithms has it, which
         is all that the posterior knows, in the mean of their logarithms."""
-        shares = np.array([run.shares for run in self.runs])
-        parts = self.share * _posterior(self.runs).parts
+        shares, parts = np.array([run.shares for run in self.runs]), self.part_logs
         return float(np.mean(np.log1p(shares @ np.expm1(parts)) - shares @ parts))
 
     def scale_of(self, job: Job) -> float:
@@ -137,7 +143,7 @@ class Calibration:
         """Ends of the interval that holds ``level`` of measured over predicted step times."""
         of = Columns.of([traits_of(job)], [shares])
         posterior = _posterior(self.runs)
-        expected = self.share * float(posterior.errors(of)[0])
+        expected = self.share * float(applied(*posterior.known, of)[0])
         low, high = posterior.ends(of, level)
         return math.exp(float(low[0]) - expected), math.exp(float(high[0]) - expected)
 
@@ -194,7 +200,7 @@ def _posterior(runs: tuple[CalibrationRun, ...]) -> Posterior:
 @functools.lru_cache(maxsize=100_000)
 def _log_scale(runs: tuple[CalibrationRun, ...], traits: Traits) -> float:
     of = Columns.of([traits], [(0.0,) * len(SHARES)])
-    return float(_posterior(runs).scales(of)[0])
+    return float(scale_logs(*_posterior(runs).known, of)[0])
 
 
 def columns_of(runs: Sequence[CalibrationRun]) -> Columns:

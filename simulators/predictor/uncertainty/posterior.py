@@ -224,6 +224,15 @@ def mean(found: Conditioned, means: Vector) -> Vector:
     return weighed
 
 
+def moments(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, Vector]:
+    """Expected errors (..., m) of other runs, and variances of what is still unknown of them,
+    without their own errors; arguments as of ``predicted``."""
+    means, variances = predicted(found, across, own)
+    weights, middle = np.exp(found.log_weights)[..., None], mean(found, means)
+    left = np.maximum(variances - NOISES[:, None] ** 2, 0.0) + (means - middle[..., None, :]) ** 2
+    return middle, (weights * left).sum(axis=-2)
+
+
 def quantile(found: Conditioned, means: Vector, variances: Vector, probability: float) -> Vector:
     """A quantile (..., m) of the mixture of Student's t."""
     from scipy.special import stdtr
@@ -252,30 +261,21 @@ class Posterior:
         self._pull = mean(self._found, self._found.pull)
 
     @property
-    def parts(self) -> Vector:
-        """Logarithms of how much longer each of ``SHARES`` takes, beyond ``scales``."""
-        found: Vector = self._prior.part**2 * (self._runs.shares.T @ self._pull)
-        return found
-
-    @property
-    def part_spreads(self) -> Vector:
-        """Standard deviations of ``parts``, (5,)."""
-        prior = self._prior.part**2
-        seen = np.einsum(
-            "ni,snm,mi->si", self._runs.shares, self._found.inverse, self._runs.shares
-        )
-        left = prior - prior**2 * (np.exp(self._found.log_weights) @ seen)
-        spreads: Vector = np.sqrt(np.maximum(left, 0.0))
-        return spreads
-
-    def scales(self, of: Columns) -> Vector:
-        """Logarithms (m,) of how much longer whole steps take."""
-        found: Vector = shared(self._prior, of, self._runs) @ self._pull
-        return found
+    def known(self) -> tuple[Prior, Columns, Conditioned]:
+        """What it was learned from, and what was."""
+        return self._prior, self._runs, self._found
 
     def errors(self, of: Columns) -> Vector:
         """The whole expected errors (m,)."""
         found: Vector = covariance(self._prior, of, self._runs) @ self._pull
+        return found
+
+    @property
+    def part_spreads(self) -> Vector:
+        """Standard deviations (5,) of what is unknown of the logarithm of each part's time."""
+        prior = self._prior.part**2
+        own = np.full(len(SHARES), prior)
+        found: Vector = np.sqrt(moments(self._found, prior * self._runs.shares.T, own)[1])
         return found
 
     def ends(self, of: Columns, level: float) -> tuple[Vector, Vector]:
@@ -293,16 +293,17 @@ class Posterior:
     def covariance(self, of: Columns) -> Vector:
         """Covariance (m, m) of what is still unknown, without single runs' own errors."""
         across = covariance(self._prior, of, self._runs)
-        inverse = np.tensordot(np.exp(self._found.log_weights), self._found.inverse, 1)
+        weights = np.exp(self._found.log_weights)
+        inverse = np.tensordot(weights, self._found.inverse, 1)
+        apart = across @ (self._found.pull - self._pull).T
         found: Vector = covariance(self._prior, of, of) - across @ inverse @ across.T
-        return found
+        return found + (weights * apart) @ apart.T
 
     def spreads(self, of: Columns) -> Vector:
         """Standard deviations (m,) of what is still unknown, without single runs' own errors."""
-        _, variances = self._spread(of)
-        weights = np.exp(self._found.log_weights)[:, None]
-        left: Vector = (weights * (variances - NOISES[:, None] ** 2)).sum(axis=0)
-        return np.sqrt(np.maximum(left, 0.0))
+        across = covariance(self._prior, of, self._runs)
+        found: Vector = np.sqrt(moments(self._found, across, variance(self._prior, of))[1])
+        return found
 
     def _spread(self, of: Columns) -> tuple[Vector, Vector]:
         across = covariance(self._prior, of, self._runs)

@@ -12,34 +12,35 @@ from trainscout.simulators.predictor.uncertainty.calibration import columns_of
 def left_out_of(runs):
     found = beside_predictions(runs)
     errors = np.array([run.log_residual for run in found])
-    return errors, left_out(columns_of(found), errors, equal_jobs(runs))
+    return errors, *left_out(columns_of(found), errors, equal_jobs(runs))
 
 
 def test_a_slower_machine_is_found():
     factors = dict.fromkeys(("compute_time", "memory_time", "node_time", "host_time"), 1.2)
-    errors, expected = left_out_of(measured(node_jobs(), **factors))
+    errors, expected, applied = left_out_of(measured(node_jobs(), **factors))
     assert errors == pytest.approx(np.log(1.2), abs=0.01)
     assert supported(errors, expected)
-    assert np.abs(relative(errors, expected)).max() < 0.03
+    assert np.abs(relative(errors, applied)).max() < 0.03
 
 
 def test_a_slower_network_is_told_from_slower_kernels():
-    errors, expected = left_out_of(measured(cluster_jobs(), network_time=1.5))
+    errors, expected, _ = left_out_of(measured(cluster_jobs(), network_time=1.5))
     # What communicates little is hardly slower.
     assert errors.max() > 4 * errors.min()
     assert supported(errors, expected)
 
 
 def test_noise_alone_is_not_used():
-    errors, expected = left_out_of(measured(node_jobs(), noise=0.05))
+    errors, expected, applied = left_out_of(measured(node_jobs(), noise=0.05))
     assert abs(np.mean(errors)) < 0.04
     assert not supported(errors, expected)
+    assert np.abs(applied).mean() < np.abs(expected).mean()
 
 
 def test_a_run_that_is_there_twice_is_left_out_as_one():
     runs = measured(node_jobs()[:1], compute_time=1.3) * 2
-    errors, expected = left_out_of(runs)
-    assert expected == pytest.approx([0, 0])
+    errors, expected, applied = left_out_of(runs)
+    assert np.concatenate((expected, applied)) == pytest.approx(np.zeros(4))
     assert not supported(errors, expected)
 
 

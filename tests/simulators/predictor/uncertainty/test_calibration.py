@@ -69,7 +69,8 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path, text, said):
 
 def test_no_more_is_applied_than_its_share():
     job = make_job(tp=2)
-    whole = replace(CALIBRATION, factors=Factors(), share=1.0)
+    slow = tuple(replace(run, measured_s=1.2 * run.measured_s) for run in RUNS)
+    whole = replace(CALIBRATION, factors=Factors(), runs=slow, share=1.0)
     half, none = (replace(whole, share=share) for share in (0.5, 1e-9))
 
     def predicted_s(calibration):

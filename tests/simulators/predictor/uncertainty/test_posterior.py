@@ -51,19 +51,6 @@ def test_one_wrong_run_does_not_decide():
     assert abs(wrong - right) < 0.1 * (1.0 - 0.05) / 4
 
 
-def test_a_part_is_told_from_the_whole():
-    """Steps without network as predicted, with half of it longer: the network is."""
-    prior = replace(LEVEL, part=0.5)
-    shares = [NOTHING, NOTHING, (0, 0, 0.5, 0, 0), (0, 0, 0.5, 0, 0)]
-    known = Columns.of([ONE] * 4, shares)
-    found = Posterior(known, np.array([0.0, 0.0, 0.1, 0.1]), prior)
-    network = SHARES.index("network_time")
-    assert found.parts[network] == pytest.approx(0.2, rel=0.1)
-    assert np.delete(found.parts, network) == pytest.approx(0)
-    assert abs(found.scales(columns(ONE))[0]) < 0.01
-    assert found.part_spreads[network] < 0.1 < 0.5
-
-
 def test_without_anything_alike_nothing_is_said_and_the_bar_is_the_prior():
     prior = replace(published_prior(), overall=0.0, part=0.0)
     far = replace(
