@@ -122,7 +122,7 @@ def measured_runs(
         found, left = read_table(path)
         runs += found
         origins.append(path.name)
-        notes += [f"{len(left)} rows are left out, for example {left[0]}"] if left else []
+        notes += _left_out("rows", left)
         if not found and left:
             raise InputError(
                 "runs", path, "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
@@ -139,11 +139,18 @@ def measured_runs(
         found, left = read_experiment(options.from_mlflow, options.tracking_uri)
         runs += found
         origins.append(f"MLflow experiment {options.from_mlflow}")
-        notes += [f"{len(left)} runs are left out, for example {left[0]}"] if left else []
+        notes += _left_out("runs", left)
     if not runs:
         allowed = "a table, --from-log LOG --given LAUNCH, or --from-mlflow EXPERIMENT"
         raise InputError("runs", None, "is missing", allowed)
     return tuple(runs), ", ".join(map(str, origins)), tuple(notes)
+
+
+def _left_out(what: str, left: Sequence[str]) -> list[str]:
+    if not left:
+        return []
+    shown = "; ".join(left[:_LEFT_SHOWN]) + ("; ..." if len(left) > _LEFT_SHOWN else "")
+    return [f"{len(left)} {what} are left out: {shown}"]
 
 
 def read_sources(options: argparse.Namespace, stated: Calibration | None = None) -> Sources:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from trainscout.conf.catalogue import Catalogue, command_defaults, load_catalogue
+from trainscout.conf.counted_gpus import counts_gpus
 from trainscout.reports.launch_import import read_launch
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -39,19 +40,22 @@ SETTINGS = frozenset(
     for part in _PARTS.values()
     for field in dataclasses.fields(part)
     if field.name not in _LABELS
-) | {*_CHOSEN}
+) | {*_CHOSEN, "gpus"}
 
 
 def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
     """The question of settings as on a command line, and the fields of its recipe.
 
-    ``model``, ``cluster``, ``gpu``, ``training`` and ``framework`` choose by name or file; other
-    names are fields, with the part they belong to before a dot where they are of several.
+    ``model``, ``cluster``, ``gpu``, ``training`` and ``framework`` choose by name or file,
+    ``gpus`` by number (``64xH100``) instead of ``cluster``; other names are fields, with the part
+    they belong to before a dot where they are of several.
 
     Raises:
         InputError: for a name that is none (with the nearest), or a value that cannot be meant.
     """
     catalogue, default = load_catalogue(), command_defaults("simulate")[1]
+    if "gpus" in settings:
+        settings = _by_number(settings)
     for name in ("model", "cluster"):
         if name not in settings:
             raise _missing(name)
@@ -105,6 +109,15 @@ def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Jo
         value = getattr(job.recipe, broken.field, None)
         raise InputError(f"recipe.{broken.field}", value, broken.reason)
     return job
+
+
+def _by_number(settings: Mapping[str, str]) -> dict[str, str]:
+    rest = {name: text for name, text in settings.items() if name != "gpus"}
+    if "cluster" in rest:
+        raise InputError("gpus", settings["gpus"], "is given beside cluster=", "one of them")
+    if not counts_gpus(settings["gpus"]):
+        raise InputError("gpus", settings["gpus"], "is no number of GPUs", "as in 64xH100")
+    return {**rest, "cluster": settings["gpus"]}
 
 
 def _missing(name: str) -> InputError:

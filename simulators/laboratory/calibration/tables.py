@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.spoken_names import meant_setting
 from trainscout.simulators.laboratory.calibration.questions import SETTINGS, job_of_settings
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
@@ -21,19 +23,23 @@ MEASURED = (*STEP_TIMES, *RATES)
 # Said without a unit, in the words of frameworks and trackers.
 _UNITLESS = ("step_time", "iteration_time", "iter_time", "time", "throughput", "tokens")
 _NAMES = ("id", "name", "run")
+# Said of a row, and read by nobody.
+_NOTES = ("note", "notes", "comment", "comments", "date")
+_TIME = re.compile(r"(?:step|iter|iteration|elapsed)_time(?:_per_(?:step|iteration))?_(s|ms|us)")
+_RATE = re.compile(r"(tokens|samples)(?:/|_per_)s(?:ec|econd)?((?:/|_per_)gpu)?")
 
 
 def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     """The measured runs of a CSV file, and why others were left out.
 
-    A table with a column ``cluster`` is one's own: settings by our names, and one of ``MEASURED``.
-    Others have the columns of published runs (``docs/validation.md``).
+    A table with a column ``cluster`` (or ``gpus``) is one's own: settings by our names, and one of
+    ``MEASURED``. Others have the columns of published runs (``docs/validation.md``).
 
     Raises:
         InputError: for a file that is neither.
     """
     header, rows = _cells(path)
-    if "cluster" in header:
+    if {"cluster", "gpus"} & {column_of(name) for name in header}:
         return own_runs(header, rows, str(path))
     return _published(path)
 
@@ -46,11 +52,15 @@ def own_runs(
     Raises:
         InputError: for a column that is none, or measurements without a unit.
     """
-    _check_header(header, where)
+    names = {name: column_of(name) for name in header}
+    _check_header(tuple(names.values()), where)
     runs, left = [], []
-    for line, cells in rows:
+    for line, given in rows:
+        cells = {names[name]: text for name, text in given.items()}
         settings = {
-            name: text for name, text in cells.items() if text and name not in (*_NAMES, *MEASURED)
+            name: text
+            for name, text in cells.items()
+            if text and name not in (*_NAMES, *_NOTES, *MEASURED)
         }
         name = next((cells[each] for each in _NAMES if cells.get(each)), f"line {line}")
         try:
@@ -107,14 +117,27 @@ def _rows_of(
     return header, rows
 
 
+def column_of(name: str) -> str:
+    """Our name of a column that says what it measures and in which unit, or is in capitals."""
+    if name in SETTINGS or "." in name:
+        return name
+    plain = re.sub(r"[\s()\[\]]+", "_", name.lower()).strip("_")
+    time, rate = _TIME.fullmatch(plain), _RATE.fullmatch(plain)
+    if time is not None:
+        return f"step_time_{time[1]}"
+    if rate is not None:
+        return f"{rate[1]}_per_s" + ("_per_gpu" if rate[2] else "")
+    return plain if plain in (*SETTINGS, *_NAMES, *_NOTES, *_UNITLESS) else name
+
+
 def _check_header(header: Sequence[str], where: str) -> None:
     for name in header:
         if name in _UNITLESS:
             allowed = "the unit in its name: " + ", ".join(MEASURED)
             raise InputError("runs", name, f"has no unit in {where}", allowed)
-        known = name in (*_NAMES, *MEASURED) or "." in name or name in SETTINGS
+        known = name in (*_NAMES, *_NOTES, *MEASURED) or "." in name or name in SETTINGS
         if not known:
-            near = nearest_name(name, [*SETTINGS, *MEASURED])
+            near = meant_setting(name) or nearest_name(name, [*SETTINGS, *MEASURED])
             allowed = "settings by our names, and one of " + ", ".join(MEASURED)
             raise InputError("runs", name, f"is no column that {where} may have", allowed, near)
     if not set(header) & set(MEASURED):

@@ -32,6 +32,9 @@ def test_settings_by_our_names_are_a_job(tmp_path):
         ("tokens_per_s", 64 * 8192 / 5.5, 5.5),
         ("tokens_per_s_per_gpu", 64 * 8192 / 8 / 5.5, 5.5),
         ("samples_per_s", 64 / 5.5, 5.5),
+        ("Step time (s)", 5.5, 5.5),
+        ("elapsed time per iteration (ms)", 5500, 5.5),
+        ("tokens/sec/GPU", 64 * 8192 / 8 / 5.5, 5.5),
     ],
 )
 def test_units_are_in_names(tmp_path, column, value, seconds):
@@ -39,7 +42,7 @@ def test_units_are_in_names(tmp_path, column, value, seconds):
     assert run.measured_s == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("column", ["step_time", "throughput"])
+@pytest.mark.parametrize("column", ["step_time", "Step time", "throughput"])
 def test_a_unit_is_asked_for(tmp_path, column):
     with pytest.raises(InputError, match=r"has no unit.*step_time_s"):
         read_table(table(tmp_path, column, 1))
@@ -50,6 +53,26 @@ def test_an_unknown_column_is_refused_with_the_nearest(tmp_path):
     path.write_text(path.read_text().replace("recompute", "recomputed"))
     with pytest.raises(InputError, match="did you mean 'recompute'"):
         read_table(path)
+
+
+def test_notes_are_nobodys_and_other_tools_names_are_told(tmp_path):
+    path = table(tmp_path, "step_time_s,Notes", "5.5,after the new driver")
+    text = path.read_text()
+    assert len(read_table(path)[0]) == 1
+    path.write_text(text.replace("global_batch_size", "gbs"))
+    with pytest.raises(InputError, match=r"did you mean 'training.global_batch_size'"):
+        read_table(path)
+
+
+def test_gpus_may_be_counted(tmp_path):
+    path = table(tmp_path, "step_time_s", 5.5)
+    text = path.read_text()
+    path.write_text(text.replace("cluster,", "gpus,", 1).replace("h100_64,", "16xH100,"))
+    (run,), _ = read_table(path)
+    assert run.job.cluster.gpus_per_node == 8
+    path.write_text(text.replace(",cluster,", ",gpus,", 1))
+    _, (left,) = read_table(path)
+    assert "gpus=h100_64: is no number of GPUs" in left
 
 
 def test_a_row_that_cannot_be_is_left_out_and_said(tmp_path):
