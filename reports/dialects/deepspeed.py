@@ -125,8 +125,8 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
     if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):
         missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
-    if job.optimizer == "adam_bf16":
-        missing.append("optimizer=adam_bf16 (moments stay fp32)")
+    if job.optimizer in ("adam_bf16", "adam_pure_bf16"):
+        missing.append(f"optimizer={job.optimizer} (moments stay fp32)")
     missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")

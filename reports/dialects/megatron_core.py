@@ -164,6 +164,8 @@ def impossible(job: Job) -> tuple[str, ...]:
     reasons = []
     if job.optimizer == "adam_bf16" and recipe.zero_stage == 0:
         reasons.append("16-bit moments (optimizer=adam_bf16) need zero_stage >= 1")
+    if job.optimizer == "adam_pure_bf16":
+        reasons.append("optimizer=adam_pure_bf16 (it keeps an fp32 copy, or the rest of one)")
     if job.optimizer == "sgd" and recipe.zero_stage > 0:
         reasons.append("the distributed optimizer (zero_stage > 0) is Adam's only")
     if recipe.vpp > 1 and recipe.pp == 2 and not job.framework.overlap_p2p:

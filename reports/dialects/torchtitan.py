@@ -120,6 +120,8 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("moe.capacity_factor (it drops no token)")
     if moe is not None and job.dispatcher == "allgather":
         missing.append("moe.dispatcher=allgather (alltoall takes its place)")
+    if job.optimizer == "adam_pure_bf16":
+        missing.append("optimizer=adam_pure_bf16 (weights stay fp32)")
     missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")

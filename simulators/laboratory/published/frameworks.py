@@ -353,7 +353,6 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes["fused_wgrad"] = fusion == "yes"
     if said.says("states", "bf16"):
         changes["accumulate_grads_fp32"] = False
-        assumed.append("weights without an fp32 copy are not modelled: the optimizer has one")
     if gradients := said.get("gradients"):
         changes["accumulate_grads_fp32"] = gradients == "fp32"
     if said.says("loss", "fused"):

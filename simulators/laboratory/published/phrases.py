@@ -126,6 +126,7 @@ _SOFTWARE = (
     *phrases(
         "states",
         ("bf16", r"weights, gradients and optimizer states in bf16|pure (?:bf16|16-bit) training"),
+        ("bf16", r"optimizer (?:states )?in bf16 without fp32 weights"),
     ),
     *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),

@@ -45,7 +45,11 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         overlapped=said.says("experts_overlap", "yes"),
         graphs=whole or said.says("graphs", "layers"),
         fused_experts=whole and row.dtype == "mxfp8",
-        graphs_leave_experts=not whole and said.says("graphs", "layers"),
+        # Nothing is read from the device where experts are padded to a capacity, and a graph holds
+        # the whole layer (Megatron-LM, token_dispatcher.py, "no_sync").
+        graphs_leave_experts=not whole
+        and said.says("graphs", "layers")
+        and not said.says("tokens", "dropped"),
     )
     named = said.says("dispatcher") or said.says("graphs", "no")
     if is_development(said) and row.gpu.startswith("GB") and not named:

@@ -43,8 +43,9 @@ def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple
         else:
             assumed.append("sequences not published: whole ones")
     # The length of the whole run is of no consequence for one step.
-    halved = said.says("moments", "bf16") or said.says("states", "bf16")
-    optimizer = "adam_bf16" if halved else "adam"
+    optimizer = "adam_bf16" if said.says("moments", "bf16") else "adam"
+    if said.says("states", "bf16"):
+        optimizer = "adam_pure_bf16"
     training = Training(batch, 1e9, None, precision, optimizer, lora=lora, packed_lengths=packed)
     return training, tuple(assumed)
 

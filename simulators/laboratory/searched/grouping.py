@@ -137,12 +137,16 @@ def _plain(model: Model) -> Model:
 def _question(runs: list[Run], software: Framework) -> PublishedQuestion:
     runs = sorted(runs, key=lambda run: run.measured_s)
     job = runs[0].job
+    optimizer = job.training.optimizer
+    if optimizer == "adam_pure_bf16":
+        # No launchable framework keeps as little; with moments in 16 bits it is nearest.
+        optimizer = "adam_bf16"
     moe = job.model.moe and replace(job.model.moe, dispatcher=Moe.dispatcher)
     question = Question(
         model=replace(job.model, moe=moe),
         gpu=job.gpu,
         cluster=replace(job.cluster, memory_reserve=_RESERVE),
-        training=job.training,
+        training=replace(job.training, optimizer=optimizer),
         framework=job.framework if job.framework.attention in _OF_THE_PAST else software,
     )
     return PublishedQuestion(_name(job), question, tuple(runs))

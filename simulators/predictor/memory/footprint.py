@@ -215,19 +215,21 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if job.framework.keeps_16bit_grads and replicas > 1 and gradient > weight:
         gradient += weight
     if zero == 3:
-        # FSDP keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
-        # ends, which stay gathered. A layer's gradient may be cast to fp32 to be reduced.
+        # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy) and casts
+        # what it gathers: two layers, and the ends, which stay gathered. A layer's gradient may be
+        # cast to fp32 to be reduced.
         # Frozen ones have no fp32 copy.
         layer, ends = _largest_layer(stage), _ends(stage)
         frozen = owned_parameters(parameters.held, job) - owned
         reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0
+        kept = weight if job.optimizer == "adam_pure_bf16" else 4
         gathered = (away + frozen + 2 * layer + ends) * weight
         if job.keeps_quantised:
             gathered += 2 * _beside_16bit(job, _largest_quantised(stage))
         return {
-            "parameters": here * 4 + gathered,
-            "gradients": here * 4 + reduced * (weight + cast),
+            "parameters": here * kept + gathered,
+            "gradients": here * kept + reduced * (weight + cast),
             "optimizer": here * MOMENT_BYTES[job.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.

@@ -31,7 +31,7 @@ def host_optimizer(job: Job) -> tuple[str, str] | None:
         return field, f"{job.framework.name} has no optimizer on the host"
     if job.training.optimizer == "sgd" or job.precision in ("fp32", "tf32"):
         return field, "the optimizer on the host is Adam of 16-bit weights"
-    if recipe.optimizer_states is not None:
+    if recipe.optimizer_states is not None or job.optimizer == "adam_pure_bf16":
         return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
     if how == "pipelined" and recipe.zero_stage != 1:
         return field, "the hybrid optimizer is the distributed one: zero_stage=1"

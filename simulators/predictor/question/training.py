@@ -65,6 +65,9 @@ def arithmetic_of(precision: str) -> str:
     return "fp8" if PRECISION_BITS.get(operand) == 8 else operand
 
 
+OPTIMIZERS = ("adam", "adam_bf16", "adam_pure_bf16", "sgd")
+
+
 @dataclass(frozen=True)
 class Training:
     """How the model is trained; lengths in tokens."""
@@ -78,7 +81,8 @@ class Training:
     precision: str = "bf16"
     """Of linear layers, unless the recipe says another."""
     optimizer: str = "adam"
-    """``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16)."""
+    """``adam`` (two fp32 moments), ``sgd`` (one), ``adam_bf16`` (two bf16) or ``adam_pure_bf16``
+    (two bf16, and no fp32 copy of the weights, which are updated as they are)."""
     lora: Lora | None = None
     """Train low-rank adapters and nothing else of the language model (LoRA); None trains its
     weights."""
@@ -120,7 +124,7 @@ class Training:
             field, given = "training.global_batch_size", self.global_batch_size
             raise InputError(field, given, "is out of range", f"1..{_MOST_SEQUENCES}")
         require_choice("training.precision", self.precision, PRECISIONS)
-        require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
+        require_choice("training.optimizer", self.optimizer, OPTIMIZERS)
         if self.lora is not None:
             self.lora.check()
         if self.distillation is not None:

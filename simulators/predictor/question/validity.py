@@ -342,6 +342,8 @@ def _states(job: Job) -> Broken:
         return None
     if job.training.optimizer == "sgd":
         return "optimizer_states", "the precision-aware optimizer is Adam"
+    if job.training.optimizer == "adam_pure_bf16":
+        return "optimizer_states", "an optimizer without an fp32 copy of the weights keeps no less"
     if job.recipe.zero_stage == 0:
         return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
     if job.precision in ("fp32", "tf32"):

@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.workload.weights import parameter_bytes, we
 # Two norms and four projections of a Llama layer.
 TENSORS_OF_A_LAYER = 6
 # fp32 values the optimizer keeps per parameter besides the master weight.
-MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
+MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "adam_pure_bf16": 4, "sgd": 4}
 
 
 # What the host's memory moves a parameter: gradient, master and both moments are read and all but
@@ -74,9 +74,9 @@ def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
 
 
 def master_bytes(job: Job) -> int:
-    """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 training updates the
-    parameters themselves."""
-    if job.precision in ("fp32", "tf32"):
+    """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 training, and that
+    without such a copy, update the parameters themselves."""
+    if job.precision in ("fp32", "tf32") or job.optimizer == "adam_pure_bf16":
         return 0
     return 2 if job.framework.master_remainders and job.precision == "bf16" else 4
 

@@ -128,7 +128,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
     training = Training(
         global_batch_size=64,
         tokens=1e9,
-        optimizer=draw(st.sampled_from(["adam"] * 6 + ["adam_bf16", "sgd"])),
+        optimizer=draw(st.sampled_from(["adam"] * 6 + ["adam_bf16", "adam_pure_bf16", "sgd"])),
     )
     job = Job(model, gpu, cluster, training, recipe, draw(st.sampled_from(FRAMEWORKS)))
     assume(why_invalid(job) is None)

@@ -92,12 +92,14 @@ def test_adapters_are_those_that_are_said(notes, rank, targets):
     assert said(notes=notes).unread == ()
 
 
-def test_states_in_16_bits_are_moments_and_gradients():
-    notes = "weights, gradients and optimizer states in bf16"
+@pytest.mark.parametrize(
+    "notes",
+    ["weights, gradients and optimizer states in bf16", "optimizer in bf16 without fp32 weights"],
+)
+def test_states_in_16_bits_leave_no_fp32_copy(notes: str):
     outcome = replayable(notes=notes, framework="Hugging Face", recompute="full")
-    assert outcome.job.training.optimizer == "adam_bf16"
+    assert outcome.job.training.optimizer == "adam_pure_bf16"
     assert not outcome.job.framework.accumulate_grads_fp32
-    assert any("without an fp32 copy are not modelled" in text for text in outcome.assumptions)
     assert said(notes=notes).unread == ()
 
 

@@ -50,6 +50,8 @@ def static_per_parameter(job: Job) -> float:
         (1, {"master_remainders": True, "precision": "fp16"}, 2 + 4 + 12 / 8),
         (0, {"optimizer": "sgd"}, 2 + 4 + 4 + 4),
         (1, {"optimizer": "adam_bf16"}, 2 + 4 + (4 + 4) / 8),
+        # Apex's dtype=bf16 of bf16 weights: two moments, and the weights are updated themselves.
+        (1, {"optimizer": "adam_pure_bf16", "accumulate_grads_fp32": False}, 2 + 2 + 4 / 8),
         # No separate master when training is in single precision.
         (0, {"precision": "tf32"}, 4 + 4 + 8),
         (1, {"precision": "tf32"}, 4 + 4 + 8 / 8),
