@@ -268,7 +268,7 @@ def _allowed(
         InputError: where that is none.
     """
     level = NUMERICS.index(numerics)
-    needed = [NUMERICS.index(_numerics(name, choice, declared)) for choice in choices]
+    needed = [NUMERICS.index(needed_numerics(name, choice, declared)) for choice in choices]
     kept = tuple(choice for choice, need in zip(choices, needed, strict=True) if need <= level)
     if kept:
         return kept
@@ -276,7 +276,7 @@ def _allowed(
     raise InputError(field, list(choices), problem, f"space.numerics={NUMERICS[min(needed)]}")
 
 
-def _numerics(name: str, choice: Any, declared: Question) -> str:
+def needed_numerics(name: str, choice: Any, declared: Question) -> str:
     """What has to be allowed for a knob to have a value."""
     if name == "precision" and choice is not None:
         bits, own = (PRECISION_BITS[each] for each in (choice, declared.training.precision))

@@ -25,11 +25,11 @@ _RENAMED = {
     "gated_linear_unit": "--swiglu",
     "fp8": "--fp8-format",
     "fp4": "--fp4-format",
-    # Knobs are declared with both names, this one behind its section.
+    # Knobs that both have are declared with both names, this one behind its section.
     **{
         knob.flags[MEGATRON_BRIDGE].name.partition(".")[2]: knob.flags[MEGATRON_LM].name
         for knob in KNOBS.values()
-        if MEGATRON_BRIDGE in knob.flags
+        if {MEGATRON_BRIDGE, MEGATRON_LM} <= set(knob.flags)
     },
 }
 # Which layers have experts, and latent attention, only the specification of a whole block knows.
@@ -197,9 +197,16 @@ def _model(job: Job, said: Settings) -> Section:
         **_taken(said, "account_for_embedding_in_pipeline_split"),
         **_taken(said, "account_for_loss_in_pipeline_split recompute_granularity"),
         **_recomputed(said),
+        **({"use_transformer_engine_op_fuser": True} if fuses_experts(job) else {}),
         **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
         **_taken(said, "cpu_offloading_num_layers"),
     }
+
+
+def fuses_experts(job: Job) -> bool:
+    """Whether one kernel runs all experts of a rank, and what lies between their two layers."""
+    experts = job.model.moe is not None and job.precision == "mxfp8"
+    return experts and job.framework.fused_experts
 
 
 def _attention(job: Job, said: Settings) -> Section:

@@ -55,6 +55,7 @@ _TOGETHER = (
         "pipeline_layout",
         "grad_dtype",
         "fp8_param_gather",
+        "fp8_output_proj",
         "optimizer_states",
         "optimizer_offload",
         "moe_dispatcher",
@@ -144,6 +145,8 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         unnamed = [module for module in named if not _can_recompute(job, module)]
         if unnamed:
             missing.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
+    if recipe.fp8_output_proj and job.precision == "mxfp8":
+        missing.append("fp8_output_proj (it has model.fp8_output_proj since 2026)")
     if job.precision == "tf32":
         missing.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.attention != "unfused" and job.precision in ("fp32", "tf32"):

@@ -55,6 +55,8 @@ def launch(job: Job) -> Launch:
         "Arguments override its configuration: train.train_iters=10",
     )
     environment = megatron_core.environment(job) | write_environment(job)
+    if megatron_bridge.fuses_experts(job):
+        environment["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
     program = [('"$here/megatron_bridge.py"',), ('"$@"',)]
     script = shell_script(header, environment, [HERE], job, program)
     return replace(made, files={"megatron_bridge.sh": script, "megatron_bridge.py": _module(job)})

@@ -125,6 +125,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
         "schedule": schedule,
         "precision": pick(None, "bf16", "fp16", "fp8"),
         "fp8_param_gather": pick(None, True, False) if zero_stage and not away else None,
+        "fp8_dot_product_attention": pick(False, False, True),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),
         "use_tp_pp_dp_mapping": pick(False, False, True),

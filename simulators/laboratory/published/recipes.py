@@ -137,6 +137,8 @@ def recipe_of(
         recompute=recompute,
         recompute_layers=recompute_layers,
         recompute_modules=modules,
+        fp8_dot_product_attention="attention" in said.facts.get("fp8_products", ""),
+        fp8_output_proj="logits" in said.facts.get("fp8_products", ""),
         sp=sequence_parallel,
         zero_stage=zero,
         dp_shard=sharding_group(row, said, zero, degrees, model, assumed),

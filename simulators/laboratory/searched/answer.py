@@ -12,6 +12,7 @@ from typing import Any
 from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.space import needed_numerics, with_choices
 from trainscout.optimizer.study import prepare_search, run_search
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.wording import format_recipe
@@ -27,14 +28,19 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.registry import get_simulator
 
 SLOWER, FAR_SLOWER = 0.03, 0.08
 """By what fraction an answer may be predicted slower than the best measured run: in few questions
 by more than the first, in none by more than the second."""
 AS_FAST = "as fast"
-DECLARED, SIXTEEN_BITS = NUMERICS[:2]
+DECLARED, ANY = NUMERICS[0], NUMERICS[-1]
+_LESS = {
+    "grad_dtype": "16-bit gradients",
+    "fp8_dot_product_attention": "8-bit attention",
+    "fp8_output_proj": "8-bit logits",
+}
 _SIMULATOR = "replay"
 _GIB = 2**30
 
@@ -49,10 +55,10 @@ class Answer:
     software of the question; ``fits``: or may; ``rank``: its place among our best, None
     behind them. ``best_s`` is our best, None where the search has none (then ``why``).
     ``software``: what the run's software has otherwise than the question's.
-    ``numerics``: what of the numbers the search might change (``space.numerics``). Where the run
-    reduced its gradients in 16 bits and our best in declared numerics, ``declared_s``, is slower,
-    it is searched again with such gradients. ``tight_s``: the fastest recipe that would beat our
-    best and may fit, with a probability of ``tight_chance``.
+    ``numerics``: what of the numbers the search might change. Where the run computed something in
+    fewer bits than the question declares (gradients, attention, logits) and our best in declared
+    numerics, ``declared_s``, is slower, it is searched again with that. ``tight_s``: the fastest
+    recipe that would beat our best and may fit, with a probability of ``tight_chance``.
     """
 
     name: str
@@ -110,7 +116,7 @@ class Answer:
         if self.best_s is None:
             return "no answer"
         if self.slower is not None and self.slower <= SLOWER:
-            return AS_FAST if self.numerics == DECLARED else f"{AS_FAST} with 16-bit gradients"
+            return AS_FAST if self.numerics == DECLARED else f"{AS_FAST} with {self.numerics}"
         return "lost: memory" if self.cut else "lost: prediction" if self.inside else "lost: space"
 
 
@@ -186,9 +192,11 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     here = _predicted(question.job(place.recipe)) if place.inside else None
     found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
     numerics, declared_s = DECLARED, None
-    if _reduces_16(ran, question.job(place.recipe)) and _lags(found, published.best.measured_s):
-        numerics, declared_s = SIXTEEN_BITS, _step_s(found.best[0]) if found.best else None
-        space = _with_16_bit_gradients(space)
+    less = _in_fewer_bits(ran, question.job(place.recipe))
+    if less and _lags(found, published.best.measured_s):
+        numerics = " and ".join(_LESS[name] for name in less)
+        declared_s = _step_s(found.best[0]) if found.best else None
+        space = _allowing(space, less, question)
         found = run_search(
             question, space, objective, options, simulator=_SIMULATOR, executor=serial
         )
@@ -231,19 +239,39 @@ def _lags(found: SearchResult, measured_s: float) -> bool:
     return not found.best or _step_s(found.best[0]) > (1 + SLOWER) * measured_s
 
 
-def _with_16_bit_gradients(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space with gradients in 16 bits, but the optimizer's moments in no fewer than before."""
+def _in_fewer_bits(ran: Job, here: Job) -> dict[str, Any]:
+    """Knobs by which a run computed in fewer bits than its recipe does here, and their values."""
+    less: dict[str, Any] = {"grad_dtype": "bf16"} if _reduces_16(ran, here) else {}
+    products = ("fp8_dot_product_attention", "fp8_output_proj")
+    less |= {name: True for name in products if getattr(ran.recipe, name)}
+    return less
+
+
+def _allowing(
+    space: Mapping[str, Any], less: Mapping[str, Any], question: Question
+) -> dict[str, Any]:
+    """The space with values of these knobs, and no others that declared numerics leave out."""
+
+    def choices(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        entry = with_choices(name, given)
+        if "choices" not in entry:
+            return entry
+        kept = [
+            each
+            for each in entry["choices"]
+            if needed_numerics(name, each, question) == DECLARED or less.get(name) == each
+        ]
+        return {**entry, "choices": kept}
 
     def part(spec: Mapping[str, Any]) -> dict[str, Any]:
-        knobs = dict(spec["knobs"])
-        states = knobs.get("optimizer_states")
-        if states is not None:
-            choices = [each for each in states["choices"] if each != "bf16"]
-            knobs["optimizer_states"] = {**states, "choices": choices}
+        knobs = {
+            name: choices(name, given) if name in KNOBS else given
+            for name, given in spec["knobs"].items()
+        }
         return {**spec, "knobs": knobs}
 
     parts = {name: part(spec) for name, spec in space["parts"].items()}
-    return {**space, "parts": parts, "numerics": SIXTEEN_BITS}
+    return {**space, "parts": parts, "numerics": ANY}
 
 
 def _under_offered(ran: Job, question: Question) -> list[Recipe]:

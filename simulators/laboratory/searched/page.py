@@ -29,11 +29,12 @@ trainscout questions --page docs/questions.md \\
 Published runs of grades A and B that did the same work on the same GPUs (model, GPU, count, global
 batch, sequence length, 16 or 8 bits) are one *question*. Each is asked as `trainscout optimize
 search=exact` is: the default space, framework and memory reserve, the cluster and precision of the
-fastest run; one whose software predates FlashAttention-2 is asked with its own. Where that run
-reduced gradients in 16 bits and our answer without such is slower, the question is asked again
-with `space.numerics=16bit` (moments of the optimizer no smaller), and both answers are told. Of
-questions that differ in size alone the one with the most measured recipes stands here, and no more
-than three of a publication on GPUs of one architecture (`--all` searches every one).
+fastest run, and how it kept the optimizer's moments; one whose software predates FlashAttention-2
+is asked with its own. Where that run had gradients in 16 bits, or attention or logits in 8, and
+our answer without such is slower, the question is asked again with these (and nothing else that
+`space.numerics` leaves out), and both answers are told. Of questions that differ in size alone the
+one with the most measured recipes stands here, and no more than three of a publication on GPUs of
+one architecture (`--all` searches every one).
 
 *Replayed*: the prediction of the fastest run, with the software it had, against its measured step.
 *Rank*: where its recipe stands among our ten best (`behind` them, `cut` by memory, `absent` from
@@ -108,15 +109,15 @@ def _targets(
 
 
 def _asked_again(answers: Sequence[Answer]) -> str:
-    """What comes of questions that were asked again with gradients in 16 bits."""
+    """What comes of questions that were asked again in as few bits as their fastest runs."""
     again = [one for one in answers if one.numerics != DECLARED]
     if not again:
         return ""
     won = sum(one.verdict.startswith(AS_FAST) for one in again)
     return (
-        f"\n\n{len(again)} of them count with gradients in 16 bits, as their fastest runs had "
-        f"them: without, all {len(again)} are slower than these by more than {SLOWER:.0%}, with "
-        f"them {len(again) - won}."
+        f"\n\n{len(again)} of them count with gradients in 16 bits, or attention or logits in 8, "
+        f"as their fastest runs had them: without, all {len(again)} are slower than these by more "
+        f"than {SLOWER:.0%}, with them {len(again) - won}."
     )
 
 
@@ -136,7 +137,7 @@ def _because(one: Answer) -> str:
     words = [why(one), _notes().get(one.row, "")]
     if one.numerics != DECLARED:
         declared = "none fits" if one.declared_s is None else _slower(one.declared_s, one)
-        words.append(f"asked with gradients in 16 bits (without: {declared})")
+        words.append(f"asked with {one.numerics} (without: {declared})")
     if one.tight_s is not None and one.verdict.startswith("lost"):
         chance = f"fits with {one.tight_chance:.0%}"
         words.append(f"our fastest that {chance} is {_slower(one.tight_s, one)}")

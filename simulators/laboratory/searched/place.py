@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.validity import why_invalid
 
 SWITCHES = (
     *("framework", "cuda_graphs", "grad_dtype", "fp8_param_gather", "optimizer_states"),
-    "moe_dispatcher",
+    *("moe_dispatcher", "fp8_dot_product_attention", "fp8_output_proj"),
 )
 """What software runs and how it is switched: a space leaves out settings that others are never
 slower than, so a measured recipe is there where all but these are."""

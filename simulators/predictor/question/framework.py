@@ -168,8 +168,8 @@ class Framework:
     """Latent attention's rotary positions are one kernel each (``apply_rope_fusion``, experimental
     with it in Megatron-Core) instead of one for each operation."""
     fused_experts: bool = False
-    """All experts of a rank run in one grouped kernel whose epilogue applies the activation and
-    quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
+    """In MXFP8, all experts of a rank run in one grouped kernel whose epilogue applies the
+    activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False

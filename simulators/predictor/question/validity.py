@@ -323,6 +323,21 @@ def _teacher(job: Job) -> Broken:
     return None
 
 
+def _quantised_products(job: Job) -> Broken:
+    recipe, precision = job.recipe, job.precision
+    if precision not in QUANTISED:
+        return None
+    if recipe.fp8_output_proj and precision != "mxfp8":
+        return "fp8_output_proj", f"logits are multiplied in 8 bits in mxfp8, not in {precision}"
+    if recipe.fp8_output_proj and job.model.tied_embeddings:
+        return "fp8_output_proj", "the embedding, which is the output's weight too, has 16 bits"
+    if recipe.fp8_dot_product_attention and precision == "fp8_block":
+        return "fp8_dot_product_attention", "no attention takes blocks of 128 (fp8_block)"
+    if recipe.fp8_dot_product_attention and job.attention == "unfused":
+        return "fp8_dot_product_attention", "unfused attention multiplies in 16 bits"
+    return None
+
+
 def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
@@ -431,6 +446,10 @@ RULES: dict[str, Rule] = {
     ),
     "fp8_param_gather": Rule(
         ("fp8_param_gather", "precision", "zero_stage", "optimizer_offload"), _quantised_parameters
+    ),
+    "quantised_products": Rule(
+        ("fp8_dot_product_attention", "fp8_output_proj", "precision", "framework"),
+        _quantised_products,
     ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group

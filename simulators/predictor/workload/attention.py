@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part, norm
+from trainscout.simulators.predictor.workload.quantise import quantise
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.sparse_attention import index_parts
 
@@ -221,6 +222,12 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         )
     else:
         forward, backward = _around_ring(each, attention, kv_heads, k + v)
+    if shard.attention_dtype == "fp8":
+        # Beside 4 bits these are scaled by blocks of 32 as well (Megatron-Core's fp4_utils).
+        low = shard if shard.linear_dtype != "fp4" else replace(shard, precision="mxfp8")
+        operands, grad = (size // shard.element_bytes for size in (q + k + v, out))
+        forward = [*quantise(low, "core_qkv", operands), *forward]
+        backward = [*quantise(low, "core_grad", grad), *backward]
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if shard.copies_attention_output:
@@ -249,7 +256,7 @@ def _attention(
         model.v_head_dim,
         causal,
         pass_,
-        shard.dtype,
+        shard.attention_dtype,
         shard.attention,
     )
 

@@ -99,14 +99,14 @@ def head_parts(shard: Shard) -> list[Part]:
         return last_diffusion_parts(shard)
     vocab = model.padded_vocab_size(shard.tp) // shard.tp
     logits = shard.tokens * vocab
-    # The output layer stays in bf16 when the layers run in fp8.
-    head = _in_bf16(shard) if shard.is_quantised else shard
+    # The output layer stays in bf16 when the layers run in fp8, unless it is told otherwise.
+    head = _in_bf16(shard) if shard.is_quantised and not shard.fp8_output else shard
     forward, backward = linear(
         head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )
     per_token = shard.tokens * 4
     full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
-    keep = size if shard.trains else 0
+    keep = head.linear_input_bytes if shard.trains else 0
     final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
     if shard.loss == "none":
         peak = logits * size + (full * size if shard.sp else 0)

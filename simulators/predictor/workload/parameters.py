@@ -216,4 +216,8 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     """Final norm, and the output weight unless the embedding on this rank provides it."""
     model = shard.model
     rows = model.padded_vocab_size(shard.tp) // shard.tp if owns_weight else 0
-    return LocalParameters(rows * model.hidden_size + norm_parameters(shard, model.hidden_size))
+    weight = rows * model.hidden_size
+    return LocalParameters(
+        weight + norm_parameters(shard, model.hidden_size),
+        quantised=LocalParameters(weight) if shard.fp8_output else None,
+    )

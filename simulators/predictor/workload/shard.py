@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import (
     ACTIVATION_BYTES,
     PRECISION_BITS,
+    QUANTISED,
     operand_of,
 )
 from trainscout.simulators.predictor.question.tuning import Lora
@@ -50,6 +51,8 @@ class Shard:
     quantises_weights: bool
     hadamard: bool
     attention: str
+    fp8_attention: bool
+    fp8_output: bool
     fused_router: bool
     fused_latent_rope: bool
     fused_experts: bool
@@ -101,9 +104,11 @@ class Shard:
             and (recipe.zero_stage == 3 or job.framework.quantises_each_pass),
             hadamard=job.training.nvfp4_hadamard,
             attention=job.attention,
+            fp8_attention=recipe.fp8_dot_product_attention and job.precision in QUANTISED,
+            fp8_output=recipe.fp8_output_proj and job.precision in QUANTISED,
             fused_router=job.framework.fused_router,
             fused_latent_rope=job.framework.fused_latent_rope,
-            fused_experts=job.framework.fused_experts,
+            fused_experts=job.framework.fused_experts and job.precision == "mxfp8",
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,
             fused_softmax=job.framework.fused_softmax,
@@ -163,6 +168,11 @@ class Shard:
     def is_quantised(self) -> bool:
         """Whether linear layers multiply in 8 or 4 bits."""
         return self.linear_dtype in ("fp8", "fp8_block", "mxfp8", "fp4")
+
+    @property
+    def attention_dtype(self) -> str:
+        """Type of what attention's products multiply."""
+        return "fp8" if self.fp8_attention and self.is_quantised else self.dtype
 
     @property
     def dtype(self) -> str:

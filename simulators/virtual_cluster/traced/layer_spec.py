@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.question.layers import (
     WHOLE as WHOLE_ATTENTION,
 )
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.training import QUANTISED
 from trainscout.simulators.predictor.workload.layer import layer_name
 from trainscout.simulators.virtual_cluster.traced.job_file import read_model
 
@@ -116,6 +117,9 @@ def check_traceable(job: Job) -> None:
     if job.precision not in _PRECISIONS:
         problem = "is not traced"
         raise InputError("training.precision", job.precision, problem, _PRECISIONS)
+    for name in ("fp8_dot_product_attention", "fp8_output_proj"):
+        if getattr(recipe, name) and job.precision in QUANTISED:
+            raise InputError(f"recipe.{name}", True, "is not traced", "false")
     training = job.training
     for name in ("lora", "frozen", "packed_lengths", "dpo", "distillation"):
         if getattr(training, name):

@@ -8,6 +8,7 @@ from trainscout.simulators.predictor.question.framework import named_framework
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     LAYER_BLOCKS,
+    MEGATRON_BRIDGE,
     STEP_END,
     TORCHTITAN,
     Canonical,
@@ -15,6 +16,12 @@ from trainscout.simulators.predictor.question.knob import (
     knob,
 )
 from trainscout.simulators.predictor.question.training import PRECISIONS, QUANTISED
+
+_LOW_PRECISION = Canonical(
+    "it means nothing in 16 and 32 bits",
+    ("precision",),
+    lambda job: job.precision not in QUANTISED,
+)
 
 
 @dataclass(frozen=True)
@@ -98,3 +105,25 @@ class Numerics:
     of in 16 bits with quantised copies beside; None means the framework's own choice. What is
     computed stays the same: the optimizer's fp32 weights are rounded through 16 bits either
     way."""
+    fp8_dot_product_attention: bool = knob(
+        False,
+        "8bit=attention",
+        (LAYER_BLOCKS,),
+        topic="numerics",
+        canonical=_LOW_PRECISION,
+        numerics={True: "any"},
+        flags={MEGATRON_BRIDGE: Flag("mixed_precision.fp8_dot_product_attention")},
+    )
+    """In 8 and 4 bits, attention multiplies in 8 bits too (Megatron-Core's option of that name):
+    queries, keys, values and the output's gradient are quantised for it. What is kept for the
+    backward pass counts as 16 bits."""
+    fp8_output_proj: bool = knob(
+        False,
+        "8bit=logits",
+        (LAYER_BLOCKS, STEP_END),
+        topic="numerics",
+        canonical=_LOW_PRECISION,
+        numerics={True: "any"},
+    )
+    """In MXFP8, the logits are a product of 8 bits as those of the layers are, instead of 16
+    (Megatron-Core's option of that name)."""

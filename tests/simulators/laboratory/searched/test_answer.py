@@ -1,13 +1,39 @@
+import dataclasses
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, make_job
 from trainscout.simulators.laboratory.searched import answer as module
 from trainscout.simulators.laboratory.searched.answer import search_settings
+from trainscout.simulators.predictor.question.question import Question
 
 
-def test_gradients_of_16_bits_bring_no_smaller_moments():
+@pytest.mark.parametrize(
+    ("less", "changed"),
+    [
+        ({"grad_dtype": "bf16"}, {"optimizer_states", "precision"}),
+        (
+            {"fp8_dot_product_attention": True},
+            {"optimizer_states", "precision", "grad_dtype"},
+        ),
+    ],
+)
+def test_what_a_run_had_in_fewer_bits_brings_nothing_else_in_fewer(less, changed):
     space = search_settings()[0]
-    again = module._with_16_bit_gradients(space)
-    assert again["numerics"] == "16bit"
-    before, after = (each["parts"]["megatron"]["knobs"] for each in (space, again))
-    assert "bf16" in before["optimizer_states"]["choices"]
+    job = make_job(LLAMA, training={"precision": "mxfp8"})
+    question = Question(job.model, job.gpu, job.cluster, job.training, job.framework)
+    again = module._allowing(space, less, question)
+    assert again["numerics"] == "any"
+    after = again["parts"]["megatron"]["knobs"]
     assert after["optimizer_states"]["choices"] == ["remainders"]
-    changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"optimizer_states"}
+    assert after["precision"]["choices"] == [None, "fp8", "fp8_block", "mxfp8"]
+    for name in ("grad_dtype", "fp8_dot_product_attention", "fp8_output_proj"):
+        both = len(after[name]["choices"]) == 2
+        assert both == (name in less), name
+
+
+def test_a_run_is_held_to_its_recipe_in_the_bits_that_it_had():
+    ran = make_job(LLAMA, training={"precision": "mxfp8"}, fp8_output_proj=True)
+    here = dataclasses.replace(ran, recipe=dataclasses.replace(ran.recipe, fp8_output_proj=False))
+    assert module._in_fewer_bits(ran, here) == {"fp8_output_proj": True}
+    assert module._in_fewer_bits(here, here) == {}

@@ -19,8 +19,8 @@ from trainscout.simulators.laboratory.searched.summary import report, targets
         ({"best_s": 1.04, "fits": False}, "lost: memory", "cut"),
         ({"best_s": 0.9, "fits": False}, "as fast", "cut"),
         ({"best_s": None}, "no answer", "1"),
-        ({"numerics": "16bit", "declared_s": 1.2}, "as fast with 16-bit gradients", "1"),
-        ({"best_s": 1.1, "numerics": "16bit", "declared_s": 1.2}, "lost: prediction", "1"),
+        ({"numerics": "16-bit gradients"}, "as fast with 16-bit gradients", "1"),
+        ({"best_s": 1.1, "numerics": "8-bit logits"}, "lost: prediction", "1"),
     ],
 )
 def test_what_an_answer_is_lost_by(fields, verdict, place):
@@ -68,13 +68,14 @@ def test_the_page_shows_what_was_before():
 
 def test_the_page_tells_both_answers_of_what_was_asked_again():
     tight = {"tight_s": 0.99, "tight_chance": 0.6}
-    again = made_up(row="again", **tight, numerics="16bit", best_s=0.99, declared_s=1.25)
-    none = made_up(row="none", **tight, numerics="16bit", best_s=1.2, declared_s=None)
+    fewer = "16-bit gradients and 8-bit attention"
+    again = made_up(row="again", **tight, numerics=fewer, best_s=0.99, declared_s=1.25)
+    none = made_up(row="none", **tight, numerics="8-bit logits", best_s=1.2, declared_s=None)
     text = questions_page([made_up(), again, none], {}, 3)
     assert "2 of them count with gradients in 16 bits" in text
     assert "all 2 are slower than these by more than 3%, with them 1." in text
-    assert "asked with gradients in 16 bits (without: +25.0%)" in text
-    assert "asked with gradients in 16 bits (without: none fits)" in text
+    assert f"asked with {fewer} (without: +25.0%)" in text
+    assert "asked with 8-bit logits (without: none fits)" in text
     assert text.count("our fastest that fits with 60% is -1.0%") == 1
     assert "count with gradients" not in questions_page([made_up()], {}, 1)
 

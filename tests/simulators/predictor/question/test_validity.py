@@ -43,6 +43,23 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ),
     ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
+    (
+        "optimizer_states",
+        "optimizer_states",
+        TINY,
+        {"optimizer_states": "remainders", "training": {"optimizer": "adam_pure_bf16"}},
+    ),
+    *(
+        ("quantised_products", name, TINY, {name: True, **more})
+        for name, more in (
+            ("fp8_output_proj", {"precision": "fp8"}),
+            ("fp8_dot_product_attention", {"precision": "fp8_block"}),
+            (
+                "fp8_dot_product_attention",
+                {"precision": "fp8", "training": {"attention": "unfused"}},
+            ),
+        )
+    ),
     *(
         ("fp8_param_gather", "fp8_param_gather", TINY, {"fp8_param_gather": True, **more})
         for more in (

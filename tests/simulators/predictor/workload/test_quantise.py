@@ -13,7 +13,9 @@ from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
+    Attention,
     Collective,
     Gemm,
     GroupedGemm,
@@ -216,3 +218,32 @@ def test_weights_gathered_in_16_bits_are_quantised_in_each_forward_pass() -> Non
     assert not casts(1, quantises=False)
     assert casts(1, quantises=True) == found
     assert not casts(3, quantises=True, precision="bf16")
+
+
+def attention_of(shard: Shard) -> tuple[list[str], int]:
+    """The types that a layer's attention multiplies, and the bytes that are cast for it."""
+    ops = [op for block in layer_blocks(shard, DENSE_LAYER, "none") for op in block.ops]
+    cast = [op for op in ops if isinstance(op, Streaming) and op.name.startswith("core_")]
+    return [op.dtype for op in ops if isinstance(op, Attention)], sum(op.bytes for op in cast)
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "nvfp4"])
+def test_attention_in_8_bits_casts_what_it_multiplies(precision: str) -> None:
+    """Queries, keys, values and the output's gradient, by blocks of 32 along either dimension."""
+    plain = shard_of(GPUS["gb300"], precision)
+    low = shard_of(GPUS["gb300"], precision, fp8_dot_product_attention=True)
+    assert attention_of(plain) == (["bf16", "bf16"], 0)
+    elements = low.tokens * low.model.qk_head_dim * (2 * low.heads + 2 * low.kv_heads)
+    assert attention_of(low) == (["fp8", "fp8"], (4 + 6 / 32) * elements)
+    layers_in_16 = replace(low, precision="bf16")
+    assert attention_of(layers_in_16)[0] == ["bf16", "bf16"]
+
+
+def test_logits_are_a_product_of_8_bits_where_they_are_told_to_be() -> None:
+    def logits(**recipe: object) -> set[str]:
+        blocks = head_blocks(shard_of(GPUS["gb300"], "mxfp8", **recipe))
+        ops = [op for block in blocks for op in block.ops]
+        return {op.dtype for op in ops if isinstance(op, Gemm)}
+
+    assert logits() == {"bf16"}
+    assert logits(fp8_output_proj=True) == {"mxfp8"}
