@@ -35,12 +35,14 @@ class SamplerEntry:
 class ExecutorEntry:
     """Who simulates: ``module:class`` of workers below ``executors``, called with the options.
 
-    None: this process. ``package`` as of samplers; ``settings``: options that only some have.
+    None: this process. ``package`` as of samplers; ``settings``: options that only some have;
+    ``local``: without an address it is this machine.
     """
 
     path: str | None
     package: str | None = None
     settings: tuple[str, ...] = ()
+    local: bool = True
 
 
 SAMPLERS = {
@@ -59,7 +61,9 @@ EXECUTORS = {
     "serial": ExecutorEntry(None),
     "dask": ExecutorEntry("dask:DaskWorkers", package="distributed", settings=("address",)),
     "ray": ExecutorEntry("ray:RayWorkers", package="ray", settings=("address",)),
-    "slurm": ExecutorEntry("slurm:SlurmWorkers", package="submitit", settings=("options",)),
+    "slurm": ExecutorEntry(
+        "slurm:SlurmWorkers", package="submitit", settings=("options",), local=False
+    ),
 }
 
 

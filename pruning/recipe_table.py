@@ -76,7 +76,9 @@ class RecipeTable(Sequence[Recipe]):
             return [self[each] for each in range(*row.indices(self.size))]
         if not -self.size <= row < self.size:
             raise IndexError(row)
-        return Recipe(**{name: c.values[c.codes.item(row)] for name, c in self.columns.items()})
+        return Recipe.of_fields(
+            {name: c.values[c.codes.item(row)] for name, c in self.columns.items()}
+        )
 
     def __iter__(self) -> Iterator[Recipe]:
         return (self[row] for row in range(self.size))

@@ -31,16 +31,20 @@ def make_executor(
         InputError: for an unknown executor, a bad setting, or a package that is missing.
     """
     options.check()
-    path = EXECUTORS[options.name].path
+    entry = EXECUTORS[options.name]
+    path, alone = entry.path, SerialExecutor(declared, simulator)
     if path is None:
-        return SerialExecutor(declared, simulator)
-    workers: Workers = imported("executors", path)(options)
-    pooled = PooledExecutor(workers, declared, simulator, options)
+        return alone
+
+    def pooled() -> PooledExecutor:
+        workers: Workers = imported("executors", path)(options)
+        return PooledExecutor(workers, declared, simulator, options)
+
     # Nobody asked for so many workers or a limit, and what simulates is ours: it neither hangs nor
     # dies.
     spec = SimulatorSpec.of(simulator)
     asked = options.n_jobs != -1 or options.trial_timeout_s != ExecutorOptions.trial_timeout_s
-    if workers.local and spec.name == "replay" and not asked:
+    if entry.local and options.address is None and spec.name == "replay" and not asked:
         pay_s = WORKERS_PAY_S if spec.network is None else WORKERS_PAY_WITH_NETWORK_S
-        return ShortFirstExecutor(SerialExecutor(declared, simulator), pooled, pay_s)
-    return pooled
+        return ShortFirstExecutor(alone, pooled, pay_s)
+    return pooled()

@@ -4,7 +4,7 @@ takes to start workers."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -20,14 +20,16 @@ WORKERS_PAY_WITH_NETWORK_S = 20.0
 
 
 class ShortFirstExecutor(Executor):
-    """``alone`` for the first seconds, then ``workers``, started when they are needed."""
+    """``alone`` for the first seconds, then what ``make_workers`` makes, once they are needed."""
 
-    def __init__(self, alone: Executor, workers: Executor, workers_pay_s: float) -> None:
+    def __init__(
+        self, alone: Executor, make_workers: Callable[[], Executor], workers_pay_s: float
+    ) -> None:
         super().__init__()
-        self._alone, self._workers = alone, workers
+        self._alone, self._make_workers = alone, make_workers
         self._left_s = workers_pay_s
-        self._started: ExitStack | None = None
-        self.notes = workers.notes
+        self._workers: Executor | None = None
+        self._started = ExitStack()
 
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
         done = 0
@@ -39,8 +41,9 @@ class ShortFirstExecutor(Executor):
             done += 1
         if done == len(recipes):
             return
-        if self._started is None:
-            self._started = ExitStack()
+        if self._workers is None:
+            self._workers = self._make_workers()
+            self.notes = self._workers.notes
             self._started.enter_context(self._workers)
         for position, outcome in self._workers.run(recipes[done:]):
             yield done + position, outcome
@@ -51,5 +54,4 @@ class ShortFirstExecutor(Executor):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._started is not None:
-            self._started.__exit__(kind, error, traceback)
+        self._started.__exit__(kind, error, traceback)

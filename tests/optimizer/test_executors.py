@@ -449,7 +449,7 @@ def test_workers_start_only_where_work_lasts() -> None:
     recipes = [Recipe(tp=tp) for tp in range(1, 9)]
     for pays_s, started in ((1e6, 0), (0.0, 1), (1e-9, 1)):
         alone, workers = Counting(), Counting()
-        with ShortFirstExecutor(alone, workers, pays_s) as executor:
+        with ShortFirstExecutor(alone, [workers].pop, pays_s) as executor:
             outcomes = [*executor.map(recipes[:4]), *executor.map(recipes[4:])]
         assert [outcome.error for outcome in outcomes] == [str(recipe.tp) for recipe in recipes]
         assert (workers.entered, alone.simulated + workers.simulated) == (started, 8)

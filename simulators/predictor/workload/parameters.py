@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
@@ -20,8 +20,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
-@dataclass(frozen=True)
-class LocalParameters:
+class LocalParameters(NamedTuple):
     """Parameter counts of one rank.
 
     ``dense`` are replicated over the data-parallel (and context-parallel) group, ``expert``
@@ -36,7 +35,7 @@ class LocalParameters:
     frozen_expert: int = 0
     quantised: LocalParameters | None = None
 
-    def __add__(self, other: LocalParameters) -> LocalParameters:
+    def __add__(self, other: LocalParameters) -> LocalParameters:  # type: ignore[override]
         one, two = self.quantised, other.quantised
         return LocalParameters(
             self.dense + other.dense,
