@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.spoken_names import meant_setting
+from trainscout.conf.input_errors import meant_setting
 from trainscout.simulators.laboratory.calibration.questions import SETTINGS, job_of_settings
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
