@@ -189,6 +189,8 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         width = config.whole("head_dim", 0)
         fields["num_query_groups"] = None if groups == heads else groups
         fields["head_dim"] = None if width * heads in (0, hidden) else width
+        values = config.whole("v_head_dim", width)
+        fields["value_head_dim"] = None if values == width else values
     return fields | _declared_layers(layers, mixers, experts)
 
 
@@ -197,6 +199,9 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
     vision = given.get(_VISION)
     if not isinstance(vision, Mapping):
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
+    if given.get("audio_config") is not None:
+        problem = "is not read: towers of images are"
+        raise InputError(f"{FILE}: audio_config", "...", problem, "null")
     whole, usual = Config(given, kind), WITH_IMAGES[kind][0]
     ties = "tie_word_embeddings"
     # Those of LLaVA tie where either part of the file says so, others where the whole does.
@@ -242,7 +247,14 @@ def _flag(config: Config, said: bool | str) -> bool:
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
     usual = None if family.gated_mlp and is_needed else 4 * hidden
-    return config.whole(family.dense_width, usual)
+    width = config.whole(family.dense_width, usual)
+    if not config.has("block_auto_adjust_ff_dim"):
+        return width
+    # LFM2: two thirds of the width that it says, rounded up.
+    factor = config.fields.get("block_ffn_dim_multiplier")
+    multiple = config.whole("block_multiple_of")
+    width = int((1 if factor is None else float(factor)) * int(2 * width / 3))
+    return -(-width // multiple) * multiple
 
 
 def _experts(config: Config, family: Family) -> dict[str, Any]:

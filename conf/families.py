@@ -31,8 +31,8 @@ class Family:
     """Norms have a shift."""
     position: str = "rope"
     """How positions enter."""
-    sparse: bool = False
-    """Layers have experts but where a field says otherwise."""
+    sparse: bool | str = False
+    """Layers have experts unless a field says otherwise, or the field without which none has."""
     first_dense: int = 0
     """So many first layers have none where no field says how many."""
     expert_width: str = "moe_intermediate_size"
@@ -41,18 +41,19 @@ class Family:
     """The field that says a shared expert's width where that is not an expert's."""
     dense_width: str = "intermediate_size"
     """The field that says a dense MLP's width."""
-    sinks: bool = False
-    """Attention has sinks."""
-    gated: bool = False
-    """Attention has an output gate as wide as its heads."""
+    sinks: bool | str = False
+    """Attention has sinks; ``window``: within windows alone."""
+    gated: bool | str = False
+    """Attention has an output gate as wide as its heads; ``heads``: of one number a head."""
     windowed: bool = False
     """A ``sliding_window`` is every layer's where no field lists layers."""
     period: int = 0
     """Every so many-th layer attends to everything, others to ``sliding_window``, where no field
     says otherwise (0: no such rule)."""
     recurrent: str | None = None
-    """What a linear layer is: ``delta``, ``kda``, or ``mamba2`` by one of three namings of its
-    sizes (``mamba2_half``: Nemotron-H's, ``mamba2_prefixed``: Bamba's)."""
+    """What a linear layer is: ``delta``, ``kda``, ``short_conv``, ``mamba1`` (``mamba1_normed``:
+    Jamba's), or ``mamba2`` by one of three namings of its sizes (``mamba2_half``: Nemotron-H's,
+    ``mamba2_prefixed``: Bamba's)."""
     refused: tuple[str, ...] = ()
     """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
     fixed: Mapping[str, Any] = field(default_factory=dict)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from trainscout.conf.layer_heads import own_heads
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
@@ -16,8 +19,10 @@ from trainscout.simulators.predictor.question.layers import (
     DeltaNet,
     Index,
     Layer,
+    Mamba1,
     Mamba2,
     Mixer,
+    ShortConv,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +30,14 @@ if TYPE_CHECKING:
     from trainscout.conf.families import Family
 
 FILE = "config.json"
+_PLAIN = Mixer(attention=AttentionMixer())
 # Names of layers in Transformers, older ones among them, by what they are here.
 _MIXERS = {
     "full_attention": "full",
     "attention": "full",
     "global": "full",
     "local": "window",
+    "conv": "conv",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
@@ -62,27 +69,39 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
     layers = []
-    for mixer, mlp in zip(mixers, mlps, strict=True):
-        if mixer == "full" and "full" not in special:
-            layers.append(Layer(ATTENTION, mlp))
+    for mixer, mlp, own in zip(mixers, mlps, own_heads(config, kind, mixers), strict=True):
+        if mixer == NONE:
+            layers.append(Layer(NONE, mlp))
             continue
-        if mixer != NONE and mixer not in special:
+        if mixer not in special:
             raise InputError(f"{FILE}: layer_types", mixer, f"has no sizes in a {kind}")
-        if mixer != NONE:
-            found[mixer] = special[mixer]
-        layers.append(Layer(mixer, mlp))
+        declared = special[mixer]
+        if declared.attention is not None and own:
+            declared = replace(declared, attention=replace(declared.attention, **own))
+        layers.append(Layer(_name(mixer, declared, found), mlp))
     return found, layers
 
 
+def _name(word: str, mixer: Mixer, found: dict[str, Mixer]) -> str:
+    """What a mixer's kind is called, and goes by among those that were found."""
+    if mixer == _PLAIN:
+        return ATTENTION
+    names = itertools.chain([word], (f"{word}_{number}" for number in itertools.count(2)))
+    name = next(each for each in names if found.get(each, mixer) == mixer)
+    found[name] = mixer
+    return name
+
+
 def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
-    """Every kind that the configuration has sizes of; ``full`` where it is not plain attention."""
-    sinks, gated = family.sinks, family.gated
-    found = {}
-    if sinks or gated:
-        found["full"] = Mixer(attention=AttentionMixer(sinks=sinks, gated=gated))
+    """Every kind that the configuration has sizes of."""
+    usual = AttentionMixer(
+        sinks=family.sinks is True, gated=family.gated is True, head_gates=family.gated == "heads"
+    )
+    found = {"full": Mixer(attention=usual)}
     if config.has("sliding_window"):
         window = config.whole("sliding_window")
-        found["window"] = Mixer(attention=AttentionMixer(window=window, sinks=sinks, gated=gated))
+        looks = replace(usual, window=window, sinks=bool(family.sinks))
+        found["window"] = Mixer(attention=looks)
     if config.has("attention_chunk_size"):
         chunk = config.whole("attention_chunk_size")
         found["chunk"] = Mixer(attention=AttentionMixer(chunk=chunk))
@@ -93,6 +112,11 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         found["linear"] = Mixer(delta=_delta(config))
     if family.recurrent == "kda":
         found["linear"] = Mixer(delta=_kimi_delta(config))
+    if family.recurrent in _MAMBA1:
+        found["linear"] = Mixer(mamba1=_selective(config, _MAMBA1[str(family.recurrent)]))
+    if family.recurrent == "short_conv":
+        conv = ShortConv(config.whole("hidden_size"), config.whole("conv_L_cache"))
+        found["conv"] = Mixer(short_conv=conv)
     if family.recurrent in _MAMBA:
         norm = kind != "falcon_h1" or config.has("mamba_rms_norm")
         ssm = _mamba(config, _MAMBA[str(family.recurrent)], norm=norm)
@@ -113,6 +137,22 @@ _MAMBA = {
         for each in ("n_heads", "d_head", "d_state", "n_groups", "d_conv", "chunk_size")
     ),
 }
+
+
+# Of Mamba-1's: state, taps, channels over the width, width of steps; whether they are normalised.
+_MAMBA1 = {
+    "mamba1": ("state_size", "conv_kernel", "expand", "time_step_rank", False),
+    "mamba1_normed": ("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", True),
+}
+
+
+def _selective(config: Config, names: Sequence[Any]) -> Mamba1:
+    state, taps, expand, steps, norms = names
+    hidden = config.whole("hidden_size")
+    said = config.fields.get(steps)
+    rank = -(-hidden // 16) if said in (None, "auto") else config.whole(steps)
+    inner = config.whole(expand) * hidden
+    return Mamba1(inner, config.whole(state), rank, config.whole(taps), norms)
 
 
 def _mamba(config: Config, names: Iterable[str], *, norm: bool) -> Mamba2:
@@ -169,8 +209,16 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
             if word not in _MIXERS:
                 raise InputError(f"{FILE}: layer_types", word, "is no known layer", _MIXERS)
         return [_MIXERS[word] for word in words]
-    if kind == "mamba2":
+    if kind in ("mamba", "mamba2", "falcon_mamba"):
         return ["linear"] * number
+    if kind == "jamba":
+        period, first = map(config.whole, ("attn_layer_period", "attn_layer_offset"))
+        return ["full" if at % period == first else "linear" for at in range(number)]
+    if family.recurrent == "short_conv":
+        whole = config.fields.get("full_attn_idxs")
+        if whole is None and kind != "lfm2":
+            raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
+        return ["full" if whole is None or at in whole else "conv" for at in range(number)]
     if kind == "granitemoehybrid":
         raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
     if kind == "bamba":
@@ -189,7 +237,8 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
         said = config.fields.get(name)
         period = len(said) if isinstance(said, str) else config.whole(name, family.period)
-        return ["window" if (at + 1) % period else "full" for at in range(number)]
+        ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
+        return ["window" if (at + 1) % period and at != ends else "full" for at in range(number)]
     if kind == "llama4_text" and config.has("attention_chunk_size"):
         rotated: Any = config.fields.get("no_rope_layers") or [
             int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)
@@ -237,8 +286,13 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
         return [known[word] for word in words]
     if kind == "granitemoehybrid":
         return [MOE if config.has("num_experts") else DENSE] * number
-    if not family.sparse:
-        return [NONE if kind == "mamba2" else DENSE] * number
+    sparse = config.has(family.sparse) if isinstance(family.sparse, str) else family.sparse
+    if not sparse:
+        return [NONE if kind in ("mamba", "mamba2", "falcon_mamba") else DENSE] * number
+    if kind == "jamba":
+        period, first = map(config.whole, ("expert_layer_period", "expert_layer_offset"))
+        has = config.whole("num_experts") > 1
+        return [MOE if has and at % period == first else DENSE for at in range(number)]
     listed = config.fields.get("moe_layers")
     if isinstance(listed, list):
         return [MOE if at in listed else DENSE for at in range(number)]

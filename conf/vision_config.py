@@ -36,6 +36,7 @@ class Sight:
 _QWEN = Sight(any_size=True)
 TOWERS: dict[str, Sight] = {
     "clip_vision_model": Sight(),
+    "gemma4_vision": Sight(gated_mlp=True, linear_bias=False, normalization="rmsnorm"),
     "idefics3_vision": Sight(),
     "internvl_vision": Sight(refused=("use_mask_token",)),
     "kimi_k25_vision": Sight(any_size=True),
@@ -54,6 +55,7 @@ TOWERS: dict[str, Sight] = {
 # Of text and images: the language model where ``text_config`` says none, and the tower.
 WITH_IMAGES = {
     "gemma3": ("gemma3_text", "siglip_vision_model"),
+    "gemma4": ("gemma4_text", "gemma4_vision"),
     "idefics3": ("llama", "idefics3_vision"),
     "internvl": ("qwen2", "internvl_vision"),
     "kimi_k25": ("deepseek_v3", "kimi_k25_vision"),
@@ -97,7 +99,13 @@ def tower_fields(
             raise InputError(f"{FILE}: {field}", True, f"is not read for {kind}", "false")
     hidden = vision.whole("embed_dim" if kind == "qwen2_vl" else "hidden_size")
     patch = _side(vision, "patch_size")
-    patches = _USUAL_PATCHES if sight.any_size else (_side(vision, "image_size") // patch) ** 2
+    patches = _USUAL_PATCHES
+    if vision.has("pooling_kernel_size"):
+        # Gemma 4: of any size, cut to so many tokens of the language model.
+        tokens = vision.whole("default_output_length", 280)
+        patches = tokens * vision.whole("pooling_kernel_size") ** 2
+    elif not sight.any_size:
+        patches = (_side(vision, "image_size") // patch) ** 2
     values = _either(vision, _CHANNELS, 3) * patch**2
     merged, projector = _projector(kind, vision, given, hidden, width, patches)
     listed = vision.fields.get("deepstack_visual_indexes")
@@ -124,6 +132,8 @@ def tower_fields(
 def _positions(vision: Config, patches: int) -> int:
     if vision.fields.get("use_absolute_position_embeddings") is False:
         return 0
+    if vision.has("position_embedding_size"):
+        return 2 * vision.whole("position_embedding_size")  # of rows and of columns
     names = ("pos_emb_height", "pos_emb_width")
     sides = [vision.whole(name) for name in names if vision.has(name)]
     return math.prod(sides) if sides else vision.whole("num_position_embeddings", patches)
@@ -133,6 +143,8 @@ def _projector(
     kind: str, vision: Config, given: Config, hidden: int, width: int, patches: int
 ) -> tuple[int, tuple[int, ...]]:
     """Patches that become one token, and widths on their way to the language model."""
+    if kind == "gemma4":
+        return vision.whole("pooling_kernel_size") ** 2, (hidden, width)
     if kind == "gemma3":
         return max(1, patches // given.whole("mm_tokens_per_image", 256)), (hidden, width)
     if kind == "paligemma":

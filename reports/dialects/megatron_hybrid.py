@@ -121,13 +121,15 @@ def impossible(job: Job) -> tuple[str, ...]:
 
 def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     attention, ssm = mixer.attention, mixer.mamba2
-    if mixer.delta is not None or (attention is not None and ssm is not None):
+    others = mixer.delta or mixer.mamba1 or mixer.short_conv
+    if others or (attention is not None and ssm is not None):
         return False
     if ssm is not None:
         return ssm.norm and ssm.conv == _TAPS
     assert attention is not None
     limited = attention.chunk is not None or attention.index is not None or attention.gated
-    limited |= not attention.causal
+    limited |= not attention.causal or attention.has_own_heads
+    limited |= attention.head_gates or attention.keys_are_values
     return not limited and not (hybrid and attention.window is not None)
 
 

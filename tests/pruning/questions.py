@@ -17,6 +17,7 @@ from tests.simulators.jobs import (
     SEEING,
     SPARSE,
     TINY,
+    UNCUT,
     make_job,
 )
 from trainscout.simulators.predictor.question.job import Job
@@ -38,6 +39,7 @@ MODELS = (
     _MTP,
     HYBRID,
     SPARSE,
+    UNCUT,
     SEEING,
     CROSSING,
     JOINED,

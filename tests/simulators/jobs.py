@@ -16,8 +16,10 @@ from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
     DeltaNet,
     Index,
+    Mamba1,
     Mamba2,
     Mixer,
+    ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -99,6 +101,18 @@ SPARSE = replace(
         "kda": Mixer(delta=replace(DELTA, v_heads=8, gate="vector")),
     },
 )
+# Mixers that no framework cuts, and heads of layers' own.
+UNCUT = replace(
+    MOE,
+    name="tiny_uncut",
+    layers="2*(wide/dense, selective/none, conv/moe, narrow/dense, attention/moe, conv/dense)",
+    kinds={
+        "wide": Mixer(attention=AttentionMixer(kv_heads=8, head_dim=32, keys_are_values=True)),
+        "narrow": Mixer(attention=AttentionMixer(window=16, heads=4, kv_heads=4, head_gates=True)),
+        "selective": Mixer(mamba1=Mamba1(inner=256, state=8, rank=16, norms=True)),
+        "conv": Mixer(short_conv=ShortConv(channels=128)),
+    },
+)
 TOWER = Tower(
     "vision",
     num_layers=2,
@@ -177,9 +191,10 @@ def make_job(
     software = {field.name for field in fields(Framework)}
     framework = Framework(**{name: value for name, value in given.items() if name in software})
     trained = {name: value for name, value in given.items() if name not in software}
+    scans = any(mixer.mamba1 is not None for mixer in model.kinds.values())
     return Job(
         model,
-        GPU,
+        replace(GPU, peak_flops=GPU.peak_flops | {"fp32": 66.9e12}) if scans else GPU,
         replace(NODE, num_nodes=nodes, gpus_per_node=gpus_per_node),
         Training(global_batch_size=batch, tokens=1e9, **trained),
         Recipe(**recipe),

@@ -28,8 +28,10 @@ from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
     DeltaNet,
     Index,
+    Mamba1,
     Mamba2,
     Mixer,
+    ShortConv,
 )
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
@@ -43,6 +45,8 @@ _MIXERS = {
     "attention": AttentionMixer(),
     "attention.index": Index(heads=64, dim=128, top_k=2048),
     "mamba2": Mamba2(heads=128, head_dim=64, state=128),
+    "mamba1": Mamba1(inner=8192, state=16, rank=256),
+    "short_conv": ShortConv(channels=2048),
     "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
 }
 _LATENTS = Diffusion(64, 512, (4096, 3072))

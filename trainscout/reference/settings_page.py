@@ -19,6 +19,8 @@ _TITLES = {
     "model.kinds.<name>.attention": "a kind of layer that attends",
     "model.kinds.<name>.attention.index": "to keys that an indexer chooses",
     "model.kinds.<name>.mamba2": "a kind of layer with a state-space mixer",
+    "model.kinds.<name>.mamba1": "a kind of layer with a selective state-space mixer",
+    "model.kinds.<name>.short_conv": "a kind of layer with a gated short convolution",
     "model.kinds.<name>.delta": "a kind of layer with a gated delta net",
     "model.diffusion": "latents and a text in place of words",
     "model.towers.<number>": "an encoder in front of it",

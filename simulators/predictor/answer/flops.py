@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.question.layers import (
     DeltaNet,
     Index,
     Layer,
+    Mamba1,
     Mamba2,
 )
 from trainscout.simulators.predictor.question.model import Model
@@ -112,7 +113,7 @@ def _tower_flops(job: Job) -> float:
 
 def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
     """What of one token's forward pass through a layer multiplies activations alone."""
-    mixer = model.mixer(layer)
+    mixer, model = model.mixer(layer), model.for_layer(layer)
     if mixer is None:
         return 0.0
     total = 0.0
@@ -124,12 +125,14 @@ def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
         total += _scan_flops(mixer.mamba2)
     if mixer.delta is not None:
         total += _rule_flops(mixer.delta)
+    if mixer.mamba1 is not None:
+        total += _scan_flops(mixer.mamba1)
     return total
 
 
 def _skipped_flops(model: Model, sequence: int, layer: Layer) -> float:
     """What the full square counts of one token of a layer, forward, and causal attention skips."""
-    mixer = model.mixer(layer)
+    mixer, model = model.mixer(layer), model.for_layer(layer)
     if mixer is None or mixer.attention is None or not mixer.attention.causal:
         return 0.0
     return attention_core_flops(model, sequence, mixer.attention) / 2
@@ -180,9 +183,9 @@ def layer_flops(model: Model, sequence: int, layer: Layer) -> float:
 
 def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]:
     """One token through one layer, forward, by the modules that recomputation names."""
+    mixer, model = model.mixer(layer), model.for_layer(layer)
     hidden = model.hidden_size
     gate = 3 if model.gated_mlp else 2
-    mixer = model.mixer(layer)
     attention = None if mixer is None else mixer.attention
     flops = {}
     if attention is not None:
@@ -208,6 +211,12 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops["mamba"] = _mamba2_flops(hidden, mixer.mamba2)
     if mixer is not None and mixer.delta is not None:
         flops["delta"] = _delta_flops(hidden, mixer.delta)
+    if mixer is not None and mixer.mamba1 is not None:
+        ssm = mixer.mamba1
+        small = ssm.inner * (2 * ssm.rank + 2 * ssm.state)
+        flops["mamba"] = 2.0 * (3 * hidden * ssm.inner + small) + _scan_flops(ssm)
+    if mixer is not None and mixer.short_conv is not None:
+        flops["conv"] = 8.0 * hidden * mixer.short_conv.channels
     return flops
 
 
@@ -235,7 +244,7 @@ def _mamba2_flops(hidden: int, ssm: Mamba2) -> float:
     return 2.0 * hidden * (into + ssm.inner) + _scan_flops(ssm)
 
 
-def _scan_flops(ssm: Mamba2) -> float:
+def _scan_flops(ssm: Mamba1 | Mamba2) -> float:
     return 7.0 * ssm.inner * ssm.state
 
 
@@ -277,8 +286,10 @@ def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozen
 def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, float]:
     hidden, mla = model.hidden_size, model.mla
     if mla is None:
-        queries = model.num_heads * (2 if attention.gated else 1)
-        return {"qkv": 2.0 * hidden * (queries + 2 * model.kv_heads) * model.qk_head_dim}
+        queries = model.num_heads * (2 if attention.gated else 1) * model.qk_head_dim
+        queries += model.num_heads if attention.head_gates else 0
+        values = 0 if attention.keys_are_values else model.v_head_dim
+        return {"qkv": 2.0 * hidden * (queries + model.kv_heads * (model.qk_head_dim + values))}
     down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
     query = hidden
     if mla.q_lora_rank is not None:

@@ -63,7 +63,7 @@ class Index:
 
 @dataclass(frozen=True)
 class AttentionMixer:
-    """Causal attention with the model's heads (or its latent attention)."""
+    """Causal attention with the model's heads (or its latent attention), or heads of its own."""
 
     window: int | None = None
     """Tokens a query attends to, itself included (sliding window; None: all before it)."""
@@ -81,6 +81,22 @@ class AttentionMixer:
     """Where a diffusion transformer's text is: looked at ``cross`` behind self-attention (Wan), in
     the same attention with weights of its ``own`` (Flux's double blocks), or ``joint`` with the
     other tokens, the MLP in parallel (its single blocks)."""
+    heads: int | None = None
+    """Query heads (None: the model's)."""
+    kv_heads: int | None = None
+    """Key and value heads (None: the model's)."""
+    head_dim: int | None = None
+    """Width of a head (None: the model's)."""
+    head_gates: bool = False
+    """The output of each head is multiplied by one gate, which the query projection makes
+    (Laguna)."""
+    keys_are_values: bool = False
+    """One projection makes keys and values (Gemma 4)."""
+
+    @property
+    def has_own_heads(self) -> bool:
+        """Whether any size of its heads is not the model's."""
+        return any(each is not None for each in (self.heads, self.kv_heads, self.head_dim))
 
     @property
     def is_whole(self) -> bool:
@@ -123,6 +139,32 @@ class Mamba2:
 
 
 @dataclass(frozen=True)
+class Mamba1:
+    """A selective state-space mixer (Mamba, arXiv 2312.00752)."""
+
+    inner: int
+    """Channels."""
+    state: int
+    """State of a channel."""
+    rank: int
+    """Width that steps are projected from."""
+    conv: int = 4
+    """Taps of the causal convolution before it."""
+    norms: bool = False
+    """What steps are projected from, B and C are normalised (Jamba)."""
+
+
+@dataclass(frozen=True)
+class ShortConv:
+    """A gated short convolution (LFM2, arXiv 2511.23404)."""
+
+    channels: int
+    """Channels."""
+    conv: int = 3
+    """Taps."""
+
+
+@dataclass(frozen=True)
 class DeltaNet:
     """A gated delta net (arXiv 2412.06464) or, with a gate for every channel, Kimi's delta
     attention (arXiv 2510.26692)."""
@@ -158,6 +200,10 @@ class Mixer:
     """A state-space mixer."""
     delta: DeltaNet | None = None
     """A gated delta net."""
+    mamba1: Mamba1 | None = None
+    """A selective state-space mixer."""
+    short_conv: ShortConv | None = None
+    """A gated short convolution."""
 
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
@@ -178,9 +224,12 @@ class Mixer:
         if attention and sum(getattr(attention, name) is not None for name in narrow) > 1:
             problem = "is given beside another limit of the same attention"
             raise InputError(f"{field}.attention", "...", problem, "one of window, chunk, index")
+        if attention and attention.gated and attention.head_gates:
+            problem = "is given beside a gate for each channel"
+            raise InputError(f"{field}.attention.head_gates", True, problem, "one of the two")
         if attention and attention.text is not None:
             require_choice(f"{field}.attention.text", attention.text, TEXTS)
-            if attention.causal or attention.gated or attention.sinks:
+            if attention.causal or attention.gated or attention.head_gates or attention.sinks:
                 problem = "is of attention to all tokens, without gates or sinks"
                 raise InputError(
                     f"{field}.attention.text", attention.text, problem, "causal: false"

@@ -203,6 +203,8 @@ class Model:
     """Key and value heads (None: as many as query heads)."""
     head_dim: int | None = None
     """Width of a head (None: hidden size over heads)."""
+    value_head_dim: int | None = None
+    """Width of a value head (None: as a query's; MiMo-V2: 128 beside 192)."""
     gated_mlp: bool = False
     """Two input projections (SwiGLU)."""
     clamped_mlp: bool = False
@@ -276,7 +278,7 @@ class Model:
             if getattr(self, name) > self.num_layers:
                 field, given = f"model.{name}", getattr(self, name)
                 raise InputError(field, given, "is out of range", f"0..{self.num_layers}")
-        for name in ("num_query_groups", "head_dim"):
+        for name in ("num_query_groups", "head_dim", "value_head_dim"):
             value = getattr(self, name)
             if value is not None:
                 require_positive(f"model.{name}", value)
@@ -294,6 +296,9 @@ class Model:
                 f"does not divide num_heads {self.num_heads}",
                 "a divisor of num_heads",
             )
+        if self.mla is not None and self.value_head_dim is not None:
+            problem = "is given beside latent attention"
+            raise InputError("model.value_head_dim", self.value_head_dim, problem, "model.mla")
         if self.qk_norm and self.qk_norm_whole:
             problem = "is given beside norms of single heads"
             raise InputError("model.qk_norm_whole", True, problem, "qk_norm or qk_norm_whole")
@@ -394,8 +399,17 @@ class Model:
             raise InputError(
                 f"{field}.index", "...", "chooses keys of latent attention", "model.mla"
             )
-        if attention.gated and self.mla is not None:
-            raise InputError(f"{field}.gated", True, "is not of latent attention", "false")
+        own_sizes = ("heads", "kv_heads", "head_dim")
+        for name in ("gated", "head_gates", "keys_are_values", *own_sizes):
+            if self.mla is not None and getattr(attention, name):
+                given = getattr(attention, name)
+                raise InputError(
+                    f"{field}.{name}", given, "is not of latent attention", "left out"
+                )
+        own = self.for_layer(layer)
+        if own.num_heads % own.kv_heads:
+            given, problem = attention.kv_heads, f"does not divide {own.num_heads} heads"
+            raise InputError(f"{field}.kv_heads", given, problem, "a divisor of them")
 
     @property
     def kv_heads(self) -> int:
@@ -411,7 +425,9 @@ class Model:
     @property
     def v_head_dim(self) -> int:
         """Width of one value head, in elements."""
-        return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
+        if self.mla is not None:
+            return self.mla.v_head_dim
+        return self.value_head_dim or self.qk_head_dim
 
     @functools.cached_property
     def pattern(self) -> tuple[Layer, ...]:
@@ -473,6 +489,25 @@ class Model:
             return None
         return self.kinds.get(layer.mixer, _ATTENTION)
 
+    def for_layer(self, layer: Layer) -> Model:
+        """The model with a layer's own heads in place of its usual ones."""
+        mixer = self.mixer(layer)
+        own = None if mixer is None else mixer.attention
+        if own is None or not own.has_own_heads:
+            return self
+        return replace(
+            self,
+            num_heads=own.heads or self.num_heads,
+            num_query_groups=own.kv_heads or self.kv_heads,
+            head_dim=own.head_dim or self.qk_head_dim,
+        )
+
+    @functools.cached_property
+    def head_counts(self) -> tuple[tuple[int, int], ...]:
+        """How many heads queries, and keys and values, have in layers that differ."""
+        each = map(self.for_layer, self.layer_kinds)
+        return tuple(dict.fromkeys((model.num_heads, model.kv_heads) for model in each))
+
     @property
     def is_plain(self) -> bool:
         """Whether every layer is the model's own attention, then a dense MLP or experts."""
@@ -489,6 +524,7 @@ class Model:
         words += [f"the {tower.name} tower" for tower in self.towers]
         words += ["latents in place of words"] * (self.diffusion is not None)
         words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
+        words += ["values of another width than keys"] * (self.value_head_dim is not None)
         words += ["norms behind attention and MLP"] * self.post_norms
         return (*words, *["norms over all heads"] * self.qk_norm_whole)
 

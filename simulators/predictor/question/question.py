@@ -7,6 +7,7 @@ import functools
 from collections.abc import Mapping
 
 from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -38,6 +39,10 @@ class Question:
         for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
             part.check()
         self.training.check_for(self.model)
+        scans = [name for name, mixer in self.model.kinds.items() if mixer.mamba1 is not None]
+        if scans and "fp32" not in self.gpu.peak_flops:
+            problem = f"has no fp32, at which the scans of kind {scans[0]} compute"
+            raise InputError("gpu.peak_flops", ", ".join(self.gpu.peak_flops), problem)
         check_plausible(self)
 
     @functools.cached_property

@@ -112,10 +112,11 @@ def _tensor_parallel_in_domain(job: Job) -> Broken:
 
 def _tensor_parallel_divides_model(job: Job) -> Broken:
     model, tp = job.model, job.recipe.tp
-    if model.num_heads % tp:
-        return "tp", f"tp={tp} does not divide the {model.num_heads} attention heads"
-    if model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
-        return "tp", f"tp={tp} neither divides nor is a multiple of {model.kv_heads} KV groups"
+    for heads, groups in model.head_counts:
+        if heads % tp:
+            return "tp", f"tp={tp} does not divide the {heads} attention heads"
+        if model.mla is None and groups % tp and tp % groups:
+            return "tp", f"tp={tp} neither divides nor is a multiple of {groups} KV groups"
     if model.ffn_hidden_size % tp:
         return "tp", f"tp={tp} does not divide the MLP width {model.ffn_hidden_size}"
     if model.hidden_size % tp:
@@ -126,6 +127,8 @@ def _tensor_parallel_divides_model(job: Job) -> Broken:
         if tower.num_heads % tp or tower.ffn_hidden_size % tp:
             return "tp", f"tp={tp} does not divide heads or MLP of the {tower.name} tower"
     for name, mixer in model.kinds.items():
+        if tp > 1 and (mixer.mamba1 or mixer.short_conv):
+            return "tp", f"no framework cuts mixers of kind {name}"
         for words, count in _cut_by_heads(mixer).items():
             if count % tp:
                 return "tp", f"tp={tp} does not divide the {count} {words} of kind {name}"
@@ -165,9 +168,10 @@ def _context_parallel(job: Job) -> Broken:
         return "cp", f"context parallelism needs flash attention{_too_old_for_it(job)}"
     if cp > 1 and job.recipe.cp_comm_type == "a2a":
         model, tp = job.model, job.recipe.tp
-        heads = model.num_heads if model.mla is not None else model.kv_heads
-        if heads % (tp * cp):
-            return "cp_comm_type", f"tp x cp = {tp * cp} does not divide the {heads} KV heads"
+        for queries, groups in model.head_counts:
+            heads = queries if model.mla is not None else groups
+            if heads % (tp * cp):
+                return "cp_comm_type", f"tp x cp = {tp * cp} does not divide the {heads} KV heads"
     for name, mixer in job.model.kinds.items() if cp > 1 else ():
         broken = _mixer_context_parallel(job, name, mixer)
         if broken is not None:
@@ -177,7 +181,8 @@ def _context_parallel(job: Job) -> Broken:
 
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
-    if mixer.delta is not None or (attention is not None and attention.index is not None):
+    whole = mixer.delta or mixer.mamba1 or mixer.short_conv
+    if whole or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)
     if limited and recipe.cp_comm_type != "a2a":

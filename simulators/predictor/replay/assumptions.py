@@ -74,7 +74,8 @@ def _estimated_mixers(model: Model) -> list[str]:
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attention = [each.attention for each in mixers if each is not None and each.attention]
     found = {
-        "state-space scans": any(each is not None and each.mamba2 for each in mixers),
+        "state-space scans": any(each and (each.mamba1 or each.mamba2) for each in mixers),
+        "short convolutions": any(each and each.short_conv for each in mixers),
         "delta rules": any(each is not None and each.delta for each in mixers),
         "attention within windows": any(each.window for each in attention),
         "indexed attention": any(each.index for each in attention),

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
 )
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
+from trainscout.simulators.predictor.workload.parameters import projected_widths
 from trainscout.simulators.predictor.workload.part import Part, norm
 from trainscout.simulators.predictor.workload.quantise import quantise
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -33,7 +34,7 @@ def attention_parts(shard: Shard, attention: AttentionMixer = WHOLE) -> list[Par
     project = _mla_projection(shard) if shard.model.mla else projection(shard, attention)
     if attention.index is not None:
         return [*project, *index_parts(shard, attention.index), output(shard)]
-    gate = [_gate(shard)] if attention.gated else []
+    gate = [_gate(shard, attention)] if attention.gated or attention.head_gates else []
     return [*project, core(shard, attention), *gate, output(shard)]
 
 
@@ -48,14 +49,14 @@ def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
             heads * model.qk_head_dim * per_token,
             heads * model.v_head_dim * per_token,
         )
-    width = model.qk_head_dim * per_token
-    return shard.heads * width, shard.kv_heads * width, shard.kv_heads * width
+    width, values = model.qk_head_dim * per_token, model.v_head_dim * per_token
+    return shard.heads * width, shard.kv_heads * width, shard.kv_heads * values
 
 
 def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     model = shard.model
-    queries = shard.heads * (2 if attention.gated else 1)
-    width = (queries + 2 * shard.kv_heads) * model.qk_head_dim
+    widths = projected_widths(shard, attention)
+    width = sum(widths)
     forward, backward = linear(
         shard,
         "qkv",
@@ -63,7 +64,7 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         model.hidden_size,
         width,
         parallel="column",
-        joined=tuple(heads * model.qk_head_dim for heads in (queries, *[shard.kv_heads] * 2)),
+        joined=widths,
     )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:
@@ -178,15 +179,16 @@ def _mla_projection(shard: Shard) -> list[Part]:
     return parts
 
 
-def _gate(shard: Shard) -> Part:
+def _gate(shard: Shard, attention: AttentionMixer) -> Part:
     """A sigmoid of the gate that the query projection made, times what attention made."""
-    gate = shard.tokens * shard.heads * shard.model.v_head_dim * shard.element_bytes
+    out = shard.tokens * shard.heads * shard.model.v_head_dim * shard.element_bytes
+    gate = out if attention.gated else out // shard.model.v_head_dim
     return Part(
-        (Streaming("attention_gate_fwd", "elementwise", 3 * gate),),
-        (Streaming("attention_gate_bwd", "elementwise", 5 * gate),),
-        (Alloc("attention_gate", gate), Alloc("ungated_output", gate)),
-        forward_peak_bytes=gate,
-        backward_peak_bytes=2 * gate,
+        (Streaming("attention_gate_fwd", "elementwise", 2 * out + gate),),
+        (Streaming("attention_gate_bwd", "elementwise", 3 * out + 2 * gate),),
+        (Alloc("attention_gate", gate), Alloc("ungated_output", out)),
+        forward_peak_bytes=out,
+        backward_peak_bytes=out + gate,
         module="core_attn",
     )
 

@@ -62,8 +62,8 @@ def layer_blocks(
 def layer_shard(shard: Shard, layer: Layer) -> Shard:
     """A rank's share as the layer computes it."""
     if layer.bf16 and shard.is_quantised:
-        return replace(shard, precision="bf16")
-    return shard
+        shard = replace(shard, precision="bf16")
+    return shard.for_layer(layer)
 
 
 def layer_name(layer: Layer) -> str:
@@ -88,9 +88,10 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 @functools.lru_cache(maxsize=1024)
 def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
-    model, parts = shard.model, list[Part]()
-    if model.diffusion is not None:
+    if shard.model.diffusion is not None:
         return diffusion_layer_parts(shard, layer)
+    shard = shard.for_layer(layer)
+    model, parts = shard.model, list[Part]()
     mixer = model.mixer(layer)
     if mixer is not None:
         parts += mixer_parts(shard, mixer)

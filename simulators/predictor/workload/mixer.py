@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.delta_net import delta_parts
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.part import Part, norm
+from trainscout.simulators.predictor.workload.selective_scan import mamba1_parts
 from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.short_conv import short_conv_parts
 from trainscout.simulators.predictor.workload.state_space import mamba2_parts
 
 
@@ -31,7 +35,11 @@ def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
         parts += mamba2_parts(shard, mixer.mamba2)
     if mixer.delta is not None:
         parts += delta_parts(shard, mixer.delta)
-    parallel = sum(each is not None for each in (mixer.attention, mixer.mamba2, mixer.delta))
+    if mixer.mamba1 is not None:
+        parts += mamba1_parts(shard, mixer.mamba1)
+    if mixer.short_conv is not None:
+        parts += short_conv_parts(shard, mixer.short_conv)
+    parallel = sum(getattr(mixer, each.name) is not None for each in fields(mixer))
     if parallel > 1:
         # Outputs are added up, and so are the gradients of what they share.
         moved = (parallel + 1) * shard.local_tokens * hidden * shard.element_bytes

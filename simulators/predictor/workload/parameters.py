@@ -13,8 +13,10 @@ from trainscout.simulators.predictor.question.layers import (
     DeltaNet,
     Index,
     Layer,
+    Mamba1,
     Mamba2,
     Mixer,
+    ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -92,6 +94,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     In 8 and 4 bits all but norms of the hidden state and the router count as quantised: biases and
     what else a mixer has besides its products are below a thousandth.
     """
+    shard = shard.for_layer(layer)
     model, h = shard.model, shard.model.hidden_size
     mixer = model.mixer(layer)
     halves = (mixer is not None) + (layer.mlp != NONE)
@@ -127,7 +130,26 @@ def _mixer(shard: Shard, mixer: Mixer) -> int:
         count += _mamba2(shard, mixer.mamba2)
     if mixer.delta is not None:
         count += _delta(shard, mixer.delta)
+    if mixer.mamba1 is not None:
+        count += _mamba1(shard, mixer.mamba1)
+    if mixer.short_conv is not None:
+        count += _short_conv(shard, mixer.short_conv)
     return count
+
+
+def _mamba1(shard: Shard, ssm: Mamba1) -> int:
+    """Projections in, to B, C and what steps come from, of steps with their bias, and out; the
+    convolution with its bias; decays and skips of channels."""
+    h, inner, small = shard.model.hidden_size, ssm.inner, ssm.rank + 2 * ssm.state
+    products = 3 * h * inner + inner * small + ssm.rank * inner
+    bias = 2 * inner + h if shard.model.linear_bias else 0
+    return products + inner * (ssm.conv + 3 + ssm.state) + (small if ssm.norms else 0) + bias
+
+
+def _short_conv(shard: Shard, conv: ShortConv) -> int:
+    h, bias = shard.model.hidden_size, shard.model.linear_bias
+    biases = 4 * conv.channels + h if bias else 0
+    return conv.channels * (4 * h + conv.conv) + biases
 
 
 def _mamba2(shard: Shard, ssm: Mamba2) -> int:
@@ -188,12 +210,20 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
             query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
         )
         return down + up + output + extra
-    queries = shard.heads * (2 if attention.gated else 1)
-    width = (queries + 2 * shard.kv_heads) * model.qk_head_dim
+    width = sum(projected_widths(shard, attention))
     norms = 2 * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
     if model.qk_norm_whole:
         norms = norm_parameters(shard, (shard.heads + shard.kv_heads) * model.qk_head_dim)
     return h * width + (width if model.qkv_bias else 0) + norms + output + extra
+
+
+def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]:
+    """Columns of this rank's projections of queries (with their gates), keys and values."""
+    model = shard.model
+    queries = shard.heads * (2 if attention.gated else 1) * model.qk_head_dim
+    queries += shard.heads if attention.head_gates else 0
+    keys, values = (shard.kv_heads * dim for dim in (model.qk_head_dim, model.v_head_dim))
+    return (queries, keys) if attention.keys_are_values else (queries, keys, values)
 
 
 def index_parameters(model: Model, index: Index) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import (
     ACTIVATION_BYTES,
@@ -134,6 +135,11 @@ class Shard:
             logged_losses=job.framework.logged_losses,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,
         )
+
+    def for_layer(self, layer: Layer) -> Shard:
+        """The same with the heads of a layer."""
+        model = self.model.for_layer(layer)
+        return self if model is self.model else replace(self, model=model)
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SPARSE, SSM, make_job
+from tests.simulators.jobs import (
+    HYBRID,
+    LLAMA,
+    MLA_MOE,
+    MOE,
+    SPARSE,
+    SSM,
+    UNCUT,
+    make_job,
+)
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
@@ -22,9 +31,12 @@ from trainscout.simulators.predictor.question.layers import (
     parse_layers,
 )
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.megatron import build_workload
+
+FOUR = Mixer(attention=AttentionMixer(heads=4, kv_heads=4))
 
 
 def test_a_pattern_is_read_in_order() -> None:
@@ -90,6 +102,16 @@ def test_many_layers_are_refused_before_they_are_made() -> None:
             "does not divide",
         ),
         ({"kinds": {"local": Mixer()}}, "model.kinds.local", "mixes nothing"),
+        (
+            {"kinds": {"local": Mixer(attention=AttentionMixer(heads=8, kv_heads=3))}},
+            "model.kinds.local.attention.kv_heads",
+            "does not divide 8 heads",
+        ),
+        (
+            {"kinds": {"local": Mixer(attention=AttentionMixer(gated=True, head_gates=True))}},
+            "model.kinds.local.attention.head_gates",
+            "one of the two",
+        ),
         (
             {"kinds": {"local": Mixer(mamba2=SSM), "x": Mixer(mamba2=SSM)}},
             "model.kinds.x",
@@ -164,6 +186,9 @@ def test_layers_without_a_pattern_are_attention_and_an_mlp_or_experts(model: Mod
             {"tp": 2},
             "tp",
         ),
+        (UNCUT, {"tp": 2}, "tp"),
+        (UNCUT, {"cp": 2, "cp_comm_type": "a2a"}, "cp"),
+        (replace(UNCUT, layers="12*narrow/moe", kinds={"narrow": FOUR}), {"tp": 8}, "tp"),
     ],
 )
 def test_recipes_that_no_mixer_of_the_model_has(
@@ -173,3 +198,12 @@ def test_recipes_that_no_mixer_of_the_model_has(
     violation = why_invalid(make_job(model, **recipe))
     assert violation is not None
     assert violation.field == (field or "overlap_moe_expert_parallel_comm")
+
+
+def test_a_gpu_without_fp32_has_no_selective_scans() -> None:
+    job = make_job(UNCUT)
+    parts = (job.cluster, job.training, job.framework)
+    Question(UNCUT, job.gpu, *parts).check()
+    with pytest.raises(InputError, match="fp32") as caught:
+        Question(UNCUT, make_job(LLAMA).gpu, *parts).check()
+    assert caught.value.field == "gpu.peak_flops"

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, make_job
+from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, UNCUT, make_job
 from trainscout.simulators.predictor.answer.flops import layer_flops
 from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
     DeltaNet,
     Index,
     Layer,
+    Mamba1,
     Mamba2,
     Mixer,
 )
@@ -40,6 +41,13 @@ def flops(ops: Iterable[Op]) -> int:
 def passes(model: Model, recompute: str = "none", **recipe: object) -> tuple[list[Op], list[Op]]:
     blocks = layer_blocks(Shard.of(make_job(model, **recipe)), model.layer_kinds[0], recompute)
     return tuple(list(block.ops) for block in blocks)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("layer", UNCUT.layer_kinds)
+def test_what_no_framework_cuts_frees_what_it_kept(layer: Layer, recompute: str) -> None:
+    forward, backward = layer_blocks(Shard.of(make_job(UNCUT)), layer, recompute)
+    assert forward.saved_bytes == -backward.saved_bytes > 0
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -82,6 +90,37 @@ def test_the_parameters_of_a_delta_net() -> None:
     expected = projections + 4 * (2 * keys + values) + 2 * 16 + 16
     shard = Shard.of(make_job(only(Mixer(delta=DELTA))))
     assert layer_parameters(shard, Layer("x", "none")).total == expected + h
+
+
+def test_a_selective_scan_computes_eight_products_of_each_state_forward() -> None:
+    model = only(Mixer(mamba1=Mamba1(inner=512, state=16, rank=16)))
+    forward, backward = passes(model)
+    tokens = make_job(model).sequence_length
+    scans = [op for ops in (forward, backward) for op in ops if is_scan(op)]
+    assert [kernel_flops(op) for op in scans] == [2 * tokens * 512 * 16 * n for n in (8, 25)]
+    assert {op.dtype for op in scans} == {"fp32"}
+    assert all(op.estimated for op in scans)
+
+
+def is_scan(op: Op) -> bool:
+    return isinstance(op, Gemm) and op.name.startswith("ssm_scan")
+
+
+def test_heads_of_a_layer_are_its_own() -> None:
+    own = AttentionMixer(heads=4, kv_heads=1, head_dim=64, keys_are_values=True, head_gates=True)
+    model = only(Mixer(attention=own))
+    h = LLAMA.hidden_size
+    shard = Shard.of(make_job(model))
+    queries_gates_keys = h * (4 * 64 + 4 + 64)
+    expected = h + queries_gates_keys + 2 * 64 + 4 * 64 * h
+    assert layer_parameters(shard, Layer("x", "none")).total == expected
+    forward, _ = passes(model)
+    (core,) = (op for op in forward if isinstance(op, Attention))
+    assert (core.heads, core.kv_heads, core.head_dim, core.head_dim_v) == (4, 1, 64, 64)
+    projections = sum(kernel_flops(op) for op in forward if isinstance(op, Gemm))
+    attended = 2 * model.sequence_length * 4 * 2 * 64
+    counted = layer_flops(model, model.sequence_length, model.layer_kinds[0])
+    assert projections == (counted - attended) * model.sequence_length
 
 
 @pytest.mark.parametrize(
