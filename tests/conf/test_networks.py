@@ -60,7 +60,7 @@ def test_every_engine_plays_over_every_topology(
         (["network=packet", "+network.packet.packt_bytes=1"], "network.packet.packt_bytes"),
         (["network=packet", "+network.packet.dcqcn.gg=1"], "network.packet.dcqcn.gg"),
         (["network=hybrid", "+network.hybrid.rat=1"], "network.hybrid.rat"),
-        (["network=packet", "network.packet.window=0.5"], "packet.window"),
+        (["network=packet", "network.packet.window=0.5"], "network.packet.window"),
     ],
 )
 def test_what_cannot_be_played_is_refused(

@@ -108,7 +108,7 @@ def test_a_fabric_that_cannot_be_is_refused_and_nothing_drawn(tmp_path):
     for wrong, field in (
         ("topology.oversubscription=-1", "topology.oversubscription"),
         ("cluster.num_nodes=10000000", "cluster.num_nodes"),
-        ("network.packet.congestion=magic", "packet.congestion"),
+        ("network.packet.congestion=magic", "network.packet.congestion"),
         ("+topology.link_health.leaf0-spine999=0", "topology.link_health.leaf0-spine999"),
         ("topology.switch_ports=16", "topology.nics_per_leaf"),
     ):

@@ -147,7 +147,7 @@ def _add_network(
     beside["network"] = network_record(use)
     below += [Text(), network_report(use)]
     leaves_nodes = any(each.busy is not None for each in use.communicators)
-    if spec.network.choice.whole_step and leaves_nodes:
+    if spec.network.choice.plays_whole_step and leaves_nodes:
         met = meeting(job, workload, spec.network, spec.calibration)
         beside["whole_step"] = meeting_record(met)
         below.append(meeting_report(met))

@@ -46,9 +46,10 @@ class NetworkChoice:
     queue_pairs: int = 1
     """Connections between two GPUs that share what one channel sends, each hashed to a path of its
     own (NCCL_IB_QPS_PER_CONNECTION)."""
-    whole_step: bool = False
+    whole_step: bool | None = None
     """Of ``simulate``: also play the whole step, all of its communication on one network, and say
-    what that costs beyond each dimension's own congestion."""
+    what that costs beyond each dimension's own congestion (None: with ``flow``, where there are no
+    ``neighbours``)."""
     budget_s: float | None = 60.0
     """CPU seconds for the whole step: what is known by then is the answer (None: no limit)."""
     neighbours: tuple[Neighbour, ...] = ()
@@ -59,6 +60,13 @@ class NetworkChoice:
     """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
     """Overrides fields of ``HybridSettings``."""
+
+    @property
+    def plays_whole_step(self) -> bool:
+        """Whether ``simulate`` plays the step whole."""
+        if self.whole_step is None:
+            return self.engine == "flow" and not self.neighbours
+        return self.whole_step
 
     def check(self) -> None:
         """Refuse what cannot be played.

@@ -40,14 +40,16 @@ class HybridSettings:
         Raises:
             InputError: naming the field.
         """
-        require_positive("hybrid.sample_s", self.sample_s)
-        require_positive("hybrid.rate_tolerance", self.rate_tolerance)
-        require_positive("hybrid.swing_tolerance", self.swing_tolerance, allow_zero=True)
+        require_positive("network.hybrid.sample_s", self.sample_s)
+        require_positive("network.hybrid.rate_tolerance", self.rate_tolerance)
+        require_positive("network.hybrid.swing_tolerance", self.swing_tolerance, allow_zero=True)
         if not 0 <= self.train_share <= 1:
             problem, allowed = "is no share", "0 <= train_share <= 1"
-            raise InputError("hybrid.train_share", self.train_share, problem, allowed)
-        require_positive("hybrid.queue_bytes", self.queue_bytes)
+            raise InputError("network.hybrid.train_share", self.train_share, problem, allowed)
+        require_positive("network.hybrid.queue_bytes", self.queue_bytes)
         if not isinstance(self.samples, int) or self.samples < 4 or self.samples % 2:
-            raise InputError("hybrid.samples", self.samples, "has no halves", "4, 6, 8, ...")
+            raise InputError(
+                "network.hybrid.samples", self.samples, "has no halves", "4, 6, 8, ..."
+            )
         if not 0 < self.used <= 1:
-            raise InputError("hybrid.used", self.used, "is no share", "0 < used <= 1")
+            raise InputError("network.hybrid.used", self.used, "is no share", "0 < used <= 1")

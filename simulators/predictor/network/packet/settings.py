@@ -158,50 +158,66 @@ class PacketSettings:
         Raises:
             InputError: naming the field.
         """
-        require_choice("packet.congestion", self.congestion, CONGESTION)
-        require_positive("packet.packet_bytes", self.packet_bytes)
-        require_positive("packet.header_bytes", self.header_bytes, allow_zero=True)
-        require_positive("packet.queue_bytes", self.queue_bytes)
-        require_choice("packet.routing", self.routing, ROUTING)
-        require_choice("packet.recovery", self.recovery, RECOVERY)
-        require_positive("packet.paths", self.paths)
-        require_positive("packet.timeout_s", self.timeout_s)
+        require_choice("network.packet.congestion", self.congestion, CONGESTION)
+        require_positive("network.packet.packet_bytes", self.packet_bytes)
+        require_positive("network.packet.header_bytes", self.header_bytes, allow_zero=True)
+        require_positive("network.packet.queue_bytes", self.queue_bytes)
+        require_choice("network.packet.routing", self.routing, ROUTING)
+        require_choice("network.packet.recovery", self.recovery, RECOVERY)
+        require_positive("network.packet.paths", self.paths)
+        require_positive("network.packet.timeout_s", self.timeout_s)
         self._check_classes()
         if self.routing != "flow" and self.congestion == "hpcc":
             problem = "compares stamps of one path"
-            raise InputError("packet.congestion", "hpcc", problem, "packet.routing=flow")
+            raise InputError(
+                "network.packet.congestion", "hpcc", problem, "network.packet.routing=flow"
+            )
         if self.window < 1:
-            raise InputError("packet.window", self.window, "would leave links idle", ">= 1")
+            raise InputError(
+                "network.packet.window", self.window, "would leave links idle", ">= 1"
+            )
         if self.pause_bytes is not None:
-            require_positive("packet.pause_bytes", self.pause_bytes)
+            require_positive("network.packet.pause_bytes", self.pause_bytes)
             if not 0 < self.resume_bytes <= self.pause_bytes:
                 allowed = f"1..{self.pause_bytes}"
-                raise InputError("packet.resume_bytes", self.resume_bytes, "is no end", allowed)
+                raise InputError(
+                    "network.packet.resume_bytes", self.resume_bytes, "is no end", allowed
+                )
         for name in ("cnp_interval_s", "alpha_interval_s", "increase_interval_s"):
-            require_positive(f"packet.dcqcn.{name}", getattr(self.dcqcn, name))
+            require_positive(f"network.packet.dcqcn.{name}", getattr(self.dcqcn, name))
         for part in ("timely", "swift", "hpcc"):
             constants = getattr(self, part)
             for each in fields(constants):
-                require_positive(f"packet.{part}.{each.name}", getattr(constants, each.name))
+                require_positive(
+                    f"network.packet.{part}.{each.name}", getattr(constants, each.name)
+                )
         if self.timely.low_s > self.timely.high_s:
             allowed = f"at most high_s={self.timely.high_s:g}"
-            raise InputError("packet.timely.low_s", self.timely.low_s, "is above high_s", allowed)
+            raise InputError(
+                "network.packet.timely.low_s", self.timely.low_s, "is above high_s", allowed
+            )
         if self.swift.most_cut >= 1:
-            raise InputError("packet.swift.most_cut", self.swift.most_cut, "stops a flow", "< 1")
+            raise InputError(
+                "network.packet.swift.most_cut", self.swift.most_cut, "stops a flow", "< 1"
+            )
         if self.hpcc.eta > 1:
-            raise InputError("packet.hpcc.eta", self.hpcc.eta, "is more than a link", "0..1")
+            raise InputError(
+                "network.packet.hpcc.eta", self.hpcc.eta, "is more than a link", "0..1"
+            )
 
     def _check_classes(self) -> None:
         for name, number in self.class_of.items():
             if not 0 <= number < MOST_CLASSES:
                 allowed = f"0..{MOST_CLASSES - 1}"
-                raise InputError(f"packet.class_of.{name}", number, "is no class", allowed)
+                raise InputError(f"network.packet.class_of.{name}", number, "is no class", allowed)
         if not all(1 <= weight <= MOST_WEIGHT for weight in self.weights):
             allowed = f"whole numbers 1..{MOST_WEIGHT}"
-            raise InputError("packet.weights", list(self.weights), "are no weights", allowed)
+            raise InputError(
+                "network.packet.weights", list(self.weights), "are no weights", allowed
+            )
         if self.weights and len(self.weights) != self.classes:
             problem = f"are not those of {self.classes} classes"
-            raise InputError("packet.weights", list(self.weights), problem, "one a class")
+            raise InputError("network.packet.weights", list(self.weights), problem, "one a class")
         if len(self.weights) > MOST_CLASSES:
             problem, allowed = "are too many", f"at most {MOST_CLASSES}"
-            raise InputError("packet.weights", list(self.weights), problem, allowed)
+            raise InputError("network.packet.weights", list(self.weights), problem, allowed)

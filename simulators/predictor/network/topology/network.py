@@ -203,7 +203,7 @@ class Network:
             if match:
                 at = self._place(kind, [int(number or 0) for number in match.groups()])
                 if at is None:
-                    raise InputError(field, name, "is not in this cluster")
+                    raise InputError(field, name, "is not in this cluster", self._names(kind))
                 return self.up(kind) + at, self.down(kind) + at
         raise InputError(
             field,
@@ -211,6 +211,14 @@ class Network:
             "is not the name of a link",
             "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC, podP-podQ-cableK",
         )
+
+    def _names(self, kind: str) -> str:
+        """The first and the last link of a kind."""
+        if not self.count[kind]:
+            return "none of its kind here"
+        ends = (self.up(kind), self.up(kind) + self.count[kind] - 1)
+        first, last = (self.link_name(link).removesuffix(":up") for link in ends)
+        return f"{first} to {last}"
 
     def _place(self, kind: str, numbers: list[int]) -> int | None:
         if kind in ("nvlink", "pcie"):

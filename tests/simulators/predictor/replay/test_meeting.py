@@ -18,6 +18,7 @@ from tests.simulators.predictor.replay.test_congestion import (
 )
 from tests.simulators.predictor.replay.test_congestion import LLAMA as DEEP
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.network.neighbours import Neighbour
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -94,3 +95,14 @@ def test_white_box_prices_have_nowhere_to_meet() -> None:
         NetworkChoice(whole_step=True).check()
     with pytest.raises(InputError, match=r"network\.budget_s"):
         NetworkChoice(engine="flow", budget_s=0.0).check()
+
+
+def test_a_step_is_played_whole_by_flows_unless_others_are_there() -> None:
+    """What the page of what-ifs says: neighbours need no other setting."""
+    beside = NetworkChoice(engine="flow", neighbours=(Neighbour(2),))
+    beside.check()
+    assert not beside.plays_whole_step
+    assert NetworkChoice(engine="flow").plays_whole_step
+    assert not NetworkChoice(engine="hybrid").plays_whole_step
+    with pytest.raises(InputError, match=r"network\.whole_step"):
+        replace(beside, whole_step=True).check()

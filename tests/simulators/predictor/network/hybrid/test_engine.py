@@ -163,11 +163,11 @@ def test_everything_arrives_and_nothing_beats_the_wire(what):
 @pytest.mark.parametrize(
     ("given_settings", "field"),
     [
-        (HybridSettings(sample_s=0), "hybrid.sample_s"),
-        (HybridSettings(samples=5), "hybrid.samples"),
-        (HybridSettings(used=1.5), "hybrid.used"),
-        (HybridSettings(swing_tolerance=-1), "hybrid.swing_tolerance"),
-        (HybridSettings(train_share=2), "hybrid.train_share"),
+        (HybridSettings(sample_s=0), "network.hybrid.sample_s"),
+        (HybridSettings(samples=5), "network.hybrid.samples"),
+        (HybridSettings(used=1.5), "network.hybrid.used"),
+        (HybridSettings(swing_tolerance=-1), "network.hybrid.swing_tolerance"),
+        (HybridSettings(train_share=2), "network.hybrid.train_share"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(given_settings, field):

@@ -69,16 +69,16 @@ def test_pauses_of_a_class_hold_up_no_other():
 @pytest.mark.parametrize(
     ("given", "field"),
     [
-        ({"class_of": {"pp": -1}}, "packet.class_of.pp"),
-        ({"class_of": {"pp": 8}}, "packet.class_of.pp"),
-        ({"weights": (0, 1)}, "packet.weights"),
-        ({"weights": (1, 17)}, "packet.weights"),
-        ({"weights": (1,), "class_of": TWO}, "packet.weights"),
-        ({"weights": (1,) * 9}, "packet.weights"),
-        ({"routing": "pray"}, "packet.routing"),
-        ({"recovery": "arq"}, "packet.recovery"),
-        ({"paths": 0}, "packet.paths"),
-        ({"timeout_s": 0.0}, "packet.timeout_s"),
+        ({"class_of": {"pp": -1}}, "network.packet.class_of.pp"),
+        ({"class_of": {"pp": 8}}, "network.packet.class_of.pp"),
+        ({"weights": (0, 1)}, "network.packet.weights"),
+        ({"weights": (1, 17)}, "network.packet.weights"),
+        ({"weights": (1,), "class_of": TWO}, "network.packet.weights"),
+        ({"weights": (1,) * 9}, "network.packet.weights"),
+        ({"routing": "pray"}, "network.packet.routing"),
+        ({"recovery": "arq"}, "network.packet.recovery"),
+        ({"paths": 0}, "network.packet.paths"),
+        ({"timeout_s": 0.0}, "network.packet.timeout_s"),
     ],
 )
 def test_impossible_settings_are_refused(given, field):

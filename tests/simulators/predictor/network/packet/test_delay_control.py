@@ -92,11 +92,11 @@ def test_what_goes_by_delays_is_not_skipped() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"congestion": "cubic"}, "packet.congestion"),
-        ({"timely": Timely(beta=0.0)}, "packet.timely.beta"),
-        ({"timely": Timely(low_s=1.0)}, "packet.timely.low_s"),
-        ({"swift": Swift(target_s=-1.0)}, "packet.swift.target_s"),
-        ({"swift": Swift(most_cut=1.0)}, "packet.swift.most_cut"),
+        ({"congestion": "cubic"}, "network.packet.congestion"),
+        ({"timely": Timely(beta=0.0)}, "network.packet.timely.beta"),
+        ({"timely": Timely(low_s=1.0)}, "network.packet.timely.low_s"),
+        ({"swift": Swift(target_s=-1.0)}, "network.packet.swift.target_s"),
+        ({"swift": Swift(most_cut=1.0)}, "network.packet.swift.most_cut"),
     ],
 )
 def test_impossible_constants_are_refused(changes: dict[str, object], field: str) -> None:

@@ -228,10 +228,10 @@ def test_a_start_in_the_past_is_refused():
 @pytest.mark.parametrize(
     ("settings_", "field"),
     [
-        (PacketSettings(packet_bytes=0), "packet.packet_bytes"),
-        (PacketSettings(window=0.5), "packet.window"),
-        (PacketSettings(congestion="tcp"), "packet.congestion"),
-        (PacketSettings(resume_bytes=10**9), "packet.resume_bytes"),
+        (PacketSettings(packet_bytes=0), "network.packet.packet_bytes"),
+        (PacketSettings(window=0.5), "network.packet.window"),
+        (PacketSettings(congestion="tcp"), "network.packet.congestion"),
+        (PacketSettings(resume_bytes=10**9), "network.packet.resume_bytes"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings_, field):

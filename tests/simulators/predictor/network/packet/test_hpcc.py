@@ -61,4 +61,4 @@ def test_an_incast_drains_without_idling_the_link():
 def test_stamps_are_of_one_path():
     with pytest.raises(InputError) as refused:
         PacketSettings(congestion="hpcc", routing="spray").check()
-    assert refused.value.field == "packet.congestion"
+    assert refused.value.field == "network.packet.congestion"
