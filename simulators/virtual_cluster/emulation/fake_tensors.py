@@ -72,8 +72,12 @@ def _by_running_it(
 ) -> Any:
     """An operation without rules for shapes is run on the host, on zeros, for its results' shapes.
 
-    Torch would run it on the tensors' own device, which is not there.
+    Torch would run it on the tensors' own device, which is not there. Of one that returns what it
+    writes, or nothing, they are known.
     """
+    returns = [each.alias_info for each in func._schema.returns]
+    if func._schema.is_mutable and all(each is not None and each.is_write for each in returns):
+        return None
     fakes = [each for each in flat if isinstance(each, FakeTensor)]
     devices = {each.fake_device for each in fakes if each.dim()}
     data_decides = {torch.Tag.inplace_view, torch.Tag.dynamic_output_shape} & set(func.tags)

@@ -114,8 +114,26 @@ def _torchaudio(module: ModuleType) -> None:
     module._load_lib = load_library  # type: ignore[attr-defined]
 
 
+def _hub_kernels(module: ModuleType) -> None:
+    import importlib
+    from types import SimpleNamespace
+
+    from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+
+    def get_kernel(repo_id: str, *_: Any, **__: Any) -> Any:
+        # Compiled for GPUs; of some there are stand-ins.
+        for mark, name in (("flash-attn3", "flash_attn_interface"), ("flash-attn", "flash_attn")):
+            if mark in repo_id:
+                found = importlib.import_module(name)
+                return SimpleNamespace(**{**vars(found), "flash_attn_interface": found})
+        raise refusal(f"kernels.get_kernel({repo_id!r})", "kernels of a hub", "flash-attn")
+
+    module.get_kernel = get_kernel  # type: ignore[attr-defined]
+
+
 PATCHES: dict[str, Patch] = {
     "bitsandbytes.functional": _paged_states,
+    "kernels": _hub_kernels,
     "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _uneven_chunks,
     "megatron_fsdp.uneven_dtensor": _uneven_chunks,
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
+from pickle import PickleError
 from types import FrameType
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -20,6 +21,7 @@ _NO_DATA = (
     "FakeTensor",
     "fake tensor",
     "without running `_apply`",
+    "from the 'CUDA' backend",
 )
 _ADVICE = "leave it out of this run, or report this line"
 _INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
@@ -79,8 +81,8 @@ def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
     if isinstance(error, NotImplementedError):
         return True
     # Shapes that do not fit and handles that do not exist fail on a device as well, and files
-    # that are missing are missing there.
-    imitated = isinstance(error, (RuntimeError, ValueError, IndexError, OSError))
+    # that are missing or hold what torch does not load do there, too.
+    imitated = isinstance(error, (RuntimeError, ValueError, IndexError, OSError, PickleError))
     return not imitated
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -62,16 +63,26 @@ def _patch_reads(state: RankState) -> None:
             return type(value)([plain(part) for part in value])
         return value
 
+    def lifting(real: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*given: Any, **kwargs: Any) -> Any:
+            # Kept by each thread for itself, and the engine's threads begin without.
+            torch._C._set_only_lift_cpu_tensors(True)
+            # Lists of device scalars are read below the dispatcher.
+            lists = (plain(each) if type(each) in (list, tuple) else each for each in given)
+            return real(*lists, **kwargs)
+
+        return make
+
+    lifted = lifting(real_tensor)
+
     def tensor(data: Any, **kwargs: Any) -> torch.Tensor:
-        # Kept by each thread for itself, and the engine's threads begin without.
-        torch._C._set_only_lift_cpu_tensors(True)
         if isinstance(data, FakeTensor):
             return data.detach().clone().to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
         # The device's storages are of no device in torch's eyes.
         if isinstance(data, torch.UntypedStorage) and data.device.type != "cpu":
             return torch.empty(0, dtype=kwargs.get("dtype"), device="cuda").set_(data)
-        # Lists of device scalars are read below the dispatcher.
-        return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
+        made: torch.Tensor = lifted(data, **kwargs)
+        return made
 
     real_format, real_repr = torch.Tensor.__format__, torch.Tensor.__repr__
 
@@ -102,6 +113,8 @@ def _patch_reads(state: RankState) -> None:
         numpy(self, force=True) if dtype is None else numpy(self, force=True).astype(dtype)
     )
     torch.tensor = tensor
+    for owner, name in ((torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
+        setattr(owner, name, lifting(getattr(owner, name)))
 
 
 class _StoragePart:

@@ -1,14 +1,16 @@
-"""CUDA sources that a script compiles itself (``torch.utils.cpp_extension``): none is compiled.
+"""CUDA sources that a script compiles itself: none is compiled.
 
-Each function they define for Python is one opaque launch, priced by the bytes of the tensors that
-it is given and returns (*estimated*). What one returns its source says (``script_sources``); a
-function whose source is not understood is refused when it is called.
+A kernel (``torch.cuda._compile_kernel``) and each function that an extension defines for Python
+(``torch.utils.cpp_extension``) is one opaque launch, priced by the bytes of the tensors that it is
+given and returns (*estimated*). What a function returns its source says (``script_sources``); one
+whose source is not understood is refused when it is called.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,6 +55,32 @@ def emulate_extensions(module: ModuleType) -> None:
 
     module.load = load_sources  # type: ignore[attr-defined]
     module.load_inline = load_texts  # type: ignore[attr-defined]
+
+
+class CompiledKernel:
+    """What ``torch.cuda._compile_kernel`` makes of a kernel's source."""
+
+    def __init__(self, kernel_source: str, kernel_name: str, *_: Any, **__: Any) -> None:
+        self._name = kernel_name
+        named = rf"__global__[^{{}};]*?\b{re.escape(kernel_name)}\s*\(([^)]*)\)"
+        found = re.search(named, kernel_source)
+        self._parameters = found[1].split(",") if found else []
+
+    def __call__(self, grid: Any, block: Any, args: Any = (), *_: Any, **__: Any) -> None:
+        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+
+        # ``const float* a`` is read; what no declaration was found of may be written, too.
+        declared = zip_longest(args, self._parameters, fillvalue="")
+        held = [(each, text) for each, text in declared if isinstance(each, torch.Tensor)]
+        constant = [bool(re.search(r"\bconst\b.*\*", text)) for _, text in held]
+        launch(
+            self._name,
+            [each for (each, _), only in zip(held, constant, strict=True) if not only],
+            [each for (each, _), only in zip(held, constant, strict=True) if only],
+        )
+
+    def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
+        """Nothing runs that needs any."""
 
 
 def _texts(given: Any) -> list[str]:

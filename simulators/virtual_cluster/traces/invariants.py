@@ -127,7 +127,9 @@ def _steps(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     for name in (FORWARD, BACKWARD):
         if not launched[name]:
             problem = f"no operation was launched in any {name} pass"
-            yield Finding("iterations", rank, "whole trace", problem, _skipped(trace))
+            # Models without modules, or without gradients of autograd's, train as well.
+            cause = _skipped(trace)
+            yield Finding("iterations", rank, "whole trace", problem, cause, not stepped)
     if not stepped:
         problem = "no optimizer step launched any operation"
         # One whose states are on the host launches nothing.

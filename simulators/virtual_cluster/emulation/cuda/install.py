@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.emulation.cuda.properties import prop
 from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import Cudart, runtime_functions
 from trainscout.simulators.virtual_cluster.emulation.cuda.streams import stream_classes
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.script_kernels import CompiledKernel
 
 # What emulated libraries say they are; the versions torch 2.13's CUDA builds come with.
 CUDA_VERSION, CUDNN_VERSION = "12.9", 91002
@@ -43,6 +44,7 @@ def install_cuda(state: RankState) -> None:
         "Stream": stream,
         "Event": event,
         "ExternalStream": external_stream,
+        "_compile_kernel": CompiledKernel,
         "utilization": lambda device=None: 100,
         "memory_usage": lambda device=None: 0,
         "temperature": lambda device=None: 50,

@@ -90,7 +90,8 @@ class Values:
         """Take note of an operation on fake tensors, after it ran. ``args`` as it was called."""
         declared = signature(func)
         known = self._concerns(args) or (kwargs and self._concerns(kwargs.values()))
-        if not known and declared.name not in STARTS:
+        number = _is_number(result)
+        if not known and declared.name not in STARTS and not number:
             return
         with self._lock, on_host:
             if declared.name in VENDOR_RULES:
@@ -101,6 +102,8 @@ class Values:
                 self._observe_view(func, args, kwargs, list(tensors_in([result])))
             else:
                 self._observe_write(func, args, kwargs, result)
+            if number:
+                self._settle(result)
 
     def seed(self, tensor: torch.Tensor, cpu_tensor: torch.Tensor) -> None:
         """The fake ``tensor`` now holds exactly what ``cpu_tensor`` does."""
@@ -262,6 +265,19 @@ class Values:
             if shadow is not None or id(tensor) in changed:
                 self._store.put(tensor, shadow)
 
+    def _settle(self, number: torch.Tensor) -> None:
+        """A number that nobody knows is what it is taken for from here on, so that all that
+        follows from it agrees: a step size that is added to a time makes it later."""
+        shadow = self._store.get(number)
+        sound = shadow is not None and (
+            not isinstance(shadow, Known)
+            or shadow.grade is not Grade.INVENTED
+            or bool(shadow.value.isfinite())
+        )
+        if not sound:
+            value = plain.full((), INVENTED["float"], dtype=number.dtype)
+            self._store.put(number, Known(value, Grade.INVENTED))
+
     def _missing(self, tensors: Iterable[torch.Tensor]) -> Missing | None:
         """Why one of these is not known, which is then why what follows from it is not."""
         for tensor in tensors:
@@ -321,6 +337,16 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
     if numbers and tensor.numel() > EXACT_ELEMENTS:
         return None
     return Known(tensor, Grade.EXACT)
+
+
+def _is_number(result: Any) -> bool:
+    """Whether it is a number of its own and no view of others."""
+    return (
+        isinstance(result, FakeTensor)
+        and not result.dim()
+        and result.is_floating_point()
+        and result.untyped_storage().nbytes() == result.itemsize
+    )
 
 
 def _unreadable(shadow: Known | Categories) -> bool:

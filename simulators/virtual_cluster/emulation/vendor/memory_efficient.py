@@ -24,6 +24,40 @@ class LowerTriangularMask(AttentionBias):
     """Tokens that come later."""
 
 
+class BlockDiagonalMask(AttentionBias):
+    """Sequences that are packed into one see themselves only.
+
+    ``lengths`` of their queries and keys; ``window`` as FlashAttention has it.
+    """
+
+    mask = "none"
+
+    def __init__(
+        self, lengths: tuple[list[int], list[int]], window: tuple[int, int] = (-1, -1)
+    ) -> None:
+        self.lengths = lengths
+        self.window = window
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen: Any, kv_seqlen: Any = None, *_: Any, **__: Any) -> Any:
+        """Of numbers of tokens on the host."""
+        return cls((list(q_seqlen), list(q_seqlen if kv_seqlen is None else kv_seqlen)))
+
+    def make_causal(self) -> Any:
+        """The same, without tokens that come later."""
+        return BlockDiagonalCausalMask(self.lengths)
+
+    def make_local_attention(self, window_size: int) -> Any:
+        """The same, with no more than so many tokens."""
+        return type(self)(self.lengths, (window_size - 1, -1))
+
+
+class BlockDiagonalCausalMask(BlockDiagonalMask):
+    """Of packed sequences, without tokens that come later."""
+
+    mask = "causal"
+
+
 class AttentionOpBase:
     """Named in signatures."""
 
@@ -40,16 +74,24 @@ def memory_efficient_attention(
     output_dtype: Any = None,
 ) -> Tensor:
     """Of ``[batch, tokens, heads, width]``, or with one head and no dimension for it."""
-    if attn_bias is not None and not isinstance(attn_bias, (LowerTriangularMask, Tensor)):
+    known = (LowerTriangularMask, BlockDiagonalMask, Tensor)
+    if attn_bias is not None and not isinstance(attn_bias, known):
         named = type(attn_bias).__name__
-        allowed = "None, a tensor or LowerTriangularMask"
+        allowed = "None, a tensor, LowerTriangularMask or BlockDiagonalMask"
         raise refusal(f"xformers.ops.memory_efficient_attention.{named}", "this bias", allowed)
+    scale = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+    if isinstance(attn_bias, BlockDiagonalMask):
+        queries, keys = attn_bias.lengths
+        most = max(queries), max(keys)
+        mask, window = attn_bias.mask, attn_bias.window
+        form = AttentionForm("thd", mask, window, p, scale, len(queries), *most, "flash2")
+        packed = (each.squeeze(0) for each in (query, key, value))
+        return fused_attention(*packed, form).unsqueeze(0)
     flat = query.dim() == 3
     if flat:
         query, key, value = (each.unsqueeze(2) for each in (query, key, value))
     b, tokens, keys = query.shape[0], query.shape[1], key.shape[1]
     mask = "causal" if isinstance(attn_bias, LowerTriangularMask) else "none"
-    scale = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
     form = AttentionForm("bshd", mask, (-1, -1), p, scale, b, tokens, keys, "flash2")
     out: Tensor = fused_attention(query, key, value, form)
     return out.squeeze(2) if flat else out

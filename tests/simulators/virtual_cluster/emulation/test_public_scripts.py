@@ -54,6 +54,23 @@ def test_habits_of_public_scripts(tmp_path: Path) -> None:
     assert lowered.kernels == (Streaming("launch", "elementwise", 2 * 8 * 16 * 4),)
 
 
+def test_training_without_modules(tmp_path: Path) -> None:
+    run = emulate(tmp_path, "no_modules.py", "--world-size", "1", check=True)
+    assert run.code == 3, run.output
+    assert "gap of the emulator" in run.output
+    assert "kernels of a hub" in run.output
+    operations = [event for event in run.trace.events if isinstance(event, Op)]
+    assert sum("_fused_sgd_" in each.name for each in operations) == 2
+    attention = [each.inputs for each in operations if "attention_fwd" in each.name]
+    assert [each[-1] for each in attention] == ["flash3", "flash2"] * 2
+    # Two sequences of up to 48 tokens, of which eight are seen.
+    assert attention[1][3:5] == ("thd", "causal")
+    assert attention[1][5] == (7, -1)
+    assert attention[1][8:11] == (2, 48, 48)
+    launches = [each.inputs for each in operations if "triton" in each.name]
+    assert [len(written) for written, *_ in launches] == [1, 1]
+
+
 def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:
     end = watch(5, wait_s=0.24)
     time.sleep(0.5)

@@ -1,0 +1,1 @@
+"""Stands for the package that loads kernels from a hub."""
