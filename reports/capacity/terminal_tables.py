@@ -35,7 +35,7 @@ from trainscout.reports.wording import (
     format_tokens,
     format_usd,
 )
-from trainscout.simulators.predictor.io.terminal import plain_table, titled
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
 # More differences than a screen holds are in the file.
@@ -108,10 +108,11 @@ def _model_parts(
 def _drawn(table: ReportTable) -> Iterable[RenderableType]:
     if not table.rows:
         return
-    drawn = plain_table(*(f"{'#' * (name in table.figures)}{name}" for name in table.columns))
+    columns = (f"{'#' * (name in table.figures)}{name}" for name in table.columns)
+    drawn = plain_table(*columns, title=table.title)
     for row in table.rows:
         drawn.add_row(*row.cells, style="bold" if row.chosen else None)
-    yield from (titled(table.title, drawn, "italic"), Text())
+    yield from (drawn, Text())
 
 
 def format_answer(model: ModelOutcome, outcome: StudyOutcome) -> str:
@@ -161,7 +162,8 @@ def _days(days: float) -> str:
 
 
 def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
-    table = plain_table("target", "limit", "#met by", "cheapest", "fastest", "smallest")
+    columns = ("target", "limit", "#met by", "cheapest", "fastest", "smallest")
+    table = plain_table(*columns, title="Targets")
     for target in targets:
         outstanding = (target.cheapest, target.fastest, target.smallest)
         table.add_row(
@@ -170,7 +172,7 @@ def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
             str(len(target.meeting)),
             *(_format_point(point) for point in outstanding),
         )
-    return titled("Targets", table, "italic")
+    return table
 
 
 def _format_point(point: Point | None) -> str:
@@ -198,7 +200,8 @@ def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
     """The differences from the run before, the answers' first, and no more than ``most``."""
     if not found:
         return Text("Since the last run: nothing changed.")
-    table = plain_table("what", "where")
+    count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
+    table = plain_table("what", "where", title=f"Since the last run: {count}")
     for name in ("before", "now"):
         table.add_column(name, overflow="fold")
     for change in found[:most]:
@@ -211,8 +214,7 @@ def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
         )
     if most is not None and len(found) > most:
         table.add_row("...", f"{len(found) - most} more in changes.json", "", "")
-    count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
-    return titled(f"Since the last run: {count}", table, "italic")
+    return table
 
 
 def format_change(change: Change) -> str:

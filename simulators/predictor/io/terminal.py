@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -34,19 +34,18 @@ def console_for(stream: TextIO) -> Console:
     )
 
 
-def plain_table(*columns: str, title: str | None = None, **style: Any) -> Table:
+def plain_table(
+    *columns: str, title: str | None = None, title_style: str = "italic", **style: Any
+) -> Table:
     """A table without lines; a column of figures has a title that starts with ``#``; ``style`` is
     rich's."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, **style)
+    # As plain text, it would wrap at the table's width.
+    shown = Text(title, title_style, no_wrap=True, overflow="ignore") if title else None
+    table = Table(title=shown, title_justify="left", box=None, pad_edge=False, **style)
     for name in columns:
         figures = name.startswith("#")
         table.add_column(name.removeprefix("#"), justify="right" if figures else "left")
     return table
-
-
-def titled(title: str, table: Table, style: str = "") -> RenderableType:
-    """A table below a line that does not wrap at the table's width, as its own title would."""
-    return Group(Text(title, style=style), table)
 
 
 def redraws(console: Console) -> bool:

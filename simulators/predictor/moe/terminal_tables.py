@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.simulators.predictor.io.terminal import plain_table, titled
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.moe.experiment import Experiment, Layer
 from trainscout.simulators.predictor.moe.router import Counts
 
@@ -59,35 +59,38 @@ def load_tables(layer: Layer) -> RenderableType:
     return Group(*parts)
 
 
-def _experts_table(layer: int, asked: Counts, kept: Counts) -> RenderableType:
-    table = _table("expert", "routings", "share %", "x mean", "dropped")
+def _experts_table(layer: int, asked: Counts, kept: Counts) -> Table:
+    title = f"Routings by expert, layer {layer}{_of_how_many(asked)}"
+    table = _table(title, "expert", "routings", "share %", "x mean", "dropped")
     total, mean, dropped = asked.sum(), asked.mean(), asked - kept
     for expert in _busiest(asked):
         count = asked[expert]
         share, relative = f"{100 * count / total:.1f}", f"{count / mean:.2f}"
         table.add_row(str(expert), f"{count:,}", share, relative, f"{dropped[expert]:,}")
     table.add_row("all", f"{total:,}", "100.0", "", f"{dropped.sum():,}")
-    return titled(f"Routings by expert, layer {layer}{_of_how_many(asked)}", table, "bold")
+    return table
 
 
-def _nodes_table(layer: int, load_bytes: Counts) -> RenderableType:
-    table = _table("node", "sends", "receives", "keeps", "for its experts, x mean")
+def _nodes_table(layer: int, load_bytes: Counts) -> Table:
     keeps, for_experts = np.diag(load_bytes), load_bytes.sum(axis=0)
+    title = f"Bytes by node, layer {layer}{_of_how_many(for_experts)}"
+    table = _table(title, "node", "sends", "receives", "keeps", "for its experts, x mean")
     sends, receives = load_bytes.sum(axis=1) - keeps, for_experts - keeps
     mean = for_experts.mean() or 1.0
     for node in _busiest(for_experts):
         row = (f"{part[node]:,}" for part in (sends, receives, keeps))
         table.add_row(str(node), *row, f"{for_experts[node] / mean:.2f}")
     table.add_row("all", *(f"{part.sum():,}" for part in (sends, receives, keeps)), "")
-    return titled(f"Bytes by node, layer {layer}{_of_how_many(for_experts)}", table, "bold")
+    return table
 
 
-def _dispatch_table(layer: int, load_bytes: Counts) -> RenderableType:
-    table = _table("from", *(f"to {node}" for node in range(len(load_bytes))))
+def _dispatch_table(layer: int, load_bytes: Counts) -> Table:
     unit, size = _unit(int(load_bytes.max()))
+    nodes = (f"to {node}" for node in range(len(load_bytes)))
+    table = _table(f"{unit} from node to node, layer {layer}", "from", *nodes)
     for node, row in enumerate(load_bytes):
         table.add_row(str(node), *(f"{amount / size:,.0f}" for amount in row))
-    return titled(f"{unit} from node to node, layer {layer}", table, "bold")
+    return table
 
 
 def _unit(largest_bytes: int) -> tuple[str, int]:
@@ -113,7 +116,10 @@ def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> Rendera
     cpu_ms, round_ms = experiment.mesh.initial_cpu_delay, experiment.mesh.round_time_ms()
     columns = ["busiest node, x mean", "rounds", "ms", "at least, ms", "spread evenly, ms"]
     back = [layer.back_ms for layer in layers if layer.back_ms is not None]
-    table = _table("layer", *columns, *(["back, ms"] if back else []))
+    title = f"Communication in rounds of {_ms(round_ms)} ms"
+    if len(layers) > _MOST_LAYERS:
+        title += f" (the first {_MOST_LAYERS} layers of {len(layers)})"
+    table = _table(title, "layer", *columns, *(["back, ms"] if back else []))
     for layer in layers[:_MOST_LAYERS]:
         times = [layer.time_ms, layer.least_time_ms, layer.even_time_ms]
         if layer.back_ms is not None:
@@ -127,17 +133,14 @@ def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> Rendera
     evenly = _ms(sum(even)) if even else "-"
     sums = [_ms(time_ms), least, evenly, *([_ms(sum(back))] if back else [])]
     table.add_row("all", f"{mean:.2f}", f"{rounds:,}", *sums)
-    title = f"Communication in rounds of {_ms(round_ms)} ms"
-    if len(layers) > _MOST_LAYERS:
-        title += f" (the first {_MOST_LAYERS} layers of {len(layers)})"
     once = f", {_ms(cpu_ms)} ms of them once at the start" if cpu_ms else ""
     total = f"Communication time: {_ms(cpu_ms + time_ms + sum(back))} ms{once}"
-    return Group(titled(title, table, "bold"), Text(), Text(total))
+    return Group(table, Text(), Text(total))
 
 
 def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f}" if 1e6 <= milliseconds < 1e15 else f"{milliseconds:,.6g}"
 
 
-def _table(*columns: str) -> Table:
-    return plain_table(*(f"#{column}" for column in columns))
+def _table(title: str, *columns: str) -> Table:
+    return plain_table(*(f"#{each}" for each in columns), title=title, title_style="bold")
