@@ -16,11 +16,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.interference import overlap_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -30,7 +29,6 @@ from trainscout.simulators.registry import get_simulator
 # Rows whose predicted step changes by less say nothing about interference.
 MATTERS = 0.003
 FEWEST_ROWS = 4
-GRADES = ("A", "B")
 
 
 @contextmanager
@@ -60,7 +58,7 @@ def compared(
     """Signed errors with and without interference of the rows where it matters, by GPU."""
     errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for first, second in zip(slowed, ideal, strict=True):
-        if first.error is None or second.error is None or first.row.quality not in GRADES:
+        if first.error is None or second.error is None or first.row.quality not in TRUSTED:
             continue
         if abs((1 + first.error) / (1 + second.error) - 1) > MATTERS:
             errors["all"].append((first.error, second.error))
@@ -72,8 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="?", type=Path, default=PUBLISHED_RUNS)
     rows = read_rows(parser.parse_args().runs)
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     simulator = get_simulator("replay")
     slowed = replay_with_progress(rows, declared, simulator)
     with without_interference():

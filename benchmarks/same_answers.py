@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.search_exact import GPT175B, LLAMA_70B, MIXTRAL, TABLE3, plan_of, searched
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.jobs import (
+    job_of,
+    shipped_declarations,
+)
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.rows import read_rows
@@ -49,8 +51,8 @@ def answers() -> dict[str, Any]:
 
 def of_runs() -> dict[str, Any]:
     """Predictions of some published runs, evenly from all."""
-    catalogue, simulator = load_catalogue(), ReplaySimulator()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    simulator = ReplaySimulator()
+    declared = shipped_declarations()
     jobs = {}
     for row in read_rows(PUBLISHED_RUNS):
         try:

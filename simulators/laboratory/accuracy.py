@@ -26,6 +26,7 @@ from trainscout.simulators.laboratory.published.published import (
     PUBLISHED_RUNS,
     stored_coverage,
 )
+from trainscout.simulators.laboratory.published.rows import TRUSTED
 from trainscout.simulators.laboratory.published.summaries import (
     COLLECTIVES,
     KERNELS,
@@ -37,7 +38,6 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 
-COUNTED = ("A", "B")
 ANALYSIS = "error_analysis.md"
 
 
@@ -66,7 +66,7 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     kept = [(place, read_summary(result)) for result, place in given if result is not None]
     for place, summary in kept:
         write_whole(place, json.dumps(summary, indent=1) + "\n")
-    report, _ = predict(PUBLISHED_RUNS, COUNTED, "replay")
+    report, _ = predict(PUBLISHED_RUNS, TRUSTED, "replay")
     for name, drawn in _plots(report).items():
         write_whole(folder / name, drawn)
     page = accuracy_page(
@@ -83,7 +83,7 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
 def _blind_tests() -> str:
     return later_section(
         [
-            (test, predict(test.runs, COUNTED, "replay")[0], read_blind(test.predictions))
+            (test, predict(test.runs, TRUSTED, "replay")[0], read_blind(test.predictions))
             for test in BLIND_TESTS
         ]
     )

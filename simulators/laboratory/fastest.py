@@ -7,15 +7,14 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.residuals import TRUSTED, Bare
+from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
+from trainscout.simulators.laboratory.residuals import Bare
 from trainscout.simulators.laboratory.uncertainty.selection import (
     effects,
     held_out,
@@ -39,8 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command: 0, or 1 when no row tells a step time."""
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [options.runs])
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     rows = [row for row in mark_extrapolated(read_rows(options.runs)) if row.quality in TRUSTED]
     results = replay_with_progress([row for row in rows if not row.extrapolated], declared, Bare())
     results = tuple(result for result in results if result.error is not None)
@@ -107,13 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout fastest ours.csv --output fastest.csv",
         "0 done; 1 no row tells a step time, or an internal failure; 2 wrong input",
     )
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=PUBLISHED_RUNS,
-        help="CSV of measured runs as for trainscout validate; default: the published rows",
-    )
+    add_runs(parser)
     parser.add_argument(
         "--output",
         type=Path,

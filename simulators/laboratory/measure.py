@@ -238,7 +238,7 @@ def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str,
     return rows
 
 
-def asked_job(words: Sequence[str], config_dir: Path | None) -> Job:
+def requested_job(words: Sequence[str], config_dir: Path | None) -> Job:
     """The job of settings as other commands take them: ``model=``, ``cluster=``, ``recipe.tp=``.
 
     Raises:
@@ -314,7 +314,7 @@ def main(
     subject = (
         of_traces(given.traces)
         if given.traces
-        else of_job(asked_job(given.settings, given.config_dir))
+        else of_job(requested_job(given.settings, given.config_dir))
     )
     check_output(OUTPUT, given.output)
     end_s = time.monotonic() + given.budget_s

@@ -18,9 +18,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of, read_curves
+from trainscout.simulators.laboratory.published.jobs import (
+    Declarations,
+    job_of,
+    read_curves,
+    shipped_declarations,
+)
 from trainscout.simulators.laboratory.published.measured import (
     measured_memory,
     printed_by_last_stage,
@@ -28,7 +32,7 @@ from trainscout.simulators.laboratory.published.measured import (
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.published import DATA, PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.rows import Row, read_rows
+from trainscout.simulators.laboratory.published.rows import TRUSTED, Row, read_rows
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint
@@ -38,7 +42,6 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"
-TRUSTED = ("A", "B")
 _DEGREES = {"num_gpus", "tp", "pp", "dp", "cp", "ep"}
 # Layouts fail for other reasons too, and what ran may have run otherwise than it says.
 _FAILED_OF_MEMORY = 0.95
@@ -73,8 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [*options.runs, options.failed])
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     found = []
     for path in options.runs:
         rows = read_rows(path)

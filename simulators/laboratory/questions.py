@@ -10,17 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.jobs import Declarations
-from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
+from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.searched.answer import Answer, default_software
 from trainscout.simulators.laboratory.searched.answer_tables import answer_tables
 from trainscout.simulators.laboratory.searched.grouping import (
     PublishedQuestion,
+    most_telling,
     published_questions,
-    telling,
 )
 from trainscout.simulators.laboratory.searched.page import questions_page, read_before
 from trainscout.simulators.laboratory.searched.run import answers
@@ -57,13 +56,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...], int]:
     """The questions to search, and how many there are."""
-    named = load_catalogue()
-    declared = Declarations(named.gpus, named.frameworks)
+    declared = shipped_declarations()
     questions = published_questions(
         mark_extrapolated(read_rows(options.runs)), declared, default_software()
     )
     if not options.all:
-        questions = telling(questions)
+        questions = most_telling(questions)
     names = [each.name for each in questions]
     if options.only:
         questions = tuple(q for q in questions if any(w in q.name for w in options.only))
@@ -93,18 +91,12 @@ def _parser() -> argparse.ArgumentParser:
         "Search every question that published runs answer (model, GPU, count, batch, sequence, "
         "precision), and say whether what was measured is among the recipes, whether memory cuts "
         "it, and how our best compares with the fastest measured run.",
-        "trainscout questions                           # the most telling, some minutes\n"
+        "trainscout questions                           # the most most_telling, some minutes\n"
         "trainscout questions --only 405b --only gpt3   # names that hold one of these\n"
         "trainscout questions --journal answers.jsonl --json answers.json --csv answers.csv",
         "0 done; 1 an internal failure; 2 wrong input",
     )
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=PUBLISHED_RUNS,
-        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
-    )
+    add_runs(parser)
     parser.add_argument(
         "--all",
         action="store_true",

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
 from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -37,7 +36,6 @@ from trainscout.simulators.predictor.uncertainty.table import (
     table_text,
 )
 
-TRUSTED = ("A", "B")
 MIN_RUNS = 30
 MIN_SOURCES = 3
 
@@ -47,8 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     rows = mark_extrapolated(read_rows(options.runs))
     check_output("--output", options.output, [options.runs])
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     results = replay_with_progress(rows, declared, Bare())
     residuals = residuals_of(results)
     _refuse_too_few(residuals, options.runs)
@@ -56,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
     text = table_text(residuals, tuning, _provenance(options.runs, found))
     write_output("--output", options.output, text)
-    show_text(_words(found, options.output))
+    show_text(_format_coverage(found, options.output))
     return OK
 
 
@@ -130,7 +127,7 @@ def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
     }
 
 
-def _words(found: Coverage, output: Path) -> str:
+def _format_coverage(found: Coverage, output: Path) -> str:
     groups = {
         "publication": found.per_source,
         "framework": found.per_framework,
@@ -156,13 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout residuals                        # the published rows\n"
         "trainscout residuals ours.csv --output residuals.csv",
     )
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=PUBLISHED_RUNS,
-        help="CSV of measured runs as for trainscout validate; default: the published rows",
-    )
+    add_runs(parser)
     parser.add_argument(
         "--output",
         type=Path,

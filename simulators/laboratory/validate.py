@@ -12,11 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.html import validation_html
-from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
+from trainscout.simulators.laboratory.published.jobs import (
+    Declarations,
+    read_curves,
+    shipped_declarations,
+)
 from trainscout.simulators.laboratory.published.published import (
-    PUBLISHED_RUNS,
+    add_runs,
     read_peer_predictions,
 )
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
@@ -67,8 +70,7 @@ def predict(
         InputError: for a file that is not a table of measured runs, or an unknown simulator.
     """
     rows = mark_extrapolated(read_rows(runs))
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     curves = read_curves(rows, runs.parent)
     if measured_collectives is not None:
         found = read_measured_collectives(measured_collectives, "--measured-collectives")
@@ -128,13 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout validate ours.csv --html ours.html --json ours.json",
         "0 done; 1 nothing could be predicted, or an internal failure; 2 wrong input",
     )
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=PUBLISHED_RUNS,
-        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
-    )
+    add_runs(parser)
     parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
     parser.add_argument("--html", type=Path, help="write a page to browse, without any server")
     parser.add_argument(

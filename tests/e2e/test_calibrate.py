@@ -11,8 +11,7 @@ import pytest
 import trainscout as ts
 from tests.e2e.commands import ROOT, SMALL, environment, run
 from tests.in_process import command
-from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.registry import get_simulator
@@ -78,8 +77,7 @@ def predicted_s(tmp_path_factory):
     """What the predictor says of the five runs."""
     path = tmp_path_factory.mktemp("predicted") / "runs.csv"
     write_runs(path, [1.0] * 5)
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    declared = shipped_declarations()
     results = replay_rows(read_rows(path), declared, get_simulator("replay"), lambda: None)
     return [result.prediction.step_time_s for result in results]
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.evidence import (
     DRAWS,
     KNOWN,
@@ -20,9 +19,9 @@ from trainscout.simulators.laboratory.calibration.evidence import (
 )
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, beside_predictions
 from trainscout.simulators.laboratory.calibration.sweeps import LEAST_LAYOUTS, Regret, regrets
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.markdown import percent, signed, table
-from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.residuals import Bare, residuals_of
@@ -78,8 +77,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def read_published(path: Path) -> Published:
     """The trusted rows with measured and predicted step times, as error bars take them."""
-    rows, catalogue = mark_extrapolated(read_rows(path)), load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    rows = mark_extrapolated(read_rows(path))
+    declared = shipped_declarations()
     results = replay_with_progress(rows, declared, Bare())
     of_row = {result.row.id: result for result in results}
     residuals = residuals_of(results)
@@ -229,13 +228,7 @@ def _parser() -> argparse.ArgumentParser:
         "Learn from published runs what calibrations start from, and write what they are worth.",
         "trainscout calibrate evidence",
     )
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="?",
-        default=PUBLISHED_RUNS,
-        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
-    )
+    add_runs(parser)
     parser.add_argument(
         "--docs", type=Path, default=Path("docs"), help=f"where to write {_PAGE} (default docs)"
     )

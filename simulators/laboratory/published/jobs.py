@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.clusters import cluster_of
 from trainscout.simulators.laboratory.published.degrees import degrees_of
 from trainscout.simulators.laboratory.published.era import Era, era_of
@@ -50,6 +51,12 @@ class Declarations:
     frameworks: Mapping[str, Framework]
     curves: Mapping[str, tuple[MeasuredCollective, ...]] = field(default_factory=dict)
     measured_collectives: str | None = None
+
+
+def shipped_declarations() -> Declarations:
+    """Those of the project; no curves."""
+    catalogue = load_catalogue()
+    return Declarations(catalogue.gpus, catalogue.frameworks)
 
 
 def read_curves(rows: Iterable[Row], folder: Path) -> dict[str, tuple[MeasuredCollective, ...]]:

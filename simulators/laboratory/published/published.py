@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,17 @@ from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED_RUNS = DATA / "published_runs.csv"
 PEER_PREDICTIONS = DATA / "peer_predictions.csv"
+
+
+def add_runs(parser: ArgumentParser) -> None:
+    """The argument of commands that read one table of measured runs."""
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
+    )
 
 
 @dataclass(frozen=True)

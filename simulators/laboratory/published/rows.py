@@ -1,4 +1,4 @@
-"""Measured training runs, one CSV row each, read strictly at the door.
+"""Measured training runs, one CSV row each, read strictly.
 
 The columns are described in ``docs/validation.md``. Only ``id``, ``gpu`` and the model's shape
 must exist as columns; a missing column or a blank cell means *not published*. A header that is
@@ -18,6 +18,8 @@ from trainscout.simulators.laboratory.published.cells import CellError, number_i
 from trainscout.simulators.predictor.question.errors import InputError
 
 QUALITIES = ("A", "B", "C")
+TRUSTED = QUALITIES[:2]
+"""Grades of rows that count."""
 REQUIRED = ("id", "gpu", "num_layers", "hidden", "num_heads", "seq_len")
 MEASUREMENTS = (
     "measured_iter_s",

@@ -212,7 +212,7 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "fits": here and here.memory.band != NO,
         "used_gib": here and _used_gib(here),
         "rank": _rank(found.best, place.recipe, here),
-        "best_recipe": "" if best is None else _words(question.job(best.recipe)),
+        "best_recipe": "" if best is None else _format_name(question.job(best.recipe)),
         "best_s": None if best is None else _step_s(best),
         "points": found.space_size,
         "simulated": len(found.trials),
@@ -302,7 +302,7 @@ def _step_s(trial: Trial) -> float:
     return trial.prediction.step_time_s
 
 
-def _words(job: Job) -> str:
+def _format_name(job: Job) -> str:
     return format_recipe(job.recipe, job.dp)
 
 

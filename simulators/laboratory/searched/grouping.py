@@ -11,7 +11,7 @@ from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
 from trainscout.simulators.laboratory.published.measured import measured_step
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
-from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.rows import TRUSTED, Row
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -19,7 +19,6 @@ from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.training import operand_of
 
-COUNTED = ("A", "B")
 FROM_ONE_PUBLICATION = 3
 # A run asks for no reserve, since it did fit; who asks before a run has the default's.
 _RESERVE = Cluster.memory_reserve
@@ -84,7 +83,7 @@ def published_questions(
     """
     groups: dict[Hashable, list[Run]] = {}
     for row in rows:
-        if row.quality not in COUNTED or row.extrapolated:
+        if row.quality not in TRUSTED or row.extrapolated:
             continue
         outcome = job_of(row, declared)
         if isinstance(outcome, NotReplayable):
@@ -92,11 +91,11 @@ def published_questions(
         measured = measured_step(row, outcome.job)
         if measured is not None:
             run = Run(row, outcome.job, measured.step_time_s)
-            groups.setdefault(_asked(outcome.job), []).append(run)
+            groups.setdefault(_question_key(outcome.job), []).append(run)
     return tuple(_question(runs, software) for runs in groups.values())
 
 
-def telling(questions: Sequence[PublishedQuestion]) -> tuple[PublishedQuestion, ...]:
+def most_telling(questions: Sequence[PublishedQuestion]) -> tuple[PublishedQuestion, ...]:
     """One question of each kind, and of what a publication has on one architecture of GPUs the
     ``FROM_ONE_PUBLICATION`` that tell most: those with the most recipes, then the most GPUs."""
     chosen: dict[Hashable, PublishedQuestion] = {}
@@ -116,7 +115,7 @@ def _weight(published: PublishedQuestion) -> tuple[int, int]:
     return published.recipes, published.question.cluster.num_gpus
 
 
-def _asked(job: Job) -> Hashable:
+def _question_key(job: Job) -> Hashable:
     """What runs of one question have in common."""
     return (
         _plain(job.model),
@@ -154,7 +153,7 @@ def _question(runs: list[Run], software: Framework) -> PublishedQuestion:
 
 def _name(job: Job) -> str:
     """The question in a word; equal shapes under one label differ in the last letters."""
-    shape = hashlib.sha256(repr(_asked(job)).encode()).hexdigest()[:4]
+    shape = hashlib.sha256(repr(_question_key(job)).encode()).hexdigest()[:4]
     words = (
         re.sub(r"[^a-z0-9.]+", "-", job.model.name.lower()).strip("-"),
         f"{job.gpu.name}x{job.world_size}",

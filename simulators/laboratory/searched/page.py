@@ -105,10 +105,10 @@ def _targets(
         for each, of_these in zip(targets(answers), same, strict=True)
     ]
     header = ("", "aim", "before, all", "before, these", "now", "met")
-    return "## Targets\n\n" + table(header, rows) + _asked_again(answers)
+    return "## Targets\n\n" + table(header, rows) + _searched_again(answers)
 
 
-def _asked_again(answers: Sequence[Answer]) -> str:
+def _searched_again(answers: Sequence[Answer]) -> str:
     """What comes of questions that were asked again in as few bits as their fastest runs."""
     again = [one for one in answers if one.numerics != DECLARED]
     if not again:

@@ -11,8 +11,7 @@ from typing import Any
 
 import joblib
 
-from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.searched.answer import Answer, answer, search_settings
 from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
 from trainscout.simulators.predictor.question.errors import InputError
@@ -61,8 +60,7 @@ def _answered(
 
 
 def _one(key: str, published: PublishedQuestion) -> tuple[str, Answer]:
-    named = load_catalogue()
-    return key, answer(published, Declarations(named.gpus, named.frameworks))
+    return key, answer(published, shipped_declarations())
 
 
 def _key(published: PublishedQuestion) -> str:

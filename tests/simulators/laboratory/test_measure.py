@@ -21,7 +21,12 @@ from trainscout.simulators.laboratory.device.torch_collectives import (
 from trainscout.simulators.laboratory.device.torch_kernels import Built, operand_bytes
 from trainscout.simulators.laboratory.interference.measure import Together
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
-from trainscout.simulators.laboratory.measure import COLLECTIVE_BYTES, COPY, asked_job, kernels_of
+from trainscout.simulators.laboratory.measure import (
+    COLLECTIVE_BYTES,
+    COPY,
+    kernels_of,
+    requested_job,
+)
 from trainscout.simulators.laboratory.measure import main as measure
 from trainscout.simulators.predictor.collectives.measured import (
     bus_factor,
@@ -120,7 +125,7 @@ def test_one_file_is_read_by_everything(
     assert {row["level"] for row in found["slowdowns"]} == {"kernel", "comm-slowdown"}
 
     gpu = load_catalogue().gpus["h100"]
-    ops = [op for op in kernels_of(asked_job(JOB, None)) if isinstance(op, Gemm)]
+    ops = [op for op in kernels_of(requested_job(JOB, None)) if isinstance(op, Gemm)]
     plain, measured = (price_kernels(gpu, ops, table) for table in (None, load_measured(path)))
     assert measured.seconds / plain.seconds == pytest.approx(SLOWER, rel=5e-3)
     assert (measured.evidence == 0).all()
@@ -148,7 +153,7 @@ def test_a_stopped_run_goes_on_and_another_machine_is_refused(tmp_path: Path) ->
     first, again = FakeMachine(), FakeMachine()
     assert measure(asked, first, FakeOverlap()) == 0
     assert measure(asked, again, FakeOverlap()) == 0
-    assert set(first.built) == {COPY, *kernels_of(asked_job(JOB, None))}
+    assert set(first.built) == {COPY, *kernels_of(requested_job(JOB, None))}
     assert again.built == [COPY]
     with pytest.raises(InputError, match="another file"):
         measure(asked, FakeMachine(name="H100 PCIe-like thing"), FakeOverlap())
@@ -158,7 +163,7 @@ def test_kernels_that_take_most_of_the_step_come_first(tmp_path: Path) -> None:
     machine = FakeMachine()
     measure([*JOB, "--output", str(tmp_path / "f.json")], machine, FakeOverlap())
     gpu = load_catalogue().gpus["h100"]
-    calls = kernels_of(asked_job(JOB, None))
+    calls = kernels_of(requested_job(JOB, None))
     shares = [price_kernels(gpu, [op]).seconds[0] * calls[op] for op in machine.built[1:]]
     assert shares == sorted(shares, reverse=True)
 

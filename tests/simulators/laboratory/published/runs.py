@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.samples import prediction
-from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.jobs import (
+    Declarations,
+    job_of,
+    shipped_declarations,
+)
 from trainscout.simulators.laboratory.published.outcome import Replayable
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -63,8 +66,7 @@ EXPERTS = replace(
 
 @cache
 def declarations() -> Declarations:
-    catalogue = load_catalogue()
-    return Declarations(catalogue.gpus, catalogue.frameworks)
+    return shipped_declarations()
 
 
 def replayable(**changes: Any) -> Replayable:

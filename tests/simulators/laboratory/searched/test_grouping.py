@@ -6,9 +6,9 @@ from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declaration
 from trainscout.simulators.laboratory.searched import grouping
 from trainscout.simulators.laboratory.searched.answer import default_software
 from trainscout.simulators.laboratory.searched.grouping import (
+    most_telling,
     precision_class,
     published_questions,
-    telling,
 )
 from trainscout.simulators.predictor.question.cluster import Cluster
 
@@ -77,10 +77,10 @@ def test_precisions_fall_in_classes(precision, name):
 def test_of_one_kind_the_most_recipes_tell_most(monkeypatch):
     small = [RUN, replace(RUN, id="tp4", tp=4, dp=8)]
     large = replace(RUN, id="large", num_gpus=128, dp=32)
-    assert [q.question.cluster.num_gpus for q in telling(questions(*small, large))] == [64]
-    assert [q.question.cluster.num_gpus for q in telling(questions(RUN, large))] == [128]
+    assert [q.question.cluster.num_gpus for q in most_telling(questions(*small, large))] == [64]
+    assert [q.question.cluster.num_gpus for q in most_telling(questions(RUN, large))] == [128]
     models = [replace(RUN, id=name, model=name, vocab=5120 + i) for i, name in enumerate("abc")]
     monkeypatch.setattr(grouping, "FROM_ONE_PUBLICATION", 2)
-    assert len(telling(questions(*models))) == 2
+    assert len(most_telling(questions(*models))) == 2
     ampere = [replace(row, id=f"{row.id}2", gpu="A100-80GB-SXM") for row in models]
-    assert len(telling(questions(*models, *ampere))) == 4
+    assert len(most_telling(questions(*models, *ampere))) == 4
