@@ -72,7 +72,7 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     return None
 
 
-def in_words(error: Exception) -> Exception:
+def as_input_error(error: Exception) -> Exception:
     """``explain_hydra_error`` where it says something, with ``error`` as its cause."""
     wrong = explain_hydra_error(error)
     if wrong is None or wrong is error:

@@ -44,7 +44,7 @@ def promote(
             )
     # Equal values keep the search's order.
     kept.sort(key=lambda trial: objective.losses(trial.values or ()))
-    return Promotion(tuple(kept), _words(simulator, trials, kept, outcomes))
+    return Promotion(tuple(kept), _format_promotion(simulator, trials, kept, outcomes))
 
 
 def front_of(trials: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]:
@@ -53,7 +53,7 @@ def front_of(trials: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]
     return tuple(trials[index] for index in non_dominated(losses))
 
 
-def _words(
+def _format_promotion(
     simulator: str,
     trials: Sequence[Trial],
     kept: Sequence[Trial],

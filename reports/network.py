@@ -143,10 +143,10 @@ def meeting_report(of: Meeting | None) -> RenderableType:
         slowed = each.together_s / each.alone_s if each.alone_s else 1.0
         words = f"  {each.messages:,} messages of {each.communicator}, begin to end"
         table.add_row(words, format_seconds(each.together_s), f"{slowed:.2f} x alone")
-    return Group(table, Text(f" {meeting_words(of)}"), Text())
+    return Group(table, Text(f" {format_meeting(of)}"), Text())
 
 
-def meeting_words(of: Meeting) -> str:
+def format_meeting(of: Meeting) -> str:
     """How much of the step was played, and at what cost, in one line."""
     if of.reached < 1:
         return (

@@ -16,7 +16,7 @@ from trainscout.reports.answer import (
     format_measure_first,
 )
 from trainscout.reports.dialects.megatron_lm import settings_of
-from trainscout.reports.dialects.setting import command_words
+from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.error_bars import (
     as_chosen,
     format_distinguishable,
@@ -125,7 +125,7 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
     if launch.impossible:
         words.append(f"No launch.sh: {launch.title} refuses " + "; ".join(launch.impossible))
     elif launch.framework == "megatron_lm" and whole:
-        arguments = " ".join(map(shlex.join, command_words(settings_of(job))))
+        arguments = " ".join(map(shlex.join, command_options(settings_of(job))))
         words.append(f"Megatron-LM, whole command in {directory / LAUNCH}: {arguments}")
     else:
         words.append(f"{LAUNCH} starts it with {launch.title}")

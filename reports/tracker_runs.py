@@ -78,7 +78,7 @@ def search_record(
             **tags,
             "kind": "search",
             "status": "fits" if shown else "nothing_fits",
-            "recipe": _words(shown[0], declared) if shown else None,
+            "recipe": _format_recipe(shown[0], declared) if shown else None,
             NOTE: search_note(result, shown, declared.job),
         },
     )
@@ -107,7 +107,7 @@ def _recipe_run(
 ) -> Run:
     if trial.prediction is None:
         raise ValueError(f"trial {trial.number} was not simulated")
-    words = _words(trial, declared)
+    words = _format_recipe(trial, declared)
     return make_run(
         f"#{tags['rank']} {words}",
         ended_ms - int(trial.duration_s * 1000),
@@ -118,7 +118,7 @@ def _recipe_run(
     )
 
 
-def _words(trial: Trial, declared: Question) -> str:
+def _format_recipe(trial: Trial, declared: Question) -> str:
     return format_recipe(trial.recipe, declared.job(trial.recipe).dp)
 
 

@@ -68,7 +68,9 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
         kept.append(point)
     if not made:
         raise _nothing_to_launch(space, rejected)
-    told = _telling(space, made, [space.point(kept[rows.index(row)]) for row in range(len(made))])
+    told = _distinguished(
+        space, made, [space.point(kept[rows.index(row)]) for row in range(len(made))]
+    )
     points = np.array(kept, dtype=np.int16)
     numbers = np.array(rows, dtype=np.int64)
     _, first = np.unique(numbers, return_index=True)
@@ -113,7 +115,7 @@ class _Told:
     launches: tuple[Launch, ...]
 
 
-def _telling(
+def _distinguished(
     space: ScriptSpace, launches: Sequence[Launch], points: Sequence[dict[str, Any]]
 ) -> _Told:
     """As few knobs without a meaning as tell the launches apart, beside their meaning: none that

@@ -86,7 +86,7 @@ class _Logger:
         )
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True, name="tracking").start()
-        self._tell({"uri": uri, "experiment": experiment})
+        self._send({"uri": uri, "experiment": experiment})
 
     def is_there(self) -> bool:
         return self._process.poll() is None
@@ -94,7 +94,7 @@ class _Logger:
     def ask(self, path: str, timeout_s: float) -> dict[str, Any]:
         """The answer for the search spooled at ``path``; empty when it takes too long."""
         deadline_s = time.monotonic() + timeout_s
-        self._tell({"path": path})
+        self._send({"path": path})
         while (left_s := deadline_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 answer = self._answers.get(timeout=left_s)
@@ -103,7 +103,7 @@ class _Logger:
                     return answer
         return {}
 
-    def _tell(self, message: dict[str, str]) -> None:
+    def _send(self, message: dict[str, str]) -> None:
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(json.dumps(message) + "\n")

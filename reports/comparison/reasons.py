@@ -59,9 +59,9 @@ class _Pair:
         return (self.names[0], self.first), (self.names[1], self.second)
 
     def each(self, words: Callable[[Mechanism], str]) -> str:
-        return self.said(words(self.first), words(self.second))
+        return self.contrast(words(self.first), words(self.second))
 
-    def said(self, one: str, other: str) -> str:
+    def contrast(self, one: str, other: str) -> str:
         """``a ..., b ...``, or ``each ...`` where the words are the same."""
         if one == other:
             return f"each {one}"
@@ -114,7 +114,7 @@ def _compute(pair: _Pair) -> str:
         for (_, side), prediction in zip(pair.sides, pair.predictions, strict=True)
     ]
     if not _close(*rates):
-        speeds = pair.said(*(f"runs at {rate:,.0f} TFLOP/s" for rate in rates))
+        speeds = pair.contrast(*(f"runs at {rate:,.0f} TFLOP/s" for rate in rates))
         words.append(f"{speeds} ({pair.each(_format_gemm)})")
     return "; ".join(words) or "the same kernels"
 

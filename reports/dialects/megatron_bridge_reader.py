@@ -106,11 +106,11 @@ def words_of_configuration(table: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(backend, int):  # kept by its number
         fields["attention_backend"] = _BACKENDS.get(backend, backend)
     for name, value in fields.items():
-        yield from _words(name, value)
+        yield from _arguments(name, value)
     yield from _sizes(fields)
 
 
-def _words(name: str, value: Any) -> Iterator[str]:
+def _arguments(name: str, value: Any) -> Iterator[str]:
     if name in _LEFT_OUT or name.startswith("_"):
         return
     if value is False:

@@ -190,23 +190,23 @@ class Options:
                 continue
             if self._values[name] == ["false"]:
                 # A switch of a file that is off.
-                unaffected.append(self._words(name))
+                unaffected.append(self._as_written(name))
             elif (entry := _entry(name, not_modelled)) is not None:
-                unmodelled.append((self._words(name), not_modelled[entry]))
+                unmodelled.append((self._as_written(name), not_modelled[entry]))
             elif _entry(name, no_effect) is not None:
-                unaffected.append(self._words(name))
+                unaffected.append(self._as_written(name))
             else:
                 nearest = difflib.get_close_matches(name, [*names, *self._asked], 1, _SLIP)
-                unknown.append(Unknown(self._words(name), next(iter(nearest), None)))
+                unknown.append(Unknown(self._as_written(name), next(iter(nearest), None)))
         return Reading(
-            used=tuple(self._words(name) for name in self._values if name in self._used),
+            used=tuple(self._as_written(name) for name in self._values if name in self._used),
             no_effect=tuple(unaffected),
             not_modelled=tuple(unmodelled),
             unknown=tuple(unknown),
             notes=tuple(self.notes),
         )
 
-    def _words(self, name: str) -> str:
+    def _as_written(self, name: str) -> str:
         """An option with its values, as written."""
         return " ".join([name, *map(shown, self._values[name])])
 

@@ -139,7 +139,7 @@ def read(table: Iterable[Setting], part: str, options: Options) -> dict[str, Any
     return found
 
 
-def command_words(settings: Settings) -> list[tuple[str, ...]]:
+def command_options(settings: Settings) -> list[tuple[str, ...]]:
     """Settings as groups of one option with its values."""
     return [
         (name, *(() if value is True else value if isinstance(value, tuple) else (str(value),)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainscout.reports.dialects import megatron_core, megatron_hybrid, megatron_lm
 from trainscout.reports.dialects.environment import write_environment
-from trainscout.reports.dialects.setting import command_words
+from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import RESUME, resumed, shell_script
 from trainscout.simulators.predictor.question.job import Job
@@ -39,6 +39,6 @@ def launch(job: Job) -> Launch:
         megatron_core.environment(job) | write_environment(job),
         resumed(_CHECKPOINTS),
         job,
-        [(program,), *command_words(megatron_lm.settings_of(job)), (RESUME,)],
+        [(program,), *command_options(megatron_lm.settings_of(job)), (RESUME,)],
     )
     return replace(made, files={"megatron_lm.sh": script})

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainscout.reports.dialects import torchtitan
 from trainscout.reports.dialects.environment import write_environment
-from trainscout.reports.dialects.setting import command_words
+from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import HERE, RESUME, resumed, shell_script
 from trainscout.reports.launch.torchtitan_model import module_source
@@ -43,7 +43,7 @@ def launch(job: Job) -> Launch:
         ("-m", "torchtitan.train"),
         ("--module", MODULE),
         ("--config", "recipe"),
-        *command_words(torchtitan.settings_of(job)),
+        *command_options(torchtitan.settings_of(job)),
         ("--hf-assets-path", '"${ASSETS:-./assets/hf}"'),
         (RESUME,),
         ('"$@"',),

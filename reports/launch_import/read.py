@@ -111,7 +111,7 @@ def _read(
         reader = _reader_of_yaml(given, origin, read_yaml(Path(given.strip()), "given"))
     elif origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
-        script = Script(commands=[Command(tuple(_words(text)), {}, 1)])
+        script = Script(commands=[Command(tuple(_split(text)), {}, 1)])
     else:
         script = read_script(text, os.environ)
     if reader is None:
@@ -178,7 +178,7 @@ def _is_file(text: str) -> bool:
         return False
 
 
-def _words(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -242,18 +242,18 @@ def _with_files(command: Command, words: list[str], given: str) -> list[str]:
     """Arguments behind what the configurations of Accelerate and DeepSpeed say that they name."""
     launcher = Options(list(command.words))
     if Path(command.words[0]).name == "accelerate" and (name := launcher.text("--config_file")):
-        table = read_yaml(_beside("--config_file", name, given), "--config_file")
+        table = read_yaml(_next_to("--config_file", name, given), "--config_file")
         words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
     named = Options(words)
     for option in ("--deepspeed", "--deepspeed_config"):
         values = named.texts(option)
         if values and values[0].endswith(".json"):
-            text, _ = _text_of(str(_beside(option, values[0], given)))
+            text, _ = _text_of(str(_next_to(option, values[0], given)))
             words = [*words_of_deepspeed(_json(option, values[0], text)), *words]
     return words
 
 
-def _beside(option: str, name: str, given: str) -> Path:
+def _next_to(option: str, name: str, given: str) -> Path:
     """A file that a script names, from here or from where the script is."""
     beside = Path(given).parent if _is_file(given) else Path()
     for path in (Path(name), beside / name, beside / Path(name).name):
@@ -280,7 +280,7 @@ def _with_configuration(words: list[str], given: str) -> list[str]:
     name = named.text("--job.config-file")
     if name is None:
         return words
-    text, _ = _text_of(str(_beside("--job.config-file", name, given)))
+    text, _ = _text_of(str(_next_to("--job.config-file", name, given)))
     return [*words_of_table(_toml(name, text)), *words]
 
 

@@ -5,14 +5,14 @@ and script in ``assets``, where the browser draws it.
 """
 
 from trainscout.reports.search_page.page import PAGE, search_page, write_search_page
-from trainscout.reports.search_page.searched import Asked, Searched, asked_now, launch_texts
+from trainscout.reports.search_page.searched import Asked, Searched, launch_texts, search_request
 
 __all__ = [
     "PAGE",
     "Asked",
     "Searched",
-    "asked_now",
     "launch_texts",
     "search_page",
+    "search_request",
     "write_search_page",
 ]

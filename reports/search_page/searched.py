@@ -32,7 +32,7 @@ class Asked:
     commit: str | None = None
 
 
-def asked_now(
+def search_request(
     arguments: Sequence[str], settings: Mapping[str, Any], seed: int, result: SearchResult
 ) -> Asked:
     """How the search that has just ended was asked for: by ``arguments`` on the command

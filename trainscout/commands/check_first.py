@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import build_plan, check_plan
-from trainscout.conf.input_errors import in_words
+from trainscout.conf.input_errors import as_input_error
 from trainscout.simulators.predictor.io.command_line import explain
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -55,7 +55,7 @@ def refusing(config: DictConfig) -> Iterator[None]:
         yield
     except Exception as error:
         # Hydra turns an Exception of a callback into a warning and goes on.
-        raise SystemExit(explain(in_words(error), debug=config.debug)) from None
+        raise SystemExit(explain(as_input_error(error), debug=config.debug)) from None
 
 
 def _check_directory(directory: Path, *, resume: bool) -> None:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from trainscout.commands.arguments import as_settings
 from trainscout.commands.hydra_setup import prepare_hydra
 from trainscout.completion import shell_completion
-from trainscout.conf.input_errors import in_words
+from trainscout.conf.input_errors import as_input_error
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -42,7 +42,7 @@ def run_command(
         try:
             codes.append(command(config))
         except Exception as error:
-            codes.append(explain(in_words(error), debug=config.debug))
+            codes.append(explain(as_input_error(error), debug=config.debug))
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
@@ -53,7 +53,7 @@ def run_command(
                 version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
             )(job)()
         except HydraException as error:  # some are OSErrors, too
-            raise in_words(error) from error
+            raise as_input_error(error) from error
         except BrokenPipeError:  # whoever read the help has left
             raise
         except OSError as error:
@@ -62,7 +62,7 @@ def run_command(
             allowed = "a place that can be written"
             raise InputError("hydra.run.dir", error.filename, problem, allowed) from error
         except Exception as error:
-            raise in_words(error) from error
+            raise as_input_error(error) from error
     return next((code for code in codes if code != OK), OK)
 
 

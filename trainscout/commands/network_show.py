@@ -60,14 +60,14 @@ def network_show(config: DictConfig) -> int:
         }
         show_text(json.dumps(record, indent=2) + "\n")
         return OK
-    report: list[RenderableType] = [Text(title, style="bold"), Text(_in_words(used, usd))]
+    report: list[RenderableType] = [Text(title, style="bold"), Text(_format_parts(used, usd))]
     if output.verbosity != "quiet":
         report += [Text(), network_report(use)]
     show(Group(*report, Text(f"Drawn: {file}")))
     return OK
 
 
-def _in_words(used: Parts, usd: float) -> str:
+def _format_parts(used: Parts, usd: float) -> str:
     switches = f"{used.leaves:,} leaves, {used.spines:,} spines, {used.cores:,} cores"
     return (
         f"{used.nics:,} NICs, {switches}, {used.cables:,} cables: {format_usd(usd)} at assumed"

@@ -31,7 +31,12 @@ from trainscout.reports.nothing_found import (
     why_nothing_fits,
 )
 from trainscout.reports.progress import progress_view
-from trainscout.reports.search_page import Searched, asked_now, launch_texts, write_search_page
+from trainscout.reports.search_page import (
+    Searched,
+    launch_texts,
+    search_request,
+    write_search_page,
+)
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.trials import decided_between
@@ -114,7 +119,7 @@ def optimize(config: DictConfig) -> int:
         declared,
         plan.simulator,
         decided_between(result),
-        asked_now(redacted(_arguments()), settings, plan.seed, result),
+        search_request(redacted(_arguments()), settings, plan.seed, result),
         launch_texts(directory, launching),
         checks,
         relief,

@@ -1,4 +1,4 @@
-"""Wrong input, met at the door: what is wrong, where, and what would be right."""
+"""Wrong input, refused before anything is done: what is wrong, where, and what would be right."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from tests.reports.dialects.jobs import jobs
 from tests.reports.dialects.megatron_parser import parser, table
 from trainscout.reports.dialects.megatron_lm import settings_of
-from trainscout.reports.dialects.setting import command_words
+from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.job import Job
 
@@ -27,7 +27,7 @@ RENAMED = {
 
 def parsed(job: Job) -> argparse.Namespace:
     return PARSER.parse_args(
-        [word for option in command_words(settings_of(job)) for word in option]
+        [word for option in command_options(settings_of(job)) for word in option]
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.samples import job_of, moe_job_of
 from trainscout.reports.dialects.options import Options
-from trainscout.reports.dialects.setting import Setting, command_words, read, write
+from trainscout.reports.dialects.setting import Setting, command_options, read, write
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -32,7 +32,7 @@ def test_a_job_is_written_in_the_table_s_order():
         "--modules": ("a", "b"),
         "--zero": 0,
     }
-    words = command_words(write(TABLE, job))
+    words = command_options(write(TABLE, job))
     assert words[1:4] == [("--plain",), ("--norm", "LN"), ("--modules", "a", "b")]
 
 

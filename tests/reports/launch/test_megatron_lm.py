@@ -6,7 +6,7 @@ import pytest
 
 from tests.samples import ARCHITECTURES, CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 from trainscout.reports.dialects.megatron_lm import settings_of
-from trainscout.reports.dialects.setting import command_words
+from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def arguments(job: Job) -> dict[str, str]:
-    return {option[0]: " ".join(option[1:]) for option in command_words(settings_of(job))}
+    return {option[0]: " ".join(option[1:]) for option in command_options(settings_of(job))}
 
 
 def variables(job: Job) -> dict[str, str]:
@@ -240,7 +240,9 @@ def test_a_shell_runs_the_script_as_one_command(tmp_path):
     assert " ".join(words[: start - 1]) == (
         "--nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr localhost --master-port 6000"
     )
-    assert words[start:] == [word for option in command_words(settings_of(job)) for word in option]
+    assert words[start:] == [
+        word for option in command_options(settings_of(job)) for word in option
+    ]
 
 
 def test_nccl_settings_are_environment_variables():

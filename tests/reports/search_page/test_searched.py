@@ -1,11 +1,11 @@
 import re
 
 from tests.reports.search_page.searches import searched
-from trainscout.reports.search_page import asked_now, launch_texts
+from trainscout.reports.search_page import launch_texts, search_request
 
 
 def test_the_command_can_be_pasted():
-    asked = asked_now(["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result)
+    asked = search_request(["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result)
     assert asked.command == "trainscout optimize model=x 'space.name=two words'"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", asked.started)
     assert asked.seed == 3
@@ -14,7 +14,7 @@ def test_the_command_can_be_pasted():
 def test_equal_settings_have_equal_hashes():
     result = searched().result
     first, same, other = (
-        asked_now([], settings, 0, result).config_hash
+        search_request([], settings, 0, result).config_hash
         for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2})
     )
     assert first == same != other

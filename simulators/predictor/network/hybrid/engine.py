@@ -148,9 +148,9 @@ class HybridEngine(RepeatingEngine):
         for parked in [each for each in self._parked if np.isin(links, each.ports).any()]:
             self._go_on(parked, now)
 
-    def _tell(self, first: int, pairs: Ints) -> None:
+    def _announce(self, first: int, pairs: Ints) -> None:
         if self.hybrid.memory:
-            super()._tell(first, pairs)
+            super()._announce(first, pairs)
 
     def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
         plain = replace(self.hybrid, memory=False)

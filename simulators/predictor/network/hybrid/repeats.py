@@ -98,7 +98,7 @@ class RepeatingEngine(PacketEngine):
             now, code = (int(value) for value in self._heap[0])
             self._give_way(int(self._count[t.BROKE_AT]), now, code)
 
-    def _tell(self, first: int, pairs: Ints) -> None:
+    def _announce(self, first: int, pairs: Ints) -> None:
         """Make episodes of the flows from ``first`` on: those that can influence each other."""
         count = self._used - first
         if not count:

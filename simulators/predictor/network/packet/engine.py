@@ -186,7 +186,7 @@ class PacketEngine:
         self._tie(pairs)
         self._used += count
         self._count[t.UNFINISHED] += count
-        self._tell(first, pairs)
+        self._announce(first, pairs)
         self._heap = t.grown(self._heap, int(self._count[t.EVENTS_DUE]) + count)
         announcing.schedule(first, first + count, self._flows, self._heap, self._count)
         return np.arange(first, first + count)
@@ -264,7 +264,7 @@ class PacketEngine:
         """Play up to and including ``until``."""
         self._play(until)
 
-    def _tell(self, first: int, pairs: Ints) -> None:
+    def _announce(self, first: int, pairs: Ints) -> None:
         """Flows from ``first`` on were announced; engines that do more than play look at them."""
 
     def _play(self, until: int, last_code: int = t.LAST_CODE) -> int:

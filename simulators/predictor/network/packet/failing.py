@@ -63,7 +63,7 @@ class FailingEngine(PacketEngine):
         # Of each flow, the rows of paths that it was announced with.
         self._announced = t.blank(64, 2)
 
-    def _tell(self, first: int, pairs: Ints) -> None:
+    def _announce(self, first: int, pairs: Ints) -> None:
         self._announced = t.grown(self._announced, self._used)
         self._announced[first : self._used] = self._flows[first : self._used][
             :, [t.FIRST_PATH, t.PATHS]
