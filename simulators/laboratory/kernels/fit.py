@@ -34,6 +34,7 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import (
+    ATTENTION_CLASS,
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
 )
@@ -99,6 +100,7 @@ def sections(
         kernel = rows["impl"].map(kernels)
         newest = rows["declared"].map(lambda name: gpus[name].architecture.newest_attention)
         rows.loc[kernel == newest, "section"] = ATTENTION_SECTIONS["flash"]
+        rows.loc[rows["dtype"] == "mxfp8", "precision"] = ATTENTION_CLASS["mxfp8"]
         rows = pd.concat([rows, _serving_as_training(rows, gpus)])
         rows = rows[rows["section"].notna()]
     for (declared, section, precision), part in rows.groupby(["declared", "section", "precision"]):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.coefficients import (
+    ATTENTION_CLASS,
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
     AttentionCoefficients,
@@ -175,20 +176,20 @@ class AttentionChoice:
 def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
     """The best coefficients for a GPU, a precision and a generation of attention kernels.
 
-    Same architecture and precision first, then the architecture's 16-bit set. Where the
-    architecture has no set for an older generation, its newest is that generation (Ampere's
-    is FlashAttention-2).
+    Same architecture and precision first, then that of its products, then the architecture's
+    16-bit set. Where the architecture has no set for an older generation, its newest is that
+    generation (Ampere's is FlashAttention-2).
 
     Raises:
         InputError: when the GPU has no such arithmetic, or for an unknown generation.
     """
     gpu.peak(precision)
     require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
-    wanted = PRECISION_CLASS[precision]
+    wanted = ATTENTION_CLASS[precision]
     family = [fit for fit in family_of(gpu) if fit.attention] or [median_architecture(gpu)]
     for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
         sets = [fit for fit in family if section in fit.attention]
-        for key in (wanted, "half"):
+        for key in dict.fromkeys((wanted, PRECISION_CLASS[precision], "half")):
             having = [fit for fit in sets if key in fit.attention[section]]
             found = _nearest(gpu, having, section, key)
             if found is not None:

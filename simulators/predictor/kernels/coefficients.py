@@ -34,6 +34,10 @@ PRECISION_CLASS = {
     "fp32": "fp32",
 }
 
+# Products of MXFP8 are as fast as those of one scale; attention in MXFP8 is slower (cuDNN on GB200
+# and GB300, April 2026: backward passes take 1.3 times as long).
+ATTENTION_CLASS = {**PRECISION_CLASS, "mxfp8": "fp8_block"}
+
 # Kernel generations of fused attention and the section that holds their coefficients: the
 # newest training kernels of the architecture (FlashAttention-2 on Ampere, FlashAttention-3 and
 # cuDNN on Hopper, cuDNN on Blackwell), FlashAttention-2 on newer GPUs, and the paged prefill

@@ -224,8 +224,8 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         )
     else:
         forward, backward = _around_ring(each, attention, kv_heads, k + v)
-    if shard.attention_dtype == "fp8":
-        # Beside 4 bits these are scaled by blocks of 32 as well (Megatron-Core's fp4_utils).
+    if shard.attention_dtype != shard.dtype:
+        # Beside 4 bits these are scaled by blocks of 32 as well.
         low = shard if shard.linear_dtype != "fp4" else replace(shard, precision="mxfp8")
         operands, grad = (size // shard.element_bytes for size in (q + k + v, out))
         forward = [*quantise(low, "core_qkv", operands), *forward]

@@ -177,8 +177,10 @@ class Shard:
 
     @property
     def attention_dtype(self) -> str:
-        """Type of what attention's products multiply."""
-        return "fp8" if self.fp8_attention and self.is_quantised else self.dtype
+        """Type of what attention's products multiply: in 8 bits with one scale, or MXFP8's."""
+        if not (self.fp8_attention and self.is_quantised):
+            return self.dtype
+        return "fp8" if self.precision in ("fp8", "fp8_current") else "mxfp8"
 
     @property
     def dtype(self) -> str:

@@ -234,7 +234,7 @@ def test_attention_in_8_bits_casts_what_it_multiplies(precision: str) -> None:
     low = shard_of(GPUS["gb300"], precision, fp8_dot_product_attention=True)
     assert attention_of(plain) == (["bf16", "bf16"], 0)
     elements = low.tokens * low.model.qk_head_dim * (2 * low.heads + 2 * low.kv_heads)
-    assert attention_of(low) == (["fp8", "fp8"], (4 + 6 / 32) * elements)
+    assert attention_of(low) == (["mxfp8", "mxfp8"], (4 + 6 / 32) * elements)
     layers_in_16 = replace(low, precision="bf16")
     assert attention_of(layers_in_16)[0] == ["bf16", "bf16"]
 
