@@ -267,12 +267,19 @@ def find_traces(directory: Path) -> dict[int, Path]:
 
 
 def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...]:
-    """All traces of a directory, which must be of one job, in order of rank.
+    """All traces of a directory, which must be of one job, in order of rank; of one without any,
+    its Chakra execution traces (``*.et``).
 
     Raises:
         InputError: as ``TraceReader`` and ``find_traces``, for a file that holds another rank than
-            it is named after, and for ranks of another world.
+            it is named after, and for ranks of another world; as ``read_chakra``.
     """
+    names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+    if any(name.endswith(".et") for name in names) and not any(map(_NAME.fullmatch, names)):
+        # Few need protobuf's messages.
+        from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+
+        return read_chakra(directory)
     traces: list[Trace] = []
     for rank, path in find_traces(directory).items():
         trace = read_trace(path, limits)

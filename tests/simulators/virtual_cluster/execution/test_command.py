@@ -25,6 +25,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def test_chakra_traces_of_the_job_take_as_long(folder: Path, tmp_path: Path) -> None:
+    chakra, found = tmp_path / "chakra", {}
+    assert command("trace")(["export", str(folder), "--chakra", str(chakra)]) == 0
+    for traces in (folder, chakra):
+        as_json = tmp_path / "step.json"
+        assert main([str(traces), "--cluster", "h800_96", "--json", str(as_json)]) == 0
+        found[traces] = json.loads(as_json.read_text())["step_time_s"]
+    # CPU time is in whole microseconds there, and so are waits.
+    assert found[chakra] == pytest.approx(found[folder], rel=0.02)
+
+
 def test_it_shows_and_writes_a_prediction(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
