@@ -18,11 +18,13 @@ from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
 
 _TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
+_FILE = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)", re.IGNORECASE)
 # As nccl-tests names its programs; what else it times has no place in a training step's curve.
 _KINDS = {"alltoall": "all_to_all"} | {kind: kind for kind in MEASURED_KINDS}
 _HEAD = re.compile(r"#\s*nThread\s+\d+\s+nGpus")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+")
-_ROW = re.compile(r"\s*(\d+)\s+\d+\s+[a-z]\w+\s")
+# Launchers put the rank before a line: [1,0]<stdout>: of Open MPI, 0: of srun.
+_ROW = re.compile(r"(?:\S*[:>])?\s*(\d+)\s+\d+\s+[a-z]\w+\s")
 # Time, algorithm and bus bandwidth and wrong values, out of place and then in place.
 _FIGURES = 8
 _MOST_BYTES = 64 << 20
@@ -76,7 +78,7 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
     timed: list[Timed] = []
     left: list[str] = []
     # Outputs that do not name their test may be named by it.
-    test = _named(path.stem)
+    test = _named(path.stem) or _named_file(path.stem)
     hosts: dict[int, str] = {}
     unknown: set[str] = set()
     done = False
@@ -144,6 +146,12 @@ def _named(text: str) -> str | None:
     """The last test that a text names: a command has its own name last."""
     tests = _TEST.findall(text)
     return tests[-1].lower() if tests else None
+
+
+def _named_file(stem: str) -> str | None:
+    named = _FILE.search(stem)
+    kinds = {kind.replace("_", ""): kind for kind in MEASURED_KINDS}
+    return None if named is None else kinds[named[1].replace("_", "").lower()]
 
 
 def _number(text: str) -> float | None:

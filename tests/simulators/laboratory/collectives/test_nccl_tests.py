@@ -64,6 +64,17 @@ def test_several_tests_in_one_output_are_kept_apart(tmp_path):
     assert left == ["all.txt: reduce_perf has no place in a curve, left out"]
 
 
+def test_ranks_that_launchers_put_before_lines_are_read_over(tmp_path):
+    path = written(tmp_path, "AllReduce-2n.txt", test=None)
+    for prefix in ("[1,0]<stdout>:", "0: "):
+        path.write_text("".join(prefix + line for line in output(test=None).splitlines(True)))
+        found, _ = read_nccl_tests(path)
+        assert [(each.kind, each.nodes, each.bus_gbs) for each in found] == [
+            ("all_reduce", 2, 174.77),
+            ("all_reduce", 2, 437.66),
+        ]
+
+
 def test_an_output_may_be_named_by_its_test(tmp_path):
     timed, _ = read_nccl_tests(written(tmp_path, "all_gather_perf.txt", test=None))
     assert {each.kind for each in timed} == {"all_gather"}
