@@ -120,13 +120,10 @@ def measured_runs(
     origins: list[Path | str] = []
     for path in options.runs:
         found, left = read_table(path)
+        _some("runs", path, found, left)
         runs += found
         origins.append(path.name)
         notes += _left_out("rows", left)
-        if not found and left:
-            raise InputError(
-                "runs", path, "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
-            )
     for path, given in zip(options.from_log, _launches(options), strict=True):
         job = job_of_settings(settings_of(options.settings), given)
         steps = read_log(path, job, recent=recent)
@@ -137,6 +134,7 @@ def measured_runs(
         from trainscout.simulators.laboratory.calibration.mlflow_runs import read_experiment
 
         found, left = read_experiment(options.from_mlflow, options.tracking_uri)
+        _some("--from-mlflow", options.from_mlflow, found, left)
         runs += found
         origins.append(f"MLflow experiment {options.from_mlflow}")
         notes += _left_out("runs", left)
@@ -144,6 +142,12 @@ def measured_runs(
         allowed = "a table, --from-log LOG --given LAUNCH, or --from-mlflow EXPERIMENT"
         raise InputError("runs", None, "is missing", allowed)
     return tuple(runs), ", ".join(map(str, origins)), tuple(notes)
+
+
+def _some(field: str, source: object, found: Sequence[MeasuredRun], left: Sequence[str]) -> None:
+    if left and not found:
+        problem = "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
+        raise InputError(field, source, problem)
 
 
 def _left_out(what: str, left: Sequence[str]) -> list[str]:

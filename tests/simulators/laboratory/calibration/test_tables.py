@@ -64,6 +64,11 @@ def test_notes_are_nobodys_and_other_tools_names_are_told(tmp_path):
         read_table(path)
 
 
+def test_adamw_takes_as_long_as_adam():
+    settings = {"model": "llama3_8b", "cluster": "h100_64", "optimizer": "AdamW"}
+    assert job_of_settings(settings).training.optimizer == "adam"
+
+
 def test_gpus_may_be_counted(tmp_path):
     path = table(tmp_path, "step_time_s", 5.5)
     text = path.read_text()
