@@ -18,7 +18,7 @@ from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibration.checks import check_runs
 from trainscout.simulators.laboratory.calibration.logs import read_log
 from trainscout.simulators.laboratory.calibration.profiled import OPTION, read_profiled
-from trainscout.simulators.laboratory.calibration.questions import job_of_settings
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.calibration.runs import (
     MeasuredRun,
     beside_predictions,
@@ -125,7 +125,7 @@ def measured_runs(
         origins.append(path.name)
         notes += _left_out("rows", left)
     for path, given in zip(options.from_log, _launches(options), strict=True):
-        job = job_of_settings(settings_of(options.settings), given)
+        job = job_of_settings(settings_of(options.settings, "--set"), given)
         steps = read_log(path, job, recent=recent)
         notes += [f"{path.name}: {each}" for each in steps.notes]
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
@@ -198,21 +198,6 @@ def _launches(options: argparse.Namespace) -> list[str | None]:
         problem = f"is there {len(given)} times beside {logs} logs"
         raise InputError("--given", ", ".join(map(str, given)), problem, "once, or one each")
     return given if len(given) == logs else (given or [None]) * logs
-
-
-def settings_of(texts: Sequence[str]) -> dict[str, str]:
-    """Settings ``name=value`` of a command line.
-
-    Raises:
-        InputError: for one without ``=``.
-    """
-    settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InputError("--set", text, "is no setting", "name=value, as cluster=h100_64")
-        settings[name.lstrip("+")] = value
-    return settings
 
 
 def calibration_of(found: Sources, share: float) -> Calibration:

@@ -18,10 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
-import trainscout as ts
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.results import Rows
 from trainscout.simulators.laboratory.device.timing import open_torch
 from trainscout.simulators.laboratory.device.torch_collectives import (
@@ -50,8 +48,6 @@ from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
-from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.workload.ir import Block, Streaming, TransformerKernel
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
@@ -63,7 +59,6 @@ KERNEL_SHARE = 0.75
 COLLECTIVE_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
 COPY = Streaming("copy", "memcpy", 4 << 30)
 SAVE_EVERY_S = 5.0
-_PARTS = ("model", "cluster", "gpu", "training", "framework")
 
 
 class Machine(Device, Protocol):
@@ -238,41 +233,6 @@ def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str,
     return rows
 
 
-def requested_job(words: Sequence[str], config_dir: Path | None) -> Job:
-    """The job of settings as other commands take them: ``model=``, ``cluster=``, ``recipe.tp=``.
-
-    Raises:
-        InputError: for what is no setting, and as they do.
-    """
-    parts: dict[str, Any] = {}
-    recipe: dict[str, Any] = {}
-    more: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise InputError("settings", word, "is no setting", "model=, cluster=, recipe.tp= ...")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InputError(name, text, "cannot be read") from error
-        if name in _PARTS:
-            parts[name] = text
-        elif name.startswith("recipe."):
-            recipe[name.removeprefix("recipe.")] = value
-        else:
-            more[name] = value
-    for name in ("model", "cluster"):
-        if name not in parts:
-            known = getattr(load_catalogue(), f"{name}s")
-            raise InputError(name, None, "is not said: which shapes to measure", known)
-    for name in recipe:
-        if name not in KNOBS:
-            raise InputError(f"recipe.{name}", recipe[name], "is not a known field", KNOBS)
-    job = ts.question(**parts, config_dir=config_dir, **more).job(Recipe(**recipe))
-    check_job(job)
-    return job
-
-
 def main(
     arguments: Sequence[str],
     machine: Machine | None = None,
@@ -311,11 +271,11 @@ def main(
     if given.traces and given.settings:
         problem = "are given beside traces, which say their kernels"
         raise InputError("settings", " ".join(given.settings), problem, "one of both")
-    subject = (
-        of_traces(given.traces)
-        if given.traces
-        else of_job(requested_job(given.settings, given.config_dir))
-    )
+    if given.traces:
+        subject = of_traces(given.traces)
+    else:
+        asked = settings_of(given.settings, "settings")
+        subject = of_job(job_of_settings(asked, config_dir=given.config_dir))
     check_output(OUTPUT, given.output)
     end_s = time.monotonic() + given.budget_s
     if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -43,7 +44,24 @@ SETTINGS = frozenset(
 ) | {*_CHOSEN, "gpus"}
 
 
-def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
+def settings_of(words: Sequence[str], field: str) -> dict[str, str]:
+    """Settings ``name=value`` of a command line.
+
+    Raises:
+        InputError: naming ``field``, for one without ``=``.
+    """
+    settings = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise InputError(field, word, "is no setting", "name=value, as cluster=h100_64")
+        settings[name.lstrip("+")] = value
+    return settings
+
+
+def question_of(
+    settings: Mapping[str, str], catalogue: Catalogue
+) -> tuple[Question, dict[str, Any]]:
     """The question of settings as on a command line, and the fields of its recipe.
 
     ``model``, ``cluster``, ``gpu``, ``training`` and ``framework`` choose by name or file,
@@ -53,7 +71,7 @@ def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
     Raises:
         InputError: for a name that is none (with the nearest), or a value that cannot be meant.
     """
-    catalogue, default = load_catalogue(), command_defaults("simulate")[1]
+    default = command_defaults("simulate")[1]
     if "gpus" in settings:
         settings = _by_number(settings)
     for name in ("model", "cluster"):
@@ -83,18 +101,20 @@ def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
     return asked, recipe
 
 
-def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Job:
+def job_of_settings(
+    settings: Mapping[str, str], given: str | None = None, config_dir: Path | None = None
+) -> Job:
     """The job of settings, with what a launch script or configuration says (``given``: its path,
-    or arguments); settings count more.
+    or arguments); settings count more. ``config_dir`` has declarations besides those that ship.
 
     Raises:
         InputError: for either, or a recipe that cannot be launched.
     """
     default = {} if given is None else {"model": command_defaults("simulate")[1]["model"]}
-    asked, fields = question_of({**default, **settings})
+    catalogue = load_catalogue() if config_dir is None else load_catalogue(config_dir)
+    asked, fields = question_of({**default, **settings}, catalogue)
     recipe = {}
     if given is not None:
-        catalogue = load_catalogue()
         said = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
         said = {name for name in said if name.partition(".")[0] != "recipe"}
         model_named = functools.partial(catalogue.models.chosen, "model")

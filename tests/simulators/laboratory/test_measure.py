@@ -12,6 +12,7 @@ import pytest
 
 from tests.in_process import command
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.timing import HostClock
 from trainscout.simulators.laboratory.device.torch_collectives import (
@@ -21,12 +22,7 @@ from trainscout.simulators.laboratory.device.torch_collectives import (
 from trainscout.simulators.laboratory.device.torch_kernels import Built, operand_bytes
 from trainscout.simulators.laboratory.interference.measure import Together
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
-from trainscout.simulators.laboratory.measure import (
-    COLLECTIVE_BYTES,
-    COPY,
-    kernels_of,
-    requested_job,
-)
+from trainscout.simulators.laboratory.measure import COLLECTIVE_BYTES, COPY, kernels_of
 from trainscout.simulators.laboratory.measure import main as measure
 from trainscout.simulators.predictor.collectives.measured import (
     bus_factor,
@@ -45,6 +41,12 @@ JOB = [
     "model=llama3_8b", "model.num_layers=1", "cluster=h100_64", "cluster.num_nodes=2",
     "training.global_batch_size=16", "recipe.tp=4",
 ]  # fmt: skip
+
+
+def the_job():
+    return job_of_settings(settings_of(JOB, "settings"))
+
+
 SLOWER = 1.3
 
 
@@ -125,7 +127,7 @@ def test_one_file_is_read_by_everything(
     assert {row["level"] for row in found["slowdowns"]} == {"kernel", "comm-slowdown"}
 
     gpu = load_catalogue().gpus["h100"]
-    ops = [op for op in kernels_of(requested_job(JOB, None)) if isinstance(op, Gemm)]
+    ops = [op for op in kernels_of(the_job()) if isinstance(op, Gemm)]
     plain, measured = (price_kernels(gpu, ops, table) for table in (None, load_measured(path)))
     assert measured.seconds / plain.seconds == pytest.approx(SLOWER, rel=5e-3)
     assert (measured.evidence == 0).all()
@@ -153,7 +155,7 @@ def test_a_stopped_run_goes_on_and_another_machine_is_refused(tmp_path: Path) ->
     first, again = FakeMachine(), FakeMachine()
     assert measure(asked, first, FakeOverlap()) == 0
     assert measure(asked, again, FakeOverlap()) == 0
-    assert set(first.built) == {COPY, *kernels_of(requested_job(JOB, None))}
+    assert set(first.built) == {COPY, *kernels_of(the_job())}
     assert again.built == [COPY]
     with pytest.raises(InputError, match="another file"):
         measure(asked, FakeMachine(name="H100 PCIe-like thing"), FakeOverlap())
@@ -163,14 +165,14 @@ def test_kernels_that_take_most_of_the_step_come_first(tmp_path: Path) -> None:
     machine = FakeMachine()
     measure([*JOB, "--output", str(tmp_path / "f.json")], machine, FakeOverlap())
     gpu = load_catalogue().gpus["h100"]
-    calls = kernels_of(requested_job(JOB, None))
+    calls = kernels_of(the_job())
     shares = [price_kernels(gpu, [op]).seconds[0] * calls[op] for op in machine.built[1:]]
     assert shares == sorted(shares, reverse=True)
 
 
 BAD: Mapping[str, tuple[list[str], str]] = {
     "no setting": (["model"], "is no setting"),
-    "no model": (["cluster=h100_64"], "which shapes to measure"),
+    "no model": (["cluster=h100_64"], "model=None: is missing"),
     "unknown model": (["model=llama3_8", "cluster=h100_64"], "llama3_8b"),
     "unknown knob": ([*JOB, "recipe.tpp=2"], "tp"),
     "impossible": ([*JOB, "recipe.tp=3"], "recipe.tp"),
