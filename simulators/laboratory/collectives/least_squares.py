@@ -59,6 +59,8 @@ BETWEEN = (
     *((algorithm, p) for algorithm in ("ring", "tree") for p in PROTOCOLS),
     *(("nvls_tree", "simple"), ("pat", "simple"), ("alltoall", "simple")),
 )
+# Of switches that sum, which InfiniBand has.
+IN_SWITCHES = tuple((algorithm, "simple") for algorithm in ("nvls", *tuning_tables.COLLNET))
 _PROTOCOL_STREAM = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
 
 # A transport's file and the key of its coefficients in it.
@@ -201,6 +203,8 @@ def net_prior(key: str) -> dict[str, float]:
     stream = _PROTOCOL_STREAM[protocol]
     hop = tuning_tables.hop_latency_us(version, algorithm, protocol).net
     terms = {"net_start": 10.0, "net_hop": hop, "net_stream": stream}
+    if (algorithm, protocol) in IN_SWITCHES:
+        terms["net_fill"] = stream
     if algorithm in ("tree", "nvls_tree"):
         terms["net_fill"] = stream
         terms["net_second"] = stream
@@ -289,7 +293,7 @@ def _fit_fabric(fabric: str, groups: Mapping[Key, list[Row]], result: Fit) -> No
     """Twice: what the first pass says of the fabric's extra latency is the second one's prior."""
     base, extra_us = BASE.get(fabric, "infiniband"), 0.0
     for measured_only in (True, False):
-        for algorithm, protocol in BETWEEN:
+        for algorithm, protocol in BETWEEN + IN_SWITCHES * (fabric == "infiniband"):
             key = (fabric, f"{algorithm}/{protocol}")
             group = groups.get(key, [])
             if measured_only and not group:

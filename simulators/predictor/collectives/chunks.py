@@ -69,6 +69,8 @@ def tree_chunk_bytes(size_bytes: int, protocol: str, wiring: Wiring, channels: i
 
 # NVLS shrinks its 128 KiB chunk below so many loops: (loops, smaller chunk).
 _NVLS_SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
+# Of a head and channel of CollNet, which NCCL halves for short messages.
+COLLNET_CHUNK_BYTES = 128 * KIB
 _NVLS_TREE_SHRINK = ((4, 64 * KIB), (1, 32 * KIB))
 
 

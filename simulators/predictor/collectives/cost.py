@@ -16,6 +16,9 @@ from trainscout.simulators.predictor.collectives import tuning_tables as tables
 from trainscout.simulators.predictor.collectives.graph import Graph, Graphs, Wiring
 from trainscout.simulators.predictor.collectives.transport import Transport, transport
 
+# Two of them are an all-reduce.
+_HALVES = ("all_gather", "reduce_scatter")
+
 
 @dataclass(frozen=True)
 class Option:
@@ -60,13 +63,21 @@ def _all_options(kind: str, wiring: Wiring) -> tuple[Option, ...]:
         options += [_tree(protocol, wiring, graphs) for protocol in _protocols(wiring)]
         if graphs.nvls is not None and wiring.version >= (2, 17, 0):
             options.append(_nvls(kind, wiring, graphs.nvls))
-    elif kind in ("all_gather", "reduce_scatter"):
+        if wiring.sharp:
+            options.append(_collnet_chain(wiring, graphs))
+    elif kind in _HALVES:
         nvls_allowed = (2, 17, 0) <= wiring.version < (2, 18, 0) or wiring.version >= (2, 19, 0)
-        # NVLS across nodes needs a SHARP plugin for these two; no such cluster is declared.
+        # NVLS across nodes needs switches that sum for these two.
         if graphs.nvls is not None and nvls_allowed and not wiring.multi_node:
             options.append(_nvls(kind, wiring, graphs.nvls))
         if wiring.multi_node and wiring.ranks_per_node == 1 and wiring.version >= (2, 23, 0):
             options.append(_pat(wiring, graphs))
+    # NCCL sums these two in switches since 2.27.
+    if kind == "all_reduce" or (kind in _HALVES and wiring.version >= (2, 27, 0)):
+        if wiring.sharp and graphs.nvls is not None and wiring.version >= (2, 17, 0):
+            options.append(_nvls(kind, wiring, graphs.nvls, in_switches=True))
+        if graphs.collnet is not None:
+            options.append(_collnet_direct(kind, wiring, graphs.collnet))
     # One channel has no other head to exchange with over NVLS; NCCL takes no option of no rate.
     return tuple(option for option in options if option.bandwidth_gbs > 0)
 
@@ -198,16 +209,44 @@ def _tree(protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     return Option("tree", protocol, base + 2 * hops, bus * 0.5)
 
 
-def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
-    """NVLS on one node, NVLSTree (all-reduce only) on several."""
+def _collnet_direct(kind: str, wiring: Wiring, graph: Graph) -> Option:
+    """All GPUs of a node exchange with the heads at once, whose sums switches add up."""
+    hop = tables.hop_latency_us(wiring.version, "collnet_direct", "simple")
+    inside = wiring.ranks_per_node
+    # NCCL counts 0.4 us for each further peer of a head.
+    latency = 2 * (min(1, inside - 1) * hop.intra(wiring.link) + (inside - 1) * 0.4) + hop.net
+    if kind in _HALVES:
+        bandwidth = inside * min(graph.intra_gbs, 0.9 * graph.inter_gbs)
+        return Option("collnet_direct", "simple", latency, bandwidth)
+    ranks_a_head = inside / graph.channels
+    bus = graph.channels * graph.intra_gbs / (ranks_a_head - (ranks_a_head - 1) / 2)
+    if wiring.compute_capability >= 9.0:
+        bus *= 0.85
+    return Option("collnet_direct", "simple", latency, bus * 0.5)
+
+
+def _collnet_chain(wiring: Wiring, graphs: Graphs) -> Option:
+    """A chain through each node to a NIC, whose sums switches add up."""
+    hop = tables.hop_latency_us(wiring.version, "collnet_chain", "simple")
+    latency = 2 * (wiring.ranks_per_node - 1) * hop.intra(wiring.link) + hop.net
+    bus = graphs.tree.channels * graphs.tree.intra_gbs
+    return Option("collnet_chain", "simple", latency, bus * 0.5)
+
+
+def _nvls(kind: str, wiring: Wiring, graph: Graph, *, in_switches: bool = False) -> Option:
+    """NVLS on one node; on several NVLSTree (all-reduce only), or NVLS where the switches between
+    them go on summing."""
     version, nodes, ranks = wiring.version, wiring.nodes, wiring.ranks
     facts = wiring.architecture.collectives
-    algorithm = "nvls_tree" if nodes > 1 else "nvls"
+    in_trees = nodes > 1 and not in_switches
+    algorithm = "nvls_tree" if in_trees else "nvls"
     hop = tables.hop_latency_us(version, algorithm, "simple")
     latency = tables.base_latency_us(version, algorithm).simple + hop.nvlink
-    if nodes > 1:
+    if in_trees:
         net = hop.net + _nic_latency_us(wiring, "simple")
         latency += 2 * tree_depth(nodes) * net
+    elif in_switches:
+        latency += hop.net
     heads, intra, inter = graph.channels, graph.intra_gbs, graph.inter_gbs
     if version >= (2, 28, 0):
         efficiency = facts.nvls_efficiency
@@ -215,14 +254,16 @@ def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
             per_head = intra * efficiency * (heads - 1) / heads * 2
         else:
             per_head = intra * efficiency * (wiring.ranks_per_node - 1) / wiring.ranks_per_node
-        if nodes > 1:
+        if in_trees:
             cap = tables.of_nodes(facts.nvls_tree_channel_cap_gbs, version, nodes)
             per_head = min(per_head, inter * 2 if nodes <= 2 else inter, cap)
         ratio = ranks / ring_steps(kind, ranks) if kind == "all_reduce" else 1.0
     else:
-        per_head = min(intra, inter) if nodes <= 2 else min(intra, inter / 2)
+        per_head = min(intra, inter / 2 if in_trees and nodes > 2 else inter)
         if kind != "all_reduce" and version >= (2, 27, 0):
             per_head = intra * (wiring.ranks_per_node - 1) / wiring.ranks_per_node
+            if in_switches:
+                per_head = min(per_head, 0.9 * inter)
         ratio = (5 / 6 if version >= (2, 18, 3) else 0.75) if kind == "all_reduce" else 1.0
     return Option(algorithm, "simple", latency, heads * per_head * ratio)
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.collectives.chunks import (
+    COLLNET_CHUNK_BYTES,
     WIRE_BYTES_PER_BYTE,
     channels_used,
     nvls_chunk_bytes,
@@ -30,8 +31,12 @@ from trainscout.simulators.predictor.collectives.chunks import (
 from trainscout.simulators.predictor.collectives.cost import LL_SHARE, Option, ll_share, ring_steps
 from trainscout.simulators.predictor.collectives.graph import Graphs, Wiring
 from trainscout.simulators.predictor.collectives.transport import transport
+from trainscout.simulators.predictor.collectives.tuning_tables import COLLNET
 
 Terms = dict[str, float]
+# Of a NIC's rate that NCCL's maintainers reckon with where switches sum: 20 of 25 GB/s
+# (NVIDIA/nccl issue 320).
+IN_SWITCHES_NIC_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ def rounds_of(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Rou
         graphs = wiring.graphs
         heads = graphs.nvls.channels if graphs.nvls is not None else 1
         parts, chunk = heads, nvls_chunk_bytes(size_bytes, option, wiring, heads)
+    elif option.algorithm in COLLNET:
+        parts, chunk = wiring.nics, COLLNET_CHUNK_BYTES
     elif option.algorithm == "tree":
         parts, chunk = 1, tree_chunk_bytes(size_bytes, option.protocol, wiring, channels)
     else:
@@ -72,7 +79,7 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
         return _nvls_terms(kind, size_bytes, option, wiring)
     bus_gbs = graphs.ring.channels * graphs.ring.intra_gbs
     terms: Terms = {"launch": 1.0}
-    if option.algorithm in ("tree", "pat"):
+    if option.algorithm in ("tree", "pat", *COLLNET):
         if not wiring.multi_node:
             terms["hop"] = 2.0 * (wiring.ranks_per_node - 1)
             terms["stream"] = 2 * size_bytes / (1e3 * bus_gbs)
@@ -106,14 +113,22 @@ def net_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Ter
         return _tree_terms(kind, size_bytes, option, wiring)
     if option.algorithm == "nvls_tree":
         return _nvls_tree_terms(kind, size_bytes, option, wiring)
+    if option.algorithm in ("nvls", *COLLNET):
+        return _in_switches_terms(kind, size_bytes, option, wiring)
     return _ring_terms(kind, size_bytes, option, wiring)
 
 
 def with_inner_hops(terms: Terms, node_coefficients: Mapping[str, float]) -> Terms:
-    """``net_inner`` from hops to microseconds, at what one hop takes in a single node."""
-    if "net_inner" not in terms:
-        return terms
-    return {**terms, "net_inner": terms["net_inner"] * node_coefficients["hop"]}
+    """``net_inner`` from hops to microseconds, at what one hop takes in a single node; and
+    ``net_stream`` as long as the bytes' way inside, ``net_inside``, takes there at least."""
+    if "net_inner" in terms:
+        terms = {**terms, "net_inner": terms["net_inner"] * node_coefficients["hop"]}
+    if "net_inside" in terms:
+        inside = terms["net_inside"] * node_coefficients["stream"]
+        stream = max(terms["net_stream"], inside)
+        terms = {name: amount for name, amount in terms.items() if name != "net_inside"}
+        terms["net_stream"] = stream
+    return terms
 
 
 def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
@@ -199,6 +214,26 @@ def _nvls_tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring)
     }
 
 
+def _in_switches_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
+    """Switches sum: every node's bytes cross its NICs once, upwards while earlier sums come down,
+    however many nodes there are. No measurement stands behind it."""
+    inside, rounds = wiring.ranks_per_node, rounds_of(kind, size_bytes, option, wiring)
+    crossing_us = size_bytes / (1e3 * IN_SWITCHES_NIC_SHARE * wiring.nics_gbs)
+    within_us = 0.0
+    if option.algorithm == "nvls":
+        within_us = _nvls_terms(kind, size_bytes, option, wiring)["stream"]
+    elif inside > 1:
+        passes = 2.0 if kind == "all_reduce" else 1.0
+        within_us = passes * size_bytes * (inside - 1) / inside / (1e3 * wiring.link_gbs)
+    return {
+        "net_start": 1.0,
+        "net_hop": 1.0,
+        "net_fill": max(crossing_us, within_us) / rounds.count,
+        "net_stream": crossing_us,
+        "net_inside": within_us,
+    }
+
+
 def _crossings(nodes: int) -> int:
     """Times a node's NICs carry the message: a node is leaf in one tree and inner in the other."""
     return 1 if nodes == 2 else 2
@@ -265,7 +300,7 @@ def memory_bytes(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> 
     """
     if option.algorithm.startswith("nvls"):
         return 2.0 * size_bytes
-    if option.algorithm == "tree":
+    if option.algorithm in ("tree", *COLLNET):
         return 4.0 * size_bytes
     if kind in ("broadcast", "reduce"):
         return 3.0 * size_bytes

@@ -19,6 +19,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 GIGA = 1e9
+# The dimension whose groups switches have trees for.
+SHARP_GROUP = "dp"
 
 # Links that a GPU of the 8-GPU hybrid cube mesh (DGX-1) has to the other members of a group of
 # consecutive GPUs; in any other mesh every pair has the same number.
@@ -35,7 +37,8 @@ class Wiring:
     ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node. ``nic_share`` is the
     fraction of them it really gets (siblings, oversubscription), which NCCL does not know of;
     ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is what NCCL is held to
-    (None: nothing).
+    (None: nothing). ``nvswitch``: GPUs of a node reach each other over switches; ``sharp``: those
+    between nodes sum what this communicator sends.
     """
 
     ranks: int
@@ -55,6 +58,8 @@ class Wiring:
     nic_share: float
     nvlink_peak_gbs: float
     max_channels: int | None = None
+    nvswitch: bool = False
+    sharp: bool = False
 
     def __hash__(self) -> int:
         return hash((self.ranks, self.nodes, self.nics, self.nic_gbs, self.nic_share))
@@ -90,7 +95,8 @@ class Graph:
 
 @dataclass(frozen=True)
 class Graphs:
-    """The graphs of one communicator. ``nvls`` is None without multicast hardware.
+    """The graphs of one communicator. ``nvls`` is None without multicast hardware, ``collnet``
+    where no switch sums between nodes or none joins the GPUs inside.
 
     ``channels``: collective channels (one SM each); ``nvls_channels`` those of NVLS kernels.
     """
@@ -100,6 +106,7 @@ class Graphs:
     nvls: Graph | None
     channels: int
     nvls_channels: int
+    collnet: Graph | None = None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -166,6 +173,8 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         nic_share=share / cluster.oversubscription,
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
         max_channels=cluster.nccl_max_channels,
+        nvswitch=cluster.nvswitch and link == "nvlink",
+        sharp=cluster.sharp and nodes > 1 and communicator.name == SHARP_GROUP,
     )
 
 
@@ -187,9 +196,9 @@ def _graphs(wiring: Wiring) -> Graphs:
     if wiring.multi_node and facts.doubles_few_channels and ring.intra_gbs > 45 and channels < 16:
         channels *= 2
     nvls_channels = facts.net_nvls_channels if wiring.multi_node else facts.nvls_channels
-    nvls = _nvls(wiring)
+    nvls, collnet = _nvls(wiring), _collnet(wiring)
     if wiring.max_channels is None:
-        return Graphs(ring, tree, nvls, channels, nvls_channels)
+        return Graphs(ring, tree, nvls, channels, nvls_channels, collnet)
     most = wiring.max_channels
     return Graphs(
         _held(ring, most),
@@ -197,6 +206,7 @@ def _graphs(wiring: Wiring) -> Graphs:
         nvls if nvls is None else _held(nvls, most),
         min(channels, most),
         min(nvls_channels, most),
+        collnet if collnet is None else _held(collnet, most),
     )
 
 
@@ -256,9 +266,21 @@ def _nvls(wiring: Wiring) -> Graph | None:
     heads = min(wiring.ranks_per_node, 32)
     if not wiring.multicast or heads < 2:
         return None
+    return _of_heads(heads, wiring)
+
+
+def _collnet(wiring: Wiring) -> Graph | None:
+    """A head for each NIC that the ranks have, with which all others exchange at once."""
+    if not (wiring.sharp and wiring.nvswitch):
+        return None
+    return _of_heads(min(wiring.ranks_per_node, wiring.nics), wiring)
+
+
+def _of_heads(heads: int, wiring: Wiring) -> Graph:
+    """Heads that share a GPU's links, and a node's NICs, evenly."""
     speeds = _speeds(wiring, wiring.multi_node)
-    room = wiring.link_gbs / heads
+    room, nics_gbs = wiring.link_gbs / heads, wiring.nics * wiring.nic_gbs / heads
+    if wiring.ranks_per_node == 1:
+        room = nics_gbs
     intra = next((speed for speed in speeds if speed <= room), room)
-    if not wiring.multi_node:
-        return Graph(heads, intra, intra)
-    return Graph(heads, intra, min(intra, wiring.nics * wiring.nic_gbs / heads))
+    return Graph(heads, intra, min(intra, nics_gbs) if wiring.multi_node else intra)

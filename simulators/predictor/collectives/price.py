@@ -27,6 +27,7 @@ from trainscout.simulators.predictor.collectives.transport import (
     transport,
     weighted_us,
 )
+from trainscout.simulators.predictor.collectives.tuning_tables import COLLNET
 from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -251,7 +252,7 @@ def price_forced(
     if kind == "all_to_all":
         return _price_all_to_all(size_bytes, wiring)
     if dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
-        wiring = replace(wiring, multicast=False)
+        wiring = replace(wiring, multicast=False, sharp=False)
     option = choose(kind, size_bytes, wiring, algorithm)
     node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)
     time_us = weighted_us(execution.node_terms(kind, size_bytes, option, wiring), node)
@@ -370,7 +371,10 @@ def _link_bytes(kind: str, size_bytes: int, algorithm: str, wiring: Wiring) -> t
     ranks, inside = wiring.ranks, wiring.ranks_per_node
     if algorithm in ("tree", "nvls_tree"):
         passes = 1.0 if wiring.nodes == 2 else 2.0
-    elif kind in ("broadcast", "reduce"):
+    elif (wiring.multi_node and algorithm in ("nvls", *COLLNET)) or kind in (
+        "broadcast",
+        "reduce",
+    ):
         passes = 1.0
     else:
         passes = ring_steps(kind, ranks) / ranks
@@ -379,7 +383,7 @@ def _link_bytes(kind: str, size_bytes: int, algorithm: str, wiring: Wiring) -> t
         return 0.0, nic_bytes
     if algorithm.startswith("nvls"):
         return size_bytes * (1 + 1 / inside), nic_bytes
-    if algorithm == "tree":
+    if algorithm in ("tree", *COLLNET):
         return 2.0 * size_bytes * (inside - 1) / inside, nic_bytes
     return size_bytes * passes, nic_bytes
 

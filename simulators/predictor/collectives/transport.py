@@ -94,8 +94,14 @@ def _fitted(name: str) -> dict[str, Coefficients]:
     }
 
 
-# A tree's and PAT's hops inside the node are the ring's, an NVLSTree starts like NVLS.
-INSIDE_ALGORITHM = {"tree": "ring", "pat": "ring", "nvls_tree": "nvls"}
+# Hops inside the node of what has none of its own are the ring's, an NVLSTree starts like NVLS.
+INSIDE_ALGORITHM = {
+    "tree": "ring",
+    "pat": "ring",
+    "nvls_tree": "nvls",
+    "collnet_direct": "ring",
+    "collnet_chain": "ring",
+}
 
 
 @functools.cache

@@ -20,6 +20,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 
 Version = tuple[int, int, int]
 PROTOCOLS = ("ll", "ll128", "simple")
+# Algorithms that leave the sums between nodes to the network's switches; NVLS may, too.
+COLLNET = ("collnet_direct", "collnet_chain")
 
 # Minor releases between which the constants are known.
 OLDEST, NEWEST = (2, 10), (2, 30)
@@ -74,13 +76,15 @@ def base_latency_us(version: Version, algorithm: str) -> ByProtocol:
         return ByProtocol(6.8, 14.0, 0.0 if version < (2, 23, 0) else 8.4)
     if algorithm == "pat":
         return ByProtocol(8.0, 8.0, 8.0)
+    if algorithm in COLLNET:
+        return ByProtocol(0.0, 0.0, 0.0)
     if version < (2, 18, 0):
         return ByProtocol(0.0, 0.0, 40.0)
     return ByProtocol(0.0, 0.0, 23.0 if version < (2, 19, 0) else 0.0)
 
 
 def hop_latency_us(version: Version, algorithm: str, protocol: str) -> ByLink:
-    """Cost of one hop by link class. ``collnet_direct`` and ``collnet_chain`` need SHARP."""
+    """Cost of one hop by link class."""
     old = version < (2, 18, 0)
     if algorithm == "tree":
         if protocol == "ll":
@@ -101,6 +105,10 @@ def hop_latency_us(version: Version, algorithm: str, protocol: str) -> ByLink:
         return ByLink(3.4, 5.7, net)
     if algorithm == "pat":
         return ByLink(4.0, 4.0, 14.0)
+    if algorithm == "collnet_direct":
+        return ByLink(8.0, 8.0, 10.7) if version < (2, 19, 0) else ByLink(3.7, 3.7, 31.0)
+    if algorithm == "collnet_chain":
+        return ByLink(4.75, 8.0, 14.0) if version < (2, 19, 0) else ByLink(2.8, 2.8, 30.0)
     nvlink = 0.0 if version < (2, 19, 0) else 23.0 if version < (2, 21, 0) else 25.0
     if algorithm == "nvls":
         return ByLink(nvlink, 0.0, 18.0)

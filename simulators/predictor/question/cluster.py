@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 
-NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree")
+NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet", "none")
 MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
@@ -69,6 +69,10 @@ class Cluster:
     nccl_max_channels: int | None = None
     """What NCCL is held to where it can follow, as by NCCL_MAX_NCHANNELS (None: its own
     choice)."""
+    sharp: bool = False
+    """InfiniBand switches that sum what data-parallel groups send through them (SHARP): NCCL's
+    plugin is there and NCCL_COLLNET_ENABLE set for these groups, as by Megatron's ``--use-sharp``,
+    since switches hold the trees of few."""
     measured_collectives: str | None = None
     """A CSV file of collectives measured on whole nodes of this cluster."""
     measured: tuple[MeasuredCollective, ...] = ()
@@ -101,6 +105,9 @@ class Cluster:
         if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
             field, given = "cluster.nccl_version", self.nccl_version
             raise InputError(field, given, "is not a version", "major.minor[.patch]")
+        if self.sharp and self.fabric != "infiniband":
+            problem = f"needs switches that sum, which {self.fabric} has none of"
+            raise InputError("cluster.sharp", True, problem, "false, or cluster.fabric=infiniband")
         if self.nccl_algo is not None:
             require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
         if self.nccl_max_channels is not None:

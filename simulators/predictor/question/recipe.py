@@ -58,7 +58,14 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
         flags={
             ENVIRONMENT: Flag(
                 "NCCL_ALGO",
-                {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"},
+                {
+                    "ring": "Ring",
+                    "tree": "Tree",
+                    "nvls": "NVLS",
+                    "nvls_tree": "NVLSTree",
+                    "collnet_direct": "CollNetDirect",
+                    "collnet_chain": "CollNetChain",
+                },
             ),
         },
     )

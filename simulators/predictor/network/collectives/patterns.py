@@ -31,6 +31,9 @@ OF_NCCL = {
     "tree": "tree",
     "nvls": "hierarchical",
     "nvls_tree": "hierarchical",
+    # Rings of nodes in order leave and enter each leaf once, as the trees of switches that sum do.
+    "collnet_direct": "hierarchical",
+    "collnet_chain": "hierarchical",
     "alltoall": "pairs",
 }
 # Times that the data goes round a ring.

@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.collectives import (
 )
 from trainscout.simulators.predictor.collectives.cost import options_of
 from trainscout.simulators.predictor.collectives.graph import wiring_of
-from trainscout.simulators.predictor.collectives.price import KINDS
+from trainscout.simulators.predictor.collectives.price import KINDS, CollectivePrice
 from trainscout.simulators.predictor.collectives.transport import (
     net_coefficients,
     node_coefficients,
@@ -402,3 +402,53 @@ def test_fewer_channels_hold_fewer_sms_and_move_large_messages_no_faster(kind, m
     assert few.channels <= min(most, more.channels)
     assert few.seconds >= more.seconds * (1 - 1e-9)
     assert few.evidence is Evidence.ESTIMATED
+
+
+def summed_in_switches(machine: Cluster, size: int, gpu: Gpu = m.A100) -> CollectivePrice:
+    """An all-reduce over all GPUs of a machine whose switches sum."""
+    everyone = dataclasses.replace(group(machine.gpus_per_node, machine.num_nodes), name="dp")
+    sharp = dataclasses.replace(machine, sharp=True)
+    return price_collective("all_reduce", size, everyone, gpu, sharp)
+
+
+def test_switches_that_sum_reach_what_nccl_maintainers_reckon_with() -> None:
+    # NVIDIA/nccl issue 320: DGX A100 with 200 Gb/s NICs, "~80 GB/s" of algorithm bandwidth over
+    # four, "~110" over eight, where NVLink limits.
+    for nics, expected_gbs, within in ((4, 80.0, 0.05), (8, 110.0, 0.15)):
+        price = summed_in_switches(cluster(8, 8, nics, 200), GIB)
+        assert price.algorithm.startswith("collnet")
+        assert pytest.approx(expected_gbs, rel=within) == GIB / price.seconds / 1e9
+        assert price.evidence is Evidence.ESTIMATED
+
+
+def test_with_switches_that_sum_no_node_adds_a_hop() -> None:
+    few, many = (summed_in_switches(cluster(nodes, 8), 4 * MIB, m.H100) for nodes in (4, 64))
+    assert few.algorithm == many.algorithm == "nvls"
+    assert few.seconds == many.seconds
+
+
+def test_only_data_parallel_groups_have_trees_in_switches() -> None:
+    sharp = dataclasses.replace(cluster(8, 8), sharp=True)
+    for name in ("dp", "ep"):
+        members = dataclasses.replace(group(8, 8), name=name)
+        own, plain = (
+            price_collective("all_reduce", GIB, members, m.H100, each)
+            for each in (sharp, cluster(8, 8))
+        )
+        assert (own == plain) is (name == "ep")
+    halves = dataclasses.replace(cluster(8, 8, version="2.22"), sharp=True)
+    members = dataclasses.replace(group(8, 8), name="dp")
+    before = price_collective("all_gather", MIB, members, m.H100, halves)
+    assert before == price_collective("all_gather", MIB, members, m.H100, cluster(8, 8))
+
+
+def test_eight_bit_sums_are_no_switchs() -> None:
+    members = dataclasses.replace(group(8, 8), name="dp")
+    sharp = dataclasses.replace(cluster(8, 8), sharp=True)
+    plain = price_collective("all_reduce", GIB, members, m.H100, cluster(8, 8), "fp8")
+    assert price_collective("all_reduce", GIB, members, m.H100, sharp, "fp8") == plain
+
+
+def test_ethernet_switches_do_not_sum() -> None:
+    with pytest.raises(InputError, match=r"cluster\.sharp"):
+        dataclasses.replace(cluster(8, 8, fabric="roce"), sharp=True).check()
