@@ -11,6 +11,7 @@ from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
 from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
+from trainscout.simulators.predictor.io.values import exact_fields
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -74,10 +75,10 @@ class Answer:
         Raises:
             ValueError, TypeError, KeyError: when the record is none.
         """
-        fields = dict(_exact(Answer, record))
+        fields = dict(exact_fields(Answer, record))
         if fields["best"] is not None:
-            best = dict(_exact(Best, fields["best"]))
-            best["recipe"] = Recipe(**_exact(Recipe, best["recipe"]))
+            best = dict(exact_fields(Best, fields["best"]))
+            best["recipe"] = Recipe(**exact_fields(Recipe, best["recipe"]))
             if best["interval_s"] is not None:
                 low_s, high_s = best["interval_s"]
                 best["interval_s"] = (float(low_s), float(high_s))
@@ -85,12 +86,6 @@ class Answer:
                 best[name] = tuple(best[name])
             fields["best"] = Best(**best)
         return Answer(**fields)
-
-
-def _exact(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    if set(record) != {field.name for field in dataclasses.fields(cls)}:
-        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
-    return record
 
 
 def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -> Answer:

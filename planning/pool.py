@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 import joblib
-from joblib.externals import loky
 
-from trainscout.optimizer.executors.worker import serve_only
+from trainscout.optimizer.executors.loky import worker_pool
 from trainscout.planning.answer import Answer, failed
 from trainscout.planning.cells import Cell
 
 AnswerCell = Callable[[Cell], Answer]
 """Searches one cell; importable, since worker processes call it."""
-
-# Workers are as many as cores: a library that starts threads of its own only gets in the way.
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def answer_cells(
@@ -36,7 +32,7 @@ def answer_cells(
             yield cell, answer(cell)
         return
     left = dict(enumerate(cells))
-    with _Pool(workers) as pool:
+    with _ended(worker_pool(workers)) as pool:
         numbers = {pool.submit(answer, cell): number for number, cell in left.items()}
         try:
             for done in as_completed(numbers):
@@ -49,7 +45,7 @@ def answer_cells(
 
 
 def _alone(answer: AnswerCell, cell: Cell) -> Answer:
-    with _Pool(1) as pool:
+    with _ended(worker_pool(1)) as pool:
         try:
             found: Answer = pool.submit(answer, cell).result()
         except BrokenProcessPool:
@@ -57,16 +53,10 @@ def _alone(answer: AnswerCell, cell: Cell) -> Answer:
         return found
 
 
-class _Pool:
-    """A pool of loky's that ends its workers whatever they are doing."""
-
-    def __init__(self, workers: int) -> None:
-        self._pool: Any = loky.ProcessPoolExecutor(
-            workers, initializer=serve_only, initargs=(os.getpid(),), env=_ONE_THREAD
-        )
-
-    def __enter__(self) -> Any:
-        return self._pool
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, kill_workers=True)
+@contextmanager
+def _ended(pool: Any) -> Iterator[Any]:
+    """A pool whose workers are ended whatever they are doing."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)

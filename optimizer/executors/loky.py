@@ -21,6 +21,13 @@ from trainscout.optimizer.options import ExecutorOptions
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
+def worker_pool(workers: int) -> Any:
+    """Processes that end with this one, and leave Ctrl-C to it."""
+    return loky.ProcessPoolExecutor(
+        workers, initializer=serve_only, initargs=(os.getpid(),), env=_ONE_THREAD
+    )
+
+
 class LokyWorkers:
     """One pool at a time: a pool that lost a worker is broken, and replaced."""
 
@@ -37,9 +44,7 @@ class LokyWorkers:
     def start(self, count: int) -> int:
         self.close()
         workers = int(joblib.effective_n_jobs(count))
-        self._pool = loky.ProcessPoolExecutor(
-            workers, initializer=serve_only, initargs=(os.getpid(),), env=_ONE_THREAD
-        )
+        self._pool = worker_pool(workers)
         return workers
 
     def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:

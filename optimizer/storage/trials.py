@@ -7,7 +7,6 @@ written in one piece, when its recipe has been simulated.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.io.values import exact_fields
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -203,11 +203,11 @@ def prediction_from_dict(record: Mapping[str, Any]) -> Prediction:
     Raises:
         ValueError, TypeError, KeyError: when the record is not one that ``to_dict`` wrote.
     """
-    memory = dict(_exact(Memory, record["memory"]))
+    memory = dict(exact_fields(Memory, record["memory"]))
     memory["per_stage"] = tuple(
-        StageMemory(**_exact(StageMemory, stage)) for stage in memory["per_stage"]
+        StageMemory(**exact_fields(StageMemory, stage)) for stage in memory["per_stage"]
     )
-    fields = dict(_exact(Prediction, record))
+    fields = dict(exact_fields(Prediction, record))
     fields["memory"] = Memory(**memory)
     fields["estimated_operations"] = tuple(fields["estimated_operations"])
     fields["assumptions"] = tuple(fields["assumptions"])
@@ -215,10 +215,3 @@ def prediction_from_dict(record: Mapping[str, Any]) -> Prediction:
         low, high = fields["interval_s"]
         fields["interval_s"] = (low, high)
     return Prediction(**fields)
-
-
-def _exact(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = {field.name for field in dataclasses.fields(cls)}
-    if set(record) != names:
-        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
-    return record

@@ -64,6 +64,17 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
     return cls(**values)
 
 
+def exact_fields(cls: type[Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A record that has the fields of a dataclass and no others, as ``asdict`` wrote it.
+
+    Raises:
+        ValueError: for another.
+    """
+    if set(record) != {field.name for field in dataclasses.fields(cls)}:
+        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
+    return record
+
+
 def unknown_name(field: str, value: object, names: typing.Iterable[str]) -> InputError:
     """The refusal of a dotted name whose last part is none of ``names``."""
     name = field.rpartition(".")[2]
