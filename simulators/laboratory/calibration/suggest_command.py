@@ -61,8 +61,10 @@ def main(arguments: Sequence[str]) -> int:
     columns = Columns.of(traits, [shares for _, shares in found])
     expected = np.log([prediction.step_time_s for prediction in predictions])
     posterior = _posterior(known)
-    covariance, noise = posterior.covariance(columns), posterior.noise
-    now, chosen = suggest(expected, covariance, noise, options.runs)
+    # Of what is measured already, nothing of its own is left to be known.
+    measured = set() if known is None else {run.traits for run in known.runs}
+    own = [0.0 if each in measured else posterior.noise**2 for each in traits]
+    now, chosen = suggest(expected, posterior.covariance(columns) + np.diag(own), options.runs)
     rows = [each.row for each in chosen]
     gains = [now, *(each.regret for each in chosen)]
     show(_report(question, recipes, predictions, rows, gains))

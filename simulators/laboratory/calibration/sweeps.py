@@ -59,7 +59,8 @@ def _of(
         expected[known] = measured[known]
         return _slower(measured, expected)
 
-    _, chosen = suggest(predicted, covariance(prior, runs, runs), prior.noise, MEASURED, seed)
+    unknown = covariance(prior, runs, runs) + prior.noise**2 * np.eye(len(rows))
+    _, chosen = suggest(predicted, unknown, MEASURED, seed)
     rng = np.random.default_rng(seed)
     draws = [rng.choice(len(rows), MEASURED, replace=False) for _ in range(_DRAWS)]
     return Regret(
