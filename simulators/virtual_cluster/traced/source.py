@@ -69,7 +69,7 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
 def _with_quantised(run: Run, built: LocalParameters) -> Run:
     """A layer with which of its parameters are quantised, as the built-in source has it: traced
     ones have 16 bits."""
-    return replace(run, parameters=replace(run.parameters, quantised=built.quantised))
+    return replace(run, parameters=run.parameters._replace(quantised=built.quantised))
 
 
 def _head(run: Run, job: Job) -> Run:
