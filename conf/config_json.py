@@ -133,6 +133,9 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
             "is not only a model of text",
             f"its {_TEXT} in a file of its own, to train that alone",
         )
+    if kind is None:
+        problem = f"is missing: this is no {FILE} of a model"
+        raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
     if kind not in families():
         raise InputError(f"{FILE}: model_type", kind, "is no model that is read", families())
     family = families()[kind]
@@ -291,8 +294,12 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > MOST_BYTES:
             raise InputError("model", file, "is too large for a configuration", "1 MiB")
-        given = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        # Windows' editors begin a file with a mark.
+        given = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise InputError("model", file, problem, f"a {FILE}, or a model's name") from None
+    except (ValueError, RecursionError) as error:
         raise InputError("model", file, f"cannot be read as JSON: {error}", FILE) from None
     if not isinstance(given, dict):
         raise InputError("model", file, "holds no fields", f"a Hugging Face {FILE}")

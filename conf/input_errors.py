@@ -6,6 +6,7 @@ import dataclasses
 import re
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -24,7 +25,9 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -60,13 +63,17 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     override = _override_at_fault(error)
     for link in _chain(error):
         if isinstance(link, OmegaConfBaseException) and link.full_key:
-            return explain_omegaconf_error(link, str(link.full_key), _given(link, override))
+            field, given = str(link.full_key), _given(link, override)
+            # OmegaConf names the first part that is not there, the user what is in it.
+            if override is not None and _text_of(override)[0].startswith(f"{field}."):
+                field = _text_of(override)[0]
+            return explain_omegaconf_error(link, field, given)
     if override is not None:
         return _refused_override(error, override)
     if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
-        return InputError(
-            "command line", group[1], "is not a group of this command", "--help lists them"
-        )
+        problem = "is not a group of this command"
+        instead = _OF_STUDIES.get(group[1], "--help lists them")
+        return InputError("command line", group[1], problem, instead)
     if isinstance(error, HydraException | OmegaConfBaseException) and str(error):
         return InputError("configuration", "?", _first_sentence(error), "see --help")
     return None
@@ -87,10 +94,13 @@ def explain_omegaconf_error(
     """What is wrong with value ``given`` of the dotted name ``field``."""
     unknown = isinstance(error, ConfigKeyError | ConfigAttributeError)
     if unknown and isinstance(error.parent_node, DictConfig):
-        if field == "recipe":
-            problem = "a search chooses the recipe"
-            instead = "space.knobs.tp=8 to hold a knob; or trainscout simulate"
+        if field.startswith("recipe.") and "recipe" not in error.parent_node._get_root():
+            problem, knob = "a search chooses the recipe", field.partition(".")[2]
+            instead = f"space.knobs.{knob}={given} to hold a knob; or trainscout simulate"
             return InputError(field, given, problem, instead)
+        leaf, root = field.rpartition(".")[2], error.parent_node._get_root()
+        if leaf != field and leaf in root:
+            return InputError(field, given, "is not a known name", f"{leaf}={given}", leaf)
         names = [str(key) for key in error.parent_node if key != "hydra"]
         meant = _elsewhere(field, names)
         if meant is not None and meant.rpartition(".")[0] == field.rpartition(".")[0]:
@@ -105,8 +115,16 @@ def explain_omegaconf_error(
     if isinstance(error, ValidationError) and field == "training.global_batch_size":
         allowed = f"{allowed} of sequences"
     if isinstance(error, ValidationError) and allowed is not None:
-        return InputError(field, given, "has the wrong type", allowed)
+        return InputError(field, given, "has the wrong type", allowed, _number_meant(given))
     return InputError(field, given, _first_sentence(error), allowed or "a value that can be read")
+
+
+def _number_meant(given: object) -> str | None:
+    """The number in a price ($2.20), or in a power of two as people say it (8k)."""
+    found = re.fullmatch(r"\$?(\d+\.?\d*)(k?)", str(given).strip("'\" "), re.IGNORECASE)
+    if found is None:
+        return None
+    return f"{float(found[1]) * 1024:.0f}" if found[2] else found[1]
 
 
 _PARTS: dict[str, Any] = {
@@ -116,6 +134,10 @@ _PARTS: dict[str, Any] = {
     "gpu": Gpu,
     "recipe": Recipe,
 }
+
+
+# A study compares several.
+_OF_STUDIES = {"model": "sweep.models=[NAME, ...]", "cluster": "sweep.clusters=[NAME, ...]"}
 
 
 def _elsewhere(field: str, names: list[str]) -> str | None:
@@ -132,7 +154,7 @@ def _elsewhere(field: str, names: list[str]) -> str | None:
     if meant is not None and meant.startswith("recipe."):
         return meant.replace("recipe", recipe, 1)
     # A command without a search has no setting of one.
-    if meant is None or "." in field or meant.partition(".")[0] in (*names, "gpus"):
+    if meant is None or "." in field or meant.partition(".")[0] in (*names, "gpus", "hydra"):
         return meant
     return None
 
@@ -140,7 +162,8 @@ def _elsewhere(field: str, names: list[str]) -> str | None:
 def _unparsable(error: OverrideParseException) -> InputError:
     name, equals, value = str(error.override).partition("=")
     if not equals:
-        return InputError("command line", name, "is not of the form name=value", "name=value")
+        instead = "name=value, without spaces; --help shows settings"
+        return InputError("command line", name, "is not of the form name=value", instead)
     reason = f"cannot be read: {_first_sentence(error)}"
     return InputError(name, value, reason, "a value; quote it when it holds special characters")
 
@@ -156,6 +179,9 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
             "a file of --config-dir",
         )
     group, _, name = error.missing_cfg_file.rpartition("/")
+    if group == "model" and Path(name).is_dir():
+        problem = "is a directory without the model's configuration"
+        return InputError(group, name, problem, f"a directory with {FILE}, or a model's name")
     problem, nearest = "is not a known choice", meant_choice(group, name)
     return InputError(group, name, problem, list(error.options), nearest)
 
@@ -173,6 +199,9 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
             "belongs to a group that the chosen declaration leaves null",
             "another declaration, or a YAML file that fills the group",
         )
+    if "must be a string" in str(error):  # true, null and numbers, of a group
+        known = [file.stem for file in (DECLARATIONS / name).glob("*.yaml")]
+        return InputError(name, given, "is not a known choice", known, meant_choice(name, given))
     return InputError(name, given, _first_sentence(error), "a setting that --help lists")
 
 
@@ -235,12 +264,15 @@ _SETTINGS = {
     "cluster.nic_gbps": "bandwidth network_gbps nic_bandwidth nic_speed",
     "gpus": "num_gpus n_gpus world_size ngpus",
     "sweep.targets.quarter.days": "days deadline until",
+    "sweep.targets.budget.usd": "budget max_cost",
     "sweep.num_gpus": "gpu_counts",
     "search.n_trials": "n_trials trials num_trials max_trials",
     "search.timeout_s": "timeout time_limit timeout_s",
     "model.num_layers": "layers n_layers num_hidden_layers",
     "model.num_heads": "heads n_heads num_attention_heads",
     "model.hidden_size": "hidden d_model dim",
+    "hydra.run.dir": "output out output_dir out_dir outdir save_dir",
+    "objective": "objectives goal metric",
     "recipe.micro_batch": "mbs micro_batch_size microbatch",
     "recipe.zero_stage": "zero zero1 zero2 zero3 fsdp sharding",
     "recipe.recompute": "activation_checkpointing gradient_checkpointing checkpointing ac remat",
@@ -267,7 +299,11 @@ _CHOICES = {
     ("framework", "megatron_bridge"): "nemo nemo2",
     ("executor", "loky"): "joblib multiprocessing processes local",
     ("space", "large"): "all full everything",
-    ("tracking", "none"): "off false no",
+    ("tracking", "none"): "off false no null",
+    ("tracking", "mlflow"): "on true yes",
+    ("verify", "traced"): "on true yes trace",
+    ("verify", "none"): "off false no null",
+    ("model", "gpt175b"): "gpt3 gpt_3 gpt3_175b gpt_3_175b",
 }
 _CHOSEN = {
     (group, word): name for (group, name), words in _CHOICES.items() for word in words.split()

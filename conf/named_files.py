@@ -22,7 +22,10 @@ def config_file(name: str) -> Path | None:
     path = Path(name).expanduser()
     if name.endswith(".json"):
         return path
-    return path / FILE if (path / FILE).is_file() else None
+    if name.endswith((".yaml", ".yml")):
+        return None
+    is_path = (path / FILE).is_file() or name.startswith(("./", "../", "/", "~"))
+    return path / FILE if is_path else None
 
 
 def with_named_files(value: T) -> T:

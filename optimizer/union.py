@@ -151,7 +151,10 @@ def _parts(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The specifications that a space consists of, with the choices that it gives to all."""
     if "parts" not in spec:
         return [spec]
-    for section in spec:
+    for section, value in spec.items():
+        if section in KNOBS:
+            instead = f"space.knobs.{section}={value} to hold it; .choices=[...] to offer several"
+            raise InputError(f"space.{section}", value, "is not a known name", instead)
         require_choice("space", section, _SECTIONS)
     parts = spec["parts"]
     if not isinstance(parts, Mapping) or not parts or not all(

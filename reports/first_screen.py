@@ -179,7 +179,7 @@ def format_step(prediction: Prediction, expected: Chosen | None) -> str:
     interval_s = prediction.interval_s if expected is None else expected.interval_s
     words = f"{step}, MFU {mfu}"
     if prediction.mfu_causal <= _NOTED_MFU * prediction.mfu:
-        words += f", counting causal attention {format_percent(prediction.mfu_causal)}"
+        words += f", counted causal {format_percent(prediction.mfu_causal)}"
     if interval_s is None:
         return words
     bar = f"{round(LEVEL * 5)} in 5 such runs: {' to '.join(map(format_seconds, interval_s))}"

@@ -157,7 +157,7 @@ def _load_settings() -> None:
 
 
 def _asks_for_help(given: Sequence[str]) -> bool:
-    return not given or given[0] in ("-h", "--help")
+    return not given or given[0] in ("-h", "--help", "help")
 
 
 def _named(before: str, given: str) -> str:

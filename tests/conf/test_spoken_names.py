@@ -33,7 +33,8 @@ def test_a_setting_that_is_meant_exists(setting):
     elif part in _PARTS:
         assert name in {each.name for each in dataclasses.fields(_PARTS[part])}
     else:
-        assert setting in ("gpus", "sweep.targets.quarter.days", "sweep.num_gpus")
+        targets = ("sweep.targets.quarter.days", "sweep.targets.budget.usd")
+        assert setting in ("gpus", "objective", "hydra.run.dir", *targets, "sweep.num_gpus")
 
 
 @pytest.mark.parametrize(("group", "word"), sorted(_CHOSEN))

@@ -179,5 +179,5 @@ def test_a_search_that_was_cut_short_says_so(monkeypatch):
 def test_the_causal_count_stands_beside_an_mfu_that_it_changes(monkeypatch):
     long = replace(BEST, prediction=replace(BEST.prediction, mfu=1.2, mfu_causal=0.7))
     words = " ".join(" ".join(screen(monkeypatch=monkeypatch, best=(long, OTHER))).split())
-    assert "MFU 120.0 %, counting causal attention 70.0 %" in words
+    assert "MFU 120.0 %, counted causal 70.0 %" in words
     assert not any("causal" in line for line in screen(monkeypatch=monkeypatch))

@@ -130,8 +130,9 @@ class Cluster:
             require_positive("cluster.nvlink_domain", self.nvlink_domain)
         multi_domain = self.num_gpus > self.domain
         if multi_domain and self.num_nodes > 1 and not self.nics_per_node * self.nic_gbps:
+            name, least = ("nic_gbps", "> 0") if self.nics_per_node else ("nics_per_node", ">= 1")
             raise InputError(
-                "cluster.nics_per_node", self.nics_per_node, "leaves nodes unconnected", ">= 1"
+                f"cluster.{name}", getattr(self, name), "leaves nodes unconnected", least
             )
 
     @property

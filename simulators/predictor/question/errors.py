@@ -68,9 +68,15 @@ class InputError(ValueError):
 
 
 def nearest_name(given: str, names: Iterable[str]) -> str | None:
-    """The valid name closest in spelling to ``given``, or None when none is close."""
-    matches = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    """The valid name closest in spelling to ``given``, whatever its case and hyphens, or None when
+    none is close."""
+    plain = {_plain(name): name for name in names}
+    matches = difflib.get_close_matches(_plain(given), list(plain), n=1, cutoff=0.5)
+    return plain[matches[0]] if matches else None
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 MOST = 1e30

@@ -348,4 +348,6 @@ def _sequence(
 
 
 def _no_pattern(text: str) -> InputError:
-    return InputError("model.layers", text[:60], "is no pattern of layers", GRAMMAR)
+    # A count is what other tools call the layers.
+    count = f"model.num_layers={text.strip()}" if text.strip().isdecimal() else None
+    return InputError("model.layers", text[:60], "is no pattern of layers", GRAMMAR, count)

@@ -32,7 +32,7 @@ LIMITS = {
     "gpu.nvlink_bytes_per_s": Limit(1e9, 1e13, "bytes/s", _BILLIONS),
     "gpu.pcie_bytes_per_s": Limit(1e8, 1e13, "bytes/s", _BILLIONS),
     "gpu.peak_flops": Limit(1e11, 1e17, "FLOP/s", (1e12, 1e9)),
-    "gpu.price_usd_per_hour": Limit(1e-4, 500.0, "US dollars an hour", (1e-2,)),
+    "gpu.price_usd_per_hour": Limit(1e-4, 50.0, "US dollars an hour of one GPU", (1e-2,)),
     "training.tokens": Limit(1e5, 1e17, "tokens", _BILLIONS),
 }
 

@@ -488,6 +488,10 @@ def check_job(job: Job) -> None:
         field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)
         if violation.field == "precision" and value is None:
             field, value = "training.precision", job.precision
+        batch = job.training.global_batch_size
+        if violation.field == "micro_batch" and batch % job.dp:
+            allowed = f"a multiple of {job.dp}, or a larger tp, pp or cp for fewer replicas"
+            raise InputError("training.global_batch_size", batch, violation.reason, allowed)
         raise InputError(field, value, violation.reason, would_do(job, violation))
 
 
