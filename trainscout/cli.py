@@ -96,9 +96,9 @@ examples:
   trainscout simulate --help        (what a command does, its options, examples, exit codes)
 """
 _FAMILY_HELP = """\
-usage: trainscout {name} COMMAND ...
-
 {summary}
+
+usage: trainscout {name} COMMAND ...
 
 {commands}
 

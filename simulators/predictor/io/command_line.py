@@ -38,6 +38,14 @@ DEBUG = {"debug=true", "--debug"}
 _WIDTH = 96
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows what a command does and examples of it before all its options."""
+
+    def format_help(self) -> str:
+        what = f"{self.description}\n\n"
+        return what + super().format_help().replace(what, "", 1)
+
+
 def command_parser(
     name: str,
     what: str,
@@ -54,7 +62,7 @@ def command_parser(
         exit_codes: what they say, but for 130 (interrupted), which all commands share.
         usage: what may follow ``name``, where a list of all options would say less.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"trainscout {name}",
         usage=None if usage is None else f"trainscout {name} {usage}",
         description=f"{_filled(what)}\n\nexamples:\n{textwrap.indent(examples.strip(), '  ')}",

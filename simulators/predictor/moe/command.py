@@ -17,8 +17,6 @@ from trainscout.simulators.predictor.moe.experiment import Experiment, Layer, Ro
 from trainscout.simulators.predictor.moe.mesh import Mesh
 
 _HELP = """\
-usage: trainscout moe name=value ...
-
 Route a sequence's tokens to experts that lie on nodes of one GPU each, all linked to each other,
 and time the exchange in rounds of packets. Prints loads, rounds and communication time.
 
@@ -34,6 +32,8 @@ examples:
   trainscout moe histogram=counts.csv routing_file=routing.csv log_file=log.csv
   # an even load, no routing: 256 ms
   trainscout moe load_per_node=11200
+
+usage: trainscout moe name=value ...
 """
 
 

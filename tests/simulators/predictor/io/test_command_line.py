@@ -69,6 +69,6 @@ def test_help_begins_with_what_a_command_does_and_how_it_is_used():
         "do", "Does it.\n\nAnd more.", "this \\\n    --and that", "0 done; 1 not"
     )
     text = parser.format_help()
-    assert text.startswith("usage: trainscout do [-h] [--debug]\n\nDoes it.\n\nAnd more.\n")
-    assert "examples:\n  this \\\n      --and that\n" in text[: text.index("options:")]
+    assert text.startswith("Does it.\n\nAnd more.\n\nexamples:\n  this \\\n      --and that\n")
+    assert "usage: trainscout do [-h] [--debug]\n" in text[: text.index("options:")]
     assert text.endswith("exit codes: 0 done; 1 not; 130 interrupted\n")
