@@ -182,6 +182,9 @@ def _held(part: Mapping[str, Any], held: Mapping[str, Any], known: set[str]) -> 
             own = knobs[name]
             own = own if isinstance(own, Mapping) else {"choices": _listed(own)}
             knobs[name] = {**own, **given}
+            if "choices" in given and "otherwise" in own and name in KNOBS:
+                # Where its condition does not hold, the part has a value that was not asked for.
+                kept[name] = _listed(given["choices"])
         elif name in settled or name in known:
             kept[name] = _listed(given.get("choices"))
         else:

@@ -75,6 +75,14 @@ def test_choices_given_to_all_hold_whatever_gives_the_value() -> None:
     assert {each.framework for each in survey(compile_space(tensor, asked())).recipes} == {"whole"}
 
 
+def test_a_value_that_is_asked_for_holds_where_a_part_would_have_another() -> None:
+    stage = {"choices": [0, 1], "when": "tp == 1", "otherwise": 1}
+    part = {**A, "knobs": {**A["knobs"], "zero_stage": stage}}
+    both = {**BOTH, "parts": {"a": part, "b": B}, "knobs": {"zero_stage": 0}}
+    found = survey(compile_space(both, asked())).recipes
+    assert {(each.tp, each.zero_stage) for each in found if each.framework == "whole"} == {(1, 0)}
+
+
 def test_what_changes_numbers_is_looked_at_where_it_is_allowed() -> None:
     knobs = {"grad_dtype": {}, "precision": {"choices": [None, "fp8"]}}
     spec = {"name": "numbers", "knobs": knobs}
