@@ -266,6 +266,7 @@ def test_divisors_go_up_to_what_is_said():
         (8, 0, {"micro_batch": 6}),
         (8, 0, {"recompute": "full", "recompute_layers": 5}),
         (8, 8, {"ep": 8, "recompute": "selective", "recompute_modules": "layernorm+moe_act"}),
+        (8, 8, {"pp": 2, "vpp": 2, "ep": 8, "micro_batch": 3}),
         (61, 8, {"pp": 2, "vpp": 8, "pipeline_layout": "balanced", "loss_as_layer": False}),
     ],
 )
@@ -280,6 +281,16 @@ def test_the_shipped_space_holds_what_people_ran(layers, experts, recipe):
     recipes = survey(compile_space(shipped("megatron"), question)).recipes
     held = {tuple(getattr(each, name) for name in recipe) for each in recipes}
     assert tuple(recipe.values()) in held
+
+
+@pytest.mark.parametrize(("capacity", "dispatchers"), [(None, {None, "deepep"}), (1.0, {None})])
+def test_padded_experts_are_not_sent_by_deepep(capacity, dispatchers):
+    question = declared()
+    moe = Moe(8, 2, 512, capacity_factor=capacity)
+    question = dataclasses.replace(question, model=dataclasses.replace(question.model, moe=moe))
+    spec = {"knobs": {"ep": {}, "moe_dispatcher": shipped("megatron")["knobs"]["moe_dispatcher"]}}
+    recipes = survey(compile_space(spec, question)).recipes
+    assert {each.moe_dispatcher for each in recipes} == dispatchers
 
 
 def test_the_shipped_space_offers_nothing_without_effect():

@@ -69,6 +69,7 @@ class Question:
             "hidden_size": self.model.hidden_size,
             "latent_attention": int(self.model.mla is not None),
             "num_experts": 1 if moe is None else moe.num_experts,
+            "padded_experts": int(moe is not None and moe.padded),
             "sequence_length": self.training.sequence_length or self.model.sequence_length,
             "linear_bits": PRECISION_BITS[self.training.precision],
             "global_batch_size": self.training.global_batch_size,
