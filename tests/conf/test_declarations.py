@@ -310,6 +310,7 @@ def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
         "h20": 96,
         "b200": 180,
         "gb200": 186,
+        "h100_64_hbm2e": 64,
         "h100_96_hbm2e": 96,
     }
     nominal |= {

@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.question.errors import InputError
         ("A100-40GB-SXM", "a100_40"),
         ("A100-PCIe-80GB", "a100_80_pcie"),
         ("H100-80GB-SXM", "h100"),
+        ("H100-64GB-SXM", "h100_64_hbm2e"),
         ("H100-96GB-HBM2e-500W", "h100_96_hbm2e"),
         ("H200-141GB-SXM", "h200"),
         ("H200-NVL-141GB", "h200_nvl"),
@@ -78,7 +79,7 @@ def test_an_unstated_size_is_an_assumption():
 
 
 def test_a_board_of_another_size_is_said_to_be_another():
-    gpu, assumed = gpu_of("H100-64GB-SXM", declarations().gpus)
-    assert gpu.name == "h100"
-    assert "another board than h100 (64 GB, not 80 GiB)" in assumed[0]
+    gpu, assumed = gpu_of("A100-64GB-SXM", declarations().gpus)
+    assert gpu.name == "a100_80"
+    assert "another board than a100_80 (64 GB, not 80 GiB)" in assumed[0]
     assert not gpu_of("B200-180GB", declarations().gpus)[1]
