@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,8 +51,9 @@ _COMPILED_LOSS_IN_TORCHTITAN = 2025.0
 # llm-foundry 0.6 moved its default from Triton's first FlashAttention to FlashAttention-2.
 _FLASH2_IN_FOUNDRY = 2024.0
 _POLLED_NODES, _POLLED_TP = 64, 32
-# What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large.
+# What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large, unless named.
 _DEEPSPEED_WITHOUT_MEGATRON = 2023.0
+_TRANSFORMERS = re.compile(r"hugging\W?face|\btransformers\b")
 # Megatron-LM's kernels of Llama's parts (fused_bias_swiglu, fused rotary positions: core 0.5);
 # until then, and in Microsoft's fork, PyTorch's operations.
 _FUSED_GATES_IN_MEGATRON = 2023.95
@@ -106,7 +108,12 @@ _DECLARED = {
 # mp_layers.py and group_sharded_stage2.py.
 _OWN_FACTS: dict[str, dict[str, object]] = {
     "kempnerforge": {"inputs_apart": True, "whole_embedding": True},
-    "paddle": {"inputs_apart": True, "separate_projections": True, "waits_for_reductions": True},
+    "paddle": {
+        "inputs_apart": True,
+        "separate_projections": True,
+        "waits_for_reductions": True,
+        "fused_optimizer": True,
+    },
 }
 _MEGATRON_OF = 2025.0
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface")
@@ -163,8 +170,9 @@ def framework_of(
     if name == "torchtitan":
         changes |= _torchtitan(row, said, era)
     if said.label.get("project") == "lightning":
-        # LitGPT's model.py: one product makes queries, keys and values, which it then expands.
-        changes["repeats_kv"] = True
+        # LitGPT's model.py: one product makes queries, keys and values, which it then expands;
+        # its pretrain.py asks for the fused optimizer.
+        changes |= {"repeats_kv": True, "fused_optimizer": True}
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(said.label.get("project", ""), {})
@@ -199,7 +207,8 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
         return "torch_eager", [words]
     if project not in MEGATRONS:
         declared = _DECLARED[project]
-        if project == "deepspeed" and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
+        unnamed = _TRANSFORMERS.search(row.framework.lower()) is None
+        if project == "deepspeed" and unnamed and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
             declared = _DECLARED["gpt_neox"]
         if project == "nanotron" and _polls(row, said):
             words = (
@@ -355,6 +364,8 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes["accumulate_grads_fp32"] = False
     if gradients := said.get("gradients"):
         changes["accumulate_grads_fp32"] = gradients == "fp32"
+    if said.says("fused_optimizer"):
+        changes["fused_optimizer"] = True
     if said.says("loss", "fused"):
         changes["cross_entropy"] = "in_place"
     if (schedule := said.facts.get("schedule")) in SCHEDULES:

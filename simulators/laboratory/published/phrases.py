@@ -132,6 +132,7 @@ _SOFTWARE = (
     *phrases("fp8_products", ("attention", r"attention in 8 bits")),
     *phrases("fp8_products", ("logits", r"logits in 8 bits")),
     *phrases("moments", ("bf16", r"(?:optimizer )?moments in bf16")),
+    *phrases("fused_optimizer", ("", r"(?:apex )?fused[\s_]adamw?\b")),
     *phrases("", (None, r"\badamw?\b(?! 8)")),
     *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
 )

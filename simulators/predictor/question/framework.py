@@ -209,6 +209,9 @@ class Framework:
     """A stage gives up its output once it is sent (``released``), keeps it until its backward pass
     (``outputs``), or besides has a buffer for every message of a step (``preallocated``:
     ``torch.distributed.pipelining``)."""
+    fused_optimizer: bool = True
+    """Adam updates in one pass over its states; without, in one for each of its operations
+    (PyTorch's ``foreach`` implementation, its default)."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""

@@ -139,6 +139,10 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     if 0 < master_bytes(job) < 4:
         copy *= 2
     update = size + 2 * (weight + moments) + copy
+    if not job.framework.fused_optimizer and job.optimizer != "sgd":
+        # ``_multi_tensor_adamw``: of weights 4 tensors are read or written, of gradients 2, of
+        # first moments 3 and of second ones, their roots among them, 11.
+        update = 2 * size + 4 * weight + 7 * moments + copy
     clipped = owned - away if serial else owned
     ops: list[Op] = [
         Streaming("clip_grads", "elementwise", 2 * clipped * size),

@@ -203,7 +203,12 @@ def test_when_megatron_had_kernels_for_llama_s_parts(label, fusion):
 
 
 @pytest.mark.parametrize(
-    "label", ["DeepSpeed 0.14 (Hugging Face Transformers)", "transformers + DeepSpeed ZeRO-3"]
+    "label",
+    [
+        "DeepSpeed 0.14 (Hugging Face Transformers)",
+        "transformers + DeepSpeed ZeRO-3",
+        "Hugging Face Transformers 4.12 with DeepSpeed, 2021",
+    ],
 )
 def test_transformers_models_run_under_deepspeed_s_engine(label):
     assert framework(framework=label).name == "deepspeed"
@@ -353,3 +358,19 @@ def test_lightnings_trainer_runs_modules_of_its_own():
     lit = framework(framework="LitGPT (PyTorch Lightning), PyTorch 2.4, May 2024")
     assert (lit.name, lit.separate_projections, lit.repeats_kv) == ("torch_eager", False, True)
     assert framework(framework="llama-recipes (PyTorch FSDP), 2023").name == "huggingface"
+
+
+@pytest.mark.parametrize(
+    ("label", "notes", "fused"),
+    [
+        ("Hugging Face", "", False),
+        ("PyTorch FSDP", "", False),
+        ("PyTorch FSDP", "fused AdamW", True),
+        ("PyTorch DDP", "Apex fused Adam", True),
+        ("LitGPT (PyTorch Lightning)", "", True),
+        ("PaddleNLP (PaddlePaddle), November 2023", "", True),
+        ("Megatron-LM", "", True),
+    ],
+)
+def test_pytorch_s_optimizer_runs_operation_by_operation_unless_it_is_fused(label, notes, fused):
+    assert framework(framework=label, notes=notes).fused_optimizer is fused

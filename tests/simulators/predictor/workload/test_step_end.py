@@ -41,3 +41,17 @@ def test_unpacked_moments_move_twenty_bytes_each_more() -> None:
         return sum(op.bytes for op in block.ops if isinstance(op, Streaming))
 
     assert moved(True) - moved(False) == 2 * 20 * 1000
+
+
+def test_an_update_in_one_pass_or_in_one_for_each_operation() -> None:
+    """Weight, gradient and both moments of four bytes: 7 of them are read or written in one pass,
+    20 by eight operations; the 16-bit copy is written once."""
+
+    def moved(fused: bool, optimizer: str = "adam") -> int:
+        facts = {"fused_optimizer": fused, "optimizer": optimizer}
+        job = make_job(LLAMA, zero_stage=0, training=facts)
+        ops = optimizer_block(job, LocalParameters(1000), 3).ops
+        return sum(op.bytes for op in ops if isinstance(op, Streaming) and op.name == "update")
+
+    assert (moved(True), moved(False)) == (1000 * (7 * 4 + 2), 1000 * (20 * 4 + 2))
+    assert moved(True, "sgd") == moved(False, "sgd")
