@@ -1,4 +1,7 @@
-"""Where reports are shown: as wide and as colourful as a terminal, or plain text in a file."""
+"""Where reports are shown: as wide and as colourful as a terminal, or plain text in a file.
+
+Texts are shown as they are: names are the user's, and brackets in them no markup.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ def console_for(stream: TextIO) -> Console:
     """A console on ``stream``: on a terminal as wide as that and coloured unless NO_COLOR is set;
     elsewhere of fixed width (or COLUMNS), and plain unless FORCE_COLOR is set."""
     if stream.isatty():
-        return Console(file=stream, highlight=False)
+        return Console(file=stream, highlight=False, markup=False)
     forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
     columns = os.environ.get("COLUMNS", "")
     return Console(
         file=stream,
         highlight=False,
+        markup=False,
         width=int(columns) if columns.isdecimal() and int(columns) else PIPED_WIDTH,
         force_terminal=False,
         color_system="standard" if forced else None,
@@ -65,7 +69,9 @@ def show(renderable: RenderableType) -> None:
 
 def as_text(renderable: RenderableType) -> str:
     """The renderable as plain text for a file (UTF-8)."""
-    plain = Console(width=FILE_WIDTH, highlight=False, force_terminal=False, color_system=None)
+    plain = Console(
+        width=FILE_WIDTH, highlight=False, markup=False, force_terminal=False, color_system=None
+    )
     return _as_text(renderable, "utf-8", plain)
 
 
@@ -74,6 +80,7 @@ def as_html(renderable: RenderableType) -> str:
     console = Console(
         width=FILE_WIDTH,
         highlight=False,
+        markup=False,
         record=True,
         file=io.StringIO(),
         force_jupyter=False,

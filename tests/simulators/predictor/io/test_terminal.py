@@ -7,6 +7,7 @@ from trainscout.simulators.predictor.io.terminal import (
     PIPED_WIDTH,
     as_text,
     console_for,
+    plain_table,
     redraws,
     show,
 )
@@ -33,6 +34,12 @@ def plain_environment(monkeypatch):
 def printed(stream) -> str:
     console_for(stream).print(STYLED)
     return stream.getvalue()
+
+
+def test_brackets_in_names_are_no_markup():
+    table = plain_table("mesh [red]", "#GPUs", title="job [bold]")
+    table.add_row("[dp]", "8")
+    assert as_text(table) == "job [bold]\nmesh [red]  GPUs\n[dp]           8\n"
 
 
 def test_terminals_are_coloured_and_files_are_not():
