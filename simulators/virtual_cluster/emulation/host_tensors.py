@@ -235,6 +235,16 @@ def _patch_modules(state: RankState) -> None:
         fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
         return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
 
+    copied = torch.Tensor.__deepcopy__
+
+    def deepcopy(self: torch.Tensor, memo: Any) -> torch.Tensor:
+        made: torch.Tensor = copied(self, memo)
+        if isinstance(self, FakeTensor):
+            # Storages are copied below the dispatcher: what is known of one is of its copy.
+            state.values.observe(torch.ops.aten.copy_.default, (made, self), {}, made)
+        return made
+
+    torch.Tensor.__deepcopy__ = deepcopy
     make_subclass = torch.Tensor._make_subclass
 
     def of_kind(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:

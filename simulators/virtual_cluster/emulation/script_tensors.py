@@ -9,48 +9,22 @@ from typing import Any
 
 import torch
 
-# C++'s types, and what ``torch::k...`` and ``ScalarType::...`` call them.
-_OF_TYPES = {
-    "float": torch.float32,
-    "double": torch.float64,
-    "int": torch.int32,
-    "int32_t": torch.int32,
-    "int64_t": torch.int64,
-    "long": torch.int64,
-    "bool": torch.bool,
-    "uint8_t": torch.uint8,
-    "__half": torch.float16,
-    "half": torch.float16,
-    "Half": torch.float16,
-    "__nv_bfloat16": torch.bfloat16,
-    "BFloat16": torch.bfloat16,
-}
-_NAMED = {
-    "Float": torch.float32,
-    "Float32": torch.float32,
-    "Half": torch.float16,
-    "Float16": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Double": torch.float64,
-    "Float64": torch.float64,
-    "Int": torch.int32,
-    "Int32": torch.int32,
-    "Long": torch.int64,
-    "Int64": torch.int64,
-    "Bool": torch.bool,
-    "Byte": torch.uint8,
-    "UInt8": torch.uint8,
-    "Char": torch.int8,
-    "Int8": torch.int8,
-    "Short": torch.int16,
-    "Int16": torch.int16,
-}
+# Names that C++ has for types of elements and torch in Python has not.
+_OTHER_NAMES = {"byte": torch.uint8, "char": torch.int8}
 _FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn")
 
 
 def dtype_of(kind: str) -> torch.dtype:
-    """What a C++ type's elements are called."""
-    return _OF_TYPES[kind.rpartition(":")[2]]
+    """Of C++'s ``float``, ``int64_t`` or ``__nv_bfloat16``, or of ``ScalarType``'s ``Float``.
+
+    Raises:
+        KeyError: for any other name.
+    """
+    plain = kind.rpartition(":")[2].removeprefix("__").removeprefix("nv_").removesuffix("_t")
+    found = _OTHER_NAMES.get(plain.lower()) or getattr(torch, plain.lower(), None)
+    if not isinstance(found, torch.dtype):
+        raise KeyError(kind)
+    return found
 
 
 class Options:
@@ -157,14 +131,12 @@ class _Torch:
     """``torch::`` and ``at::``: factories take options last, names of types begin with k."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("k") and name[1:] in _NAMED:
-            return _NAMED[name[1:]]
-        if name == "kCUDA":
-            return torch.device("cuda")
-        if name == "kCPU":
-            return torch.device("cpu")
+        if name in ("kCUDA", "kCPU"):
+            return torch.device(name[1:].lower())
+        if name.startswith("k"):
+            return dtype_of(name[1:])
         if name in ("ScalarType", "Dtype"):
-            return SimpleNamespace(**_NAMED)
+            return _Types()
         if name in ("dtype", "device"):
             return lambda chosen: Options(**{name: chosen})
         if name == "TensorOptions":
@@ -174,6 +146,13 @@ class _Torch:
         if name in ("IntArrayRef", "ArrayRef"):
             return list
         return _calling(_factory(name) if name in _FACTORIES else getattr(torch, name))
+
+
+class _Types:
+    """``ScalarType::`` and its types."""
+
+    def __getattr__(self, name: str) -> torch.dtype:
+        return dtype_of(name)
 
 
 def _factory(name: str) -> Callable[..., Any]:

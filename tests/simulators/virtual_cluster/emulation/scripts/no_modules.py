@@ -1,5 +1,8 @@
 """Trains a tensor without a module, by functions, kernels and a fused optimizer."""
 
+import copy
+import subprocess
+
 import torch
 from flash_attn_interface import flash_attn_varlen_func
 from kernels import get_kernel
@@ -29,6 +32,13 @@ class Adaptive(torch.autograd.Function):
         return grad * torch.as_tensor(2.0, device=grad.device)
 
 
+query = ["nvidia-smi", "--query-gpu=index,memory.total,power.draw", "--format=csv,noheader,nounits"]
+memory_mib = torch.cuda.mem_get_info()[1] >> 20
+assert subprocess.check_output(query, text=True) == f"0, {memory_mib}, [N/A]\n"
+assert "NVIDIA H800" in subprocess.check_output("nvidia-smi", text=True)
+kept = torch.zeros(8, dtype=torch.bool, device="cuda")
+kept[2:4] = True
+assert copy.deepcopy(kept).nonzero().flatten().tolist() == [2, 3]
 weight = torch.ones(64, 2, 16, device="cuda", requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, fused=True)
 ends = torch.tensor([0, 16, 64], dtype=torch.int32, device="cuda")
