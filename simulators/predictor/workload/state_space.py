@@ -9,7 +9,7 @@ from __future__ import annotations
 from trainscout.simulators.predictor.question.layers import Mamba2
 from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.scan import (
@@ -74,7 +74,8 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
 def _scan(shard: Shard, ssm: Mamba2) -> Part:
     """Within chunks, ``C B^T`` of each group, decayed, times the inputs; across chunks, each
     chunk's state, passed on, and what it adds to the outputs. Backward makes scores and states
-    again before the gradients of every product (``mamba_chunk_scan_combined``)."""
+    again before the gradients of every product, and the products of outputs' gradients and inputs
+    twice: for the scores, and for the decays (``mamba_chunk_scan_combined``)."""
     number, length = chunks(shard, ssm.chunk)
     heads = max(1, ssm.heads // (shard.tp * shard.cp))
     groups = max(1, ssm.groups // (shard.tp * shard.cp))
@@ -88,6 +89,10 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
     tokens = number * length
     # Inputs, B and C, steps and outputs, read or written once by each fused kernel.
     moved = tokens * (2 * heads * dim + 2 * groups * state) * size + tokens * heads * 4
+    # Backward, five kernels read the inputs (states, the gradients of inputs, B, scores, decays),
+    # five the outputs' gradients (of states, inputs, C, scores, decays), and one writes.
+    moved_back = 2 * moved + 7 * tokens * heads * dim * size
+    decays = Gemm("ssm_decays_wgrad", length, length, dim, shard.dtype, batch=number * heads)
     again: list[Op] = [*scores, *states, Streaming("ssm_pass_again", "elementwise", 2 * passed)]
     return Part(
         (
@@ -101,11 +106,12 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
         (
             *again,
             *inside_back,
+            decays,
             *across_back,
             Streaming("ssm_pass_bwd", "elementwise", 3 * passed),
             *states_back,
             *scores_back,
-            Streaming("ssm_scan_bwd", "elementwise", 2 * moved, launches=5),
+            Streaming("ssm_scan_bwd", "elementwise", moved_back, launches=5),
         ),
         # The convolution's output and the steps are made again from what they came from.
         forward_peak_bytes=passed + moved,
