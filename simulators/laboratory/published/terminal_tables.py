@@ -12,6 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainscout.simulators.laboratory.published.markdown import (
+    SUMMARY_HEADER,
+    percent,
+    summary_cells,
+)
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
@@ -23,7 +28,6 @@ _NAMES = {
     "by_scale": "by number of GPUs",
     "by_precision": "by precision",
 }
-_COLUMNS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
 _REASONS_SHOWN = 12
 _SWEEPS_SHOWN = 12
 
@@ -74,22 +78,13 @@ def _table(
     flat: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Table:
     """``flat`` adds the mean error of the flat baseline."""
-    columns = ("rows", "skipped", "median", "mean", "p90", "bias")
-    table = _empty_table(title, *columns, *(("flat mean",) if flat else ()))
+    table = _empty_table(title, *SUMMARY_HEADER, *(("flat mean",) if flat else ()))
     for name, summary in groups.items():
         known = flat.get(name, {}).get("mean_abs_error")
-        table.add_row(name, *_cells(summary), *((_percent(known),) if flat else ()))
+        table.add_row(name, *summary_cells(summary), *((percent(known),) if flat else ()))
     table.add_section()
-    table.add_row("all", *_cells(overall), style="bold")
+    table.add_row("all", *summary_cells(overall), style="bold")
     return table
-
-
-def _cells(summary: Mapping[str, Any]) -> list[str]:
-    return [
-        str(summary["n"]),
-        str(summary["skipped"]),
-        *(_percent(summary[column], signed=column == "bias") for column in _COLUMNS),
-    ]
 
 
 def _layouts(layouts: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -103,7 +98,7 @@ def _layouts(layouts: Mapping[str, Mapping[str, Any]]) -> Table:
             found = [ranking for _, ranking in members]
             members = [(f"{source}: median of {len(members)} sweeps", _median(found))]
         for name, ranking in members:
-            regret = _percent(ranking["selection_regret"])
+            regret = percent(ranking["selection_regret"])
             table.add_row(name, str(ranking["n"]), f"{ranking['kendall_tau']:.2f}", regret)
     return table
 
@@ -124,17 +119,11 @@ def _sets(sets: Mapping[str, Mapping[str, Any]]) -> Table:
         table.add_row(
             name,
             str(one["ours"]["n"]),
-            _percent(one["ours"]["mean_abs_error"]),
-            _percent(one["flat_baseline"]["mean_abs_error"]),
-            *(_percent(other) for other in others),
+            percent(one["ours"]["mean_abs_error"]),
+            percent(one["flat_baseline"]["mean_abs_error"]),
+            *(percent(other) for other in others),
         )
     return table
-
-
-def _percent(value: float | None, *, signed: bool = False) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if signed else f"{value:.1%}"
 
 
 def _coverage(coverage: Mapping[str, Any]) -> Text:
