@@ -25,7 +25,7 @@ _LEAST_STEPS = 3
 _FAR, _LEAST_FAR = 6.0, 0.03
 # Parts of one log whose steps differ by more are of different jobs.
 _MIXED = 0.25
-_QUARTERS = 4
+_QUARTERS, _LEAST_PART = 4, 5
 RECENT = 50
 """How many of the last steps say how a job runs now."""
 
@@ -128,24 +128,30 @@ def _without_warm_up(steps: list[_Timed]) -> tuple[list[_Timed], list[_Timed]]:
 def _one_job(path: Path, field: str, starts: list[tuple[list[_Timed], list[_Timed]]]) -> None:
     """Refuse a log whose parts (from one start of a run to the next, in quarters) differ in
     speed."""
-    parts = []
-    for number, (first_steps, steps) in enumerate(starts):
-        size = max(_LEAST_STEPS, -(-len(steps) // _QUARTERS))
+    usual = 0.0
+    for number, (warm, steps) in enumerate(starts):
+        size = max(_LEAST_PART, -(-len(steps) // _QUARTERS))
         for at in range(0, len(steps), size):
             part = steps[at : at + size]
-            if len(part) >= _LEAST_STEPS:
-                again = number > 0 and at == 0
-                began = "starts again" if again else "changes"
-                line = (first_steps if again and first_steps else part)[0].line
-                parts.append((began, line, median(each.seconds for each in part)))
-    for began, line, found in parts:
-        first = parts[0][2]
-        if not first / (1 + _MIXED) <= found <= first * (1 + _MIXED):
+            if len(part) < (_LEAST_PART if at else _LEAST_STEPS):
+                continue
+            found = median(each.seconds for each in part)
+            usual = usual or found
+            if _alike(found, usual):
+                continue
+            again = number > 0 and at == 0
+            began = "starts again" if again else "changes"
+            other = next(each for each in part if not _alike(each.seconds, usual))
+            line = (warm or part)[0].line if again else other.line
             problem = (
-                f"{began} at line {line}, with steps of {found:.4g} s after {first:.4g} s: "
+                f"{began} at line {line}, with steps of {found:.4g} s after {usual:.4g} s: "
                 "several jobs in one log"
             )
             raise InputError(field, path, problem, "one log for each job, as it runs now")
+
+
+def _alike(seconds: float, usual: float) -> bool:
+    return usual / (1 + _MIXED) <= seconds <= usual * (1 + _MIXED)
 
 
 def _near(steps: list[_Timed]) -> tuple[list[float], list[_Timed]]:
