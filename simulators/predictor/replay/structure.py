@@ -54,10 +54,13 @@ class Sharing:
         replicated = job.is_replicated
         stage = recipe.zero_stage
         alone = gathers_alone(job) or (stage >= 2 and job.framework.waits_for_reductions)
+        # ``torch.distributed.pipelining`` has FSDP reduce after the last backward pass (stage.py:
+        # ``run_post_backward``).
+        last = recipe.pp > 1 and job.framework.pipeline_buffers == "preallocated"
         return cls(
             reduces=replicated,
             reduce_every=replicated and stage >= 2,
-            reduce_beside=replicated and (stage >= 2 or recipe.overlap_grad_reduce),
+            reduce_beside=replicated and not last and (stage >= 2 or recipe.overlap_grad_reduce),
             gathers=replicated and stage >= 1,
             gather_every=replicated and stage == 3,
             gather_beside=replicated and (stage == 3 or recipe.overlap_param_gather),
