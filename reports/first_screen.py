@@ -165,7 +165,8 @@ def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
         other = [word for word in words if word not in ours and not _DEGREE.fullmatch(word)]
         cell = Text(format_layout(option.job, micro_batch=False))
         if other:
-            cell.append(f" {' '.join(other)}", "dim")
+            # Where the column is narrow, a line ends before a bracket rather than amid a word.
+            cell.append(f" {' '.join(other)}".replace("(", " ("), "dim")
         behind = prediction.step_time_s / predicted(best).step_time_s - 1
         room = round(prediction.memory.headroom_bytes / 2**30, 1) + 0.0  # never -0.0
         step = format_seconds(prediction.step_time_s)

@@ -91,7 +91,7 @@ def effects_table(record: Record, model: Record, answer: Record) -> ReportTable:
         move = effect["usd"] / answer["usd"] - 1 if answer["usd"] else None
         figures = (f"{effect['days']:,.1f}", format_usd(effect["usd"]))
         recipe = {None: "", True: "another is best", False: "the same"}[effect["recipe_changed"]]
-        moved = "-" if move is None else f"{move:+.1%}"
+        moved = "-" if move is None else f"{round(move, 3) + 0.0:+.1%}"  # never -0.0%
         rows.append(Row((name, gpus, *figures, moved, recipe), move=move or 0.0))
     title = f"What if, for {answer['num_gpus']:,} GPUs of {answer['cluster']}"
     return table(title, "change, #GPUs, #days, #cost, #cost moves, recipe", rows)
