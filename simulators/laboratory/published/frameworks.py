@@ -169,6 +169,10 @@ def framework_of(
         changes |= _gates(row, said, era)
     if name == "torchtitan":
         changes |= _torchtitan(row, said, era)
+    if name == "huggingface" and said.says("layers", "transformer_engine"):
+        # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
+        changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
+        changes |= {"repeats_kv": False, "attention": "flash"}
     if said.label.get("project") == "lightning":
         # LitGPT's model.py: one product makes queries, keys and values, which it then expands;
         # its pretrain.py asks for the fused optimizer.

@@ -83,6 +83,7 @@ LABEL = (
     *PROJECTS,
     *phrases("test", ("ci", r"\bci\b")),
     *phrases("development", ("", r"\bdev\b")),
+    *phrases("layers", ("transformer_engine", r"transformer engine(?:'s)? layers?(?: in)?")),
     *phrases(
         "", (None, r"\bfolding\b|\bmcore 5d\b|transformer engine|\brelease\b|\bmain\b|\brel\b")
     ),

@@ -374,3 +374,14 @@ def test_lightnings_trainer_runs_modules_of_its_own():
 )
 def test_pytorch_s_optimizer_runs_operation_by_operation_unless_it_is_fused(label, notes, fused):
     assert framework(framework=label, notes=notes).fused_optimizer is fused
+
+
+def test_transformers_models_may_have_transformer_engine_s_layers():
+    found = framework(framework="Transformer Engine layers in Hugging Face Transformers, 2024")
+    plain = framework(framework="Hugging Face Transformers, 2024")
+    assert (found.name, found.fusion, found.separate_projections) == (
+        "huggingface",
+        "fused",
+        False,
+    )
+    assert (plain.fusion, plain.separate_projections) == ("eager", True)

@@ -32,7 +32,11 @@ class Adaptive(torch.autograd.Function):
         return grad * torch.as_tensor(2.0, device=grad.device)
 
 
-query = ["nvidia-smi", "--query-gpu=index,memory.total,power.draw", "--format=csv,noheader,nounits"]
+query = [
+    "nvidia-smi",
+    "--query-gpu=index,memory.total,power.draw",
+    "--format=csv,noheader,nounits",
+]
 memory_mib = torch.cuda.mem_get_info()[1] >> 20
 assert subprocess.check_output(query, text=True) == f"0, {memory_mib}, [N/A]\n"
 assert "NVIDIA H800" in subprocess.check_output("nvidia-smi", text=True)
