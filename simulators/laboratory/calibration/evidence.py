@@ -119,6 +119,19 @@ def evidence(published: Published, seed: int = 0) -> tuple[Prior, tuple[Evidence
     return learned(names), tuple(found)
 
 
+def common(published: Published) -> tuple[Errors, ...]:
+    """Errors of every setup's runs as they come, and with their own median error taken off all of
+    them: what a factor that they share could do at most, were all of them known."""
+    found = []
+    for rows in published.groups().values():
+        for among in published.own(rows).values():
+            middle = float(np.median(published.errors[among]))
+            for expected in (0.0, middle):
+                whole = np.full((1, len(among)), expected)
+                found.append(_summary(published, among[None, :], whole))
+    return tuple(found)
+
+
 def tried(
     published: Published,
     source: str,

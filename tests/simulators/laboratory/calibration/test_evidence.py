@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulators.jobs import make_job
 from trainscout.simulators.laboratory.calibration import evidence
-from trainscout.simulators.laboratory.calibration.evidence import Published, tried
+from trainscout.simulators.laboratory.calibration.evidence import Published, common, tried
 from trainscout.simulators.laboratory.calibration.evidence_command import page
 from trainscout.simulators.laboratory.calibration.sweeps import regrets
 from trainscout.simulators.predictor.uncertainty.posterior import (
@@ -89,12 +89,21 @@ def test_the_page_has_every_publication_setup_and_sweep(published, monkeypatch):
     found = [of(published, name, 3, monkeypatch) for name in ("scatters", "slower")]
     found.append(replace(found[1], setup="h100, core, 96 x 12288"))
     every = [replace(each, known=known) for known in evidence.KNOWN for each in found]
-    text = page(every, regrets(published, published_prior()))
+    text = page(every, regrets(published, published_prior()), common(published))
     for words in (
         "| slower | 16 |",
         "| scatters | 16 |",
         "| slower: h100, core, 96 x 12288 | 16 |",
         "## Publications, 5 runs known",
         "| mean |  |",
+        "of 2 setups",
     ):
         assert words in text
+
+
+def test_a_common_factor_that_is_known_takes_the_median_error_off(published):
+    (_, _), (before, after) = np.array(
+        [(each.median, each.p90) for each in common(published)]
+    ).reshape(2, 2, 2)
+    assert before == pytest.approx([0.14, 0.15], abs=0.01)
+    assert after.max() < 0.03
