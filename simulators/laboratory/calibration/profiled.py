@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainscout.simulators.predictor.io.measurements import read_measurements
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.uncertainty.applied import weight
 from trainscout.simulators.predictor.uncertainty.calibration import (
     LARGEST_FACTOR,
     Calibration,
@@ -44,19 +47,26 @@ def read_profiled(path: Path) -> Calibration:
 
 
 def _factor(path: Path, classes: Mapping[str, Any]) -> float | None:
-    """Measured over priced seconds of several classes; None: none has a price."""
+    """Measured over priced seconds of several classes, as far as one hardly errs by it with shapes
+    that were not measured, by how much those measured differ; None: none has a price."""
     try:
-        measured_s, priced_s = (
-            sum(float(each[name]) for each in classes.values())
-            for name in ("measured_s", "priced_s")
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        rows = np.array(
+            [
+                [float(each.get(name, 0.0)) for name in ("measured_s", "priced_s", "log_spread")]
+                for each in classes.values()
+            ]
+        ).reshape(-1, 3)
+    except (AttributeError, TypeError, ValueError) as error:
         problem = f"is damaged ({error})"
         raise InputError(OPTION, path, problem, "a file as it was written") from None
-    if not priced_s or not measured_s:
+    measured_s, priced_s, spreads = rows[(rows[:, 0] > 0) & (rows[:, 1] > 0)].T
+    if not len(priced_s):
         return None
-    factor = measured_s / priced_s
+    factor = float(measured_s.sum() / priced_s.sum())
     if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
         problem = f"has kernels that take {factor:.3g} times their price"
         raise InputError(OPTION, path, problem, f"up to {LARGEST_FACTOR:g} times, either way")
-    return factor
+    apart = np.log(measured_s / priced_s / factor)
+    unknown = np.average(spreads**2 + apart**2, weights=priced_s)
+    applied: float = factor ** float(weight(np.log(factor), unknown))
+    return applied

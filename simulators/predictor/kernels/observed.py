@@ -8,10 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention, Convolution, Kernel, Streaming
+
+FloatArray = NDArray[np.float64]
 
 _STREAMING = {
     "norm_fwd": "norm", "norm_bwd": "norm", "norm_fwd_plain": "norm", "norm_bwd_plain": "norm",
@@ -24,7 +29,7 @@ _STREAMING = {
 class ObservedClass:
     """Kernels of one class: all of ``seconds`` a step; of these with known shapes that ran alone,
     ``measured_s``, what they are priced at, and how much the ratio of the two scatters from shape
-    to shape (standard deviation of its logarithm, 0 for one shape)."""
+    to shape (standard deviation of its logarithm, shapes by their seconds; 0 for one shape)."""
 
     seconds: float
     operations: int
@@ -62,15 +67,24 @@ def observe(
         times[kernels].append(took_s)
     prices = {kernels: price_of(gpu, kernels) for kernels in times}
     known = [kernels for kernels in times if prices[kernels] and statistics.median(times[kernels])]
-    logs = [math.log(statistics.median(times[each]) / prices[each]) for each in known]
+    logs = np.log([statistics.median(times[each]) / prices[each] for each in known])
+    weights = np.array([len(times[each]) * prices[each] for each in known])
     return ObservedClass(
         seconds / steps,
         operations,
         sum(sum(times[each]) for each in known) / steps,
-        sum(len(times[each]) * prices[each] for each in known) / steps,
+        float(weights.sum()) / steps,
         len(known),
-        statistics.pstdev(logs) if logs else 0.0,
+        _spread(logs, weights),
     )
+
+
+def _spread(logs: FloatArray, weights: FloatArray) -> float:
+    """The standard deviation of values by their weights; 0 of none."""
+    if not len(logs):
+        return 0.0
+    middle = np.average(logs, weights=weights)
+    return float(np.sqrt(np.average((logs - middle) ** 2, weights=weights)))
 
 
 def price_of(gpu: Gpu, kernels: Sequence[Kernel]) -> float:

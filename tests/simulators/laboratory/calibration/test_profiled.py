@@ -31,18 +31,30 @@ def observed(path, classes, gpu="h100", changes=None):
 
 
 def test_seconds_are_summed_by_what_bounds_them(tmp_path):
-    classes = {"gemm": (2.4, 2.0), "attention": (0.6, 1.0), "norm": (1.0, 2.0), "other": (0, 0)}
+    classes = {"gemm": (2.4, 2.0), "attention": (1.2, 1.0), "norm": (1.0, 2.0), "other": (0, 0)}
     stated = read_profiled(observed(tmp_path / "kept.json", classes))
     assert stated.gpus == ("h100",)
-    assert stated.factors.compute_time == pytest.approx(3.0 / 3.0)
+    assert stated.factors.compute_time == pytest.approx(1.2)
     assert stated.factors.memory_time == pytest.approx(0.5)
     assert stated.factors.network_time == 1.0
+
+
+def test_of_what_differs_from_shape_to_shape_less_is_stated(tmp_path):
+    apart = {"gemm": (4.0, 4.0), "attention": (1.8, 1.0), "norm": (3.0, 2.0)}
+    stated = read_profiled(observed(tmp_path / "kept.json", apart))
+    # Attention alone is slower, which says nothing of products.
+    assert stated.factors.compute_time == 1
+    assert stated.factors.memory_time == pytest.approx(1.5)
+    scattered = {"norm": {"measured_s": 3.0, "priced_s": 2.0, "log_spread": 0.3}}
+    path = observed(tmp_path / "scattered.json", {}, changes={"classes": scattered})
+    assert 1 < read_profiled(path).factors.memory_time < 1.5
 
 
 @pytest.mark.parametrize(
     ("classes", "changes", "said"),
     [
         ({"other": (0.0, 0.0)}, {}, "no kernel with a price"),
+        ({}, {"classes": {"gemm": 3}}, "is damaged"),
         ({"gemm": (30.0, 1.0)}, {}, "30 times their price"),
         ({}, {"classes": []}, "lacks classes or gpu"),
         ({}, {"classes": {"gemm": {"measured_s": "much"}}}, "is damaged"),
