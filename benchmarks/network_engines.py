@@ -1,5 +1,7 @@
 """Packets against the hybrid engine: ``python -m benchmarks.network_engines``.
 
+What comes again and again, and what chance marks; each pattern once is ``benchmarks.hygra``.
+
 CPU seconds of one thread, compiled code loaded before; every figure is one run, since ratios
 matter and both sides run on the same machine one after the other. A leaf-spine of hosts with one
 200 Gb/s NIC each, links of one rate; errors are those of completion times against every packet
@@ -171,7 +173,6 @@ def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern:
 PATTERNS: dict[str, Callable[[Fabric], Pattern]] = {
     "TP ring": tensor_ring,
     "DP ring, ECMP collisions": data_ring,
-    "PP, 4 stages, 4 micro-batches": pipeline,
     "all-to-all in groups of 16": everybody,
 }
 
@@ -193,41 +194,6 @@ def run(engine: PacketEngine, pattern: Pattern, size: float) -> Run:
     cpu_s = time.process_time() - begin
     ends = engine.completion_s(flows)
     return Run(ends - engine.start_s(flows), float(ends.max()), cpu_s, engine.packet_hops)
-
-
-def errors(run_: Run, truth: Run) -> str:
-    error = np.abs(run_.took_s / truth.took_s - 1)
-    return (
-        f"{error.mean():.2%} / {np.quantile(error, 0.99):.2%} / {error.max():.2%}"
-        f" | {run_.job_s / truth.job_s - 1:+.2%}"
-    )
-
-
-def single(sizes: list[float]) -> Table:
-    table = Table(
-        "pattern",
-        "MB",
-        "packets, CPU s",
-        "M hops/s",
-        "hybrid",
-        "FCT error mean / p99 / max | job",
-        title="64 hosts, window and PFC, each pattern once",
-    )
-    fabric, settings = Fabric(), PacketSettings()
-    for name, make in PATTERNS.items():
-        for size in sizes:
-            pattern = make(fabric)
-            truth = run(fabric.engine(PacketEngine, settings), pattern, size * MB)
-            fast = run(fabric.engine(HybridEngine, settings), pattern, size * MB)
-            table.add_row(
-                name,
-                f"{size:.0f}",
-                f"{truth.cpu_s:.2f}",
-                f"{truth.hops / truth.cpu_s / 1e6:.1f}",
-                f"{truth.cpu_s / fast.cpu_s:.1f}x",
-                errors(fast, truth),
-            )
-    return table
 
 
 def repeated(size: float) -> Table:
@@ -309,43 +275,19 @@ def mean_job(pairs: list[tuple[Run, Run]]) -> float:
     return float(np.mean([abs(a.job_s / b.job_s - 1) for a, b in pairs]))
 
 
-def large(size: float) -> Table:
-    table = Table(
-        "pattern", "packets, CPU s", "M hops/s", "hybrid, CPU s", "hybrid",
-        "FCT error mean / p99 / max | job", title=f"1,024 hosts, {size:.0f} MB, window and PFC",
-    )  # fmt: skip
-    fabric, settings = Fabric(1024, 64, 16), PacketSettings()
-    for name, make in PATTERNS.items():
-        pattern = make(fabric)
-        truth = run(fabric.engine(PacketEngine, settings), pattern, size * MB)
-        fast = run(fabric.engine(HybridEngine, settings), pattern, size * MB)
-        table.add_row(
-            name,
-            f"{truth.cpu_s:.1f}",
-            f"{truth.hops / truth.cpu_s / 1e6:.1f}",
-            f"{fast.cpu_s:.1f}",
-            f"{truth.cpu_s / fast.cpu_s:.1f}x",
-            errors(fast, truth),
-        )
-    return table
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=float, nargs="+", default=[4, 16, 64, 256], help="MB")
     parser.add_argument("--repeated-size", type=float, default=16, help="MB")
     parser.add_argument("--seeds", type=int, default=5, help="of DCQCN's marks")
-    sections = ("single", "repeated", "marked", "large")
+    sections = ("repeated", "marked")
     parser.add_argument("--sections", nargs="+", default=sections, choices=sections)
     arguments = parser.parse_args()
     fabric = Fabric()
     for kind in (PacketEngine, HybridEngine):
         run(fabric.engine(kind, PacketSettings()), data_ring(fabric), 16 * MB)
     makers = {
-        "single": lambda: single(arguments.sizes),
         "repeated": lambda: repeated(arguments.repeated_size),
         "marked": lambda: marked([64.0, 256.0], arguments.seeds),
-        "large": lambda: large(16.0),
     }
     console = Console(width=150)
     for section in arguments.sections:
