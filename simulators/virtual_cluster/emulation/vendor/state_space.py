@@ -71,12 +71,18 @@ def _scan(
     form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None, remade: tuple[int, ...] = ()
 ) -> Tensor:
     """The chunked scan: states of chunks, products inside of them, and both put together; the
-    backward pass makes states and scores again."""
+    backward pass makes some of them again."""
     products, shape = _products(form), (form["b"], form["l"], form["h"], form["p"])
-    # States of chunks and scores are first.
-    again = products[:2]
+    again = _again(products)
     form_of = OpaqueKernel("mamba_chunk_scan", shape, dtype, products, again, True, remade)
     return opaque(form_of, *tensors)
+
+
+def _again(products: tuple[Product, ...]) -> tuple[Product, ...]:
+    """States and scores, and the products that scores' gradients are of, once more for those of
+    the decays."""
+    states, scores, inside, _ = products
+    return states, scores, Product(inside.batch, inside.rows, inside.inner, inside.columns)
 
 
 def _products(form: dict[str, int]) -> tuple[Product, ...]:
@@ -163,7 +169,7 @@ def scan_backward(
     further = (options.get(name) for name in ("D", "z", "dt_bias", "initial_states"))
     given = (x, dt, A, B, C, *further)
     with torch.no_grad():
-        for product in (*products[:2], *(each for made in products for each in made.backward)):
+        for product in (*_again(products), *(each for made in products for each in made.backward)):
             product.launch(dout)
         grads = [None if each is None else torch.empty_like(each) for each in given]
         kept = [each for each in (dout, *given, out) if each is not None]
