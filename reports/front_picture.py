@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.io.output import write_output
 
 _WIDTH, _HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 40, 52
-_LABEL_WIDTH, _LABEL_HEIGHT = 36, 12
+_LETTER_WIDTH, _LABEL_HEIGHT, _GAP = 7, 12, 10
 # Readable on a white slide and in a dark notebook; told apart by form too.
 _TEXT, _FRONT, _FITS, _MISSED = "#7a7f87", "#1f9d55", "#4c78a8", "#d1495b"
 
@@ -71,7 +71,10 @@ def _drawn(plot: FrontPlot, title: str) -> Iterator[str]:
         yield _text(at - 6, _TOP + 12, label, f'text-anchor="end" fill="{_MISSED}"')
     for spot in sorted(inside, key=lambda spot: (spot.front, spot.fits)):
         yield _mark(spot, x(spot.across), y(spot.up), plot)
-    yield from _labels((x(s.across), y(s.up), s.label) for s in inside if s.label)
+    named = sorted((s for s in inside if s.front), key=lambda s: int(s.label[1:] or len(inside)))
+    yield from _labels(
+        (x(s.across), y(s.up), f"{s.label} {s.layout}".strip()) for s in named if s.label or s.fits
+    )
     outside = len(plot.spots) - len(inside)
     notes = f"● {plot.front_words}   ● fits   × may not fit"
     notes += f"   ({outside:,} lie outside)" if outside else ""
@@ -116,12 +119,20 @@ def _mark(spot: Spot, x: float, y: float, plot: FrontPlot) -> str:
 
 
 def _labels(spots: Iterable[tuple[float, float, str]]) -> Iterator[str]:
-    """Ranks beside their marks, the best first; those that would lie on another are left out."""
-    placed: list[tuple[float, float]] = []
-    for x, y, label in sorted(spots, key=lambda spot: int(spot[2].removeprefix("#"))):
-        if all(abs(x - a) > _LABEL_WIDTH or abs(y - b) > _LABEL_HEIGHT for a, b in placed):
-            placed.append((x, y))
-            yield _text(x + 8, y + 4, label, f'fill="{_FRONT}"')
+    """Ranks and layouts below their marks, the first given first; those that would lie on another
+    are left out."""
+    placed: list[tuple[float, float, float]] = []
+    for x, y, label in spots:
+        width = _LETTER_WIDTH * len(label)
+        left = x - width if x + width > _WIDTH else x
+        if all(
+            left > a + wide or a > left + width or abs(y - b) > _LABEL_HEIGHT
+            for a, b, wide in placed
+        ):
+            placed.append((left, y, width))
+            side = f'text-anchor="{"end" if left < x else "start"}" fill="{_FRONT}"'
+            # Below, where lines of equal recipes leave room.
+            yield _text(x, y + _GAP + _LABEL_HEIGHT / 2, label, side)
 
 
 def _legend(notes: str) -> str:

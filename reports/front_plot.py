@@ -19,6 +19,7 @@ from trainscout.optimizer.objective import non_dominated
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.trials import latest_trials
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 _ROWS, _MOST_COLUMNS = 14, 100
 # Recipes slower than the best by more than this factor would squeeze the others together, and so
@@ -48,13 +49,14 @@ _AXES = {
 
 @dataclass(frozen=True)
 class Spot:
-    """One simulated recipe: where it lies, and how it is marked."""
+    """One simulated recipe: where it lies, and how it is marked; ``layout`` says what it is."""
 
     across: float
     up: float
     fits: bool
     front: bool
     label: str = ""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
             trial.status == "ok",
             trial.number in front,
             f"#{ranks[trial.number]}" if trial.number in front & ranks.keys() else "",
+            _layout(trial.recipe),
         )
         for trial in trials
         if (prediction := trial.prediction) is not None
@@ -120,6 +123,12 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
     # Two of three objectives do not show why the front is the front.
     on_front = "nothing is better in both" if len(names) == 2 else f"front of {', '.join(names)}"
     return FrontPlot(across, up, spots, limit, on_front)
+
+
+def _layout(recipe: Recipe) -> str:
+    further = [(name, getattr(recipe, name)) for name in ("cp", "ep")]
+    more = "".join(f" {name}{size}" for name, size in further if size > 1)
+    return f"tp{recipe.tp} pp{recipe.pp}{more}"
 
 
 def _front(result: SearchResult, trials: Sequence[Trial], up: Axis, across: Axis) -> set[int]:

@@ -70,7 +70,12 @@ def show(renderable: RenderableType) -> None:
 def as_text(renderable: RenderableType) -> str:
     """The renderable as plain text for a file (UTF-8)."""
     plain = Console(
-        width=FILE_WIDTH, highlight=False, markup=False, force_terminal=False, color_system=None
+        width=FILE_WIDTH,
+        highlight=False,
+        markup=False,
+        force_jupyter=False,  # which would show it beside what asks for it
+        force_terminal=False,
+        color_system=None,
     )
     return _as_text(renderable, "utf-8", plain)
 

@@ -105,3 +105,11 @@ def test_a_stream_without_the_characters_is_laid_out_for_what_it_has(monkeypatch
         monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding, newline=""))
         show(Drawn())
         assert raw.getvalue() == mark
+
+
+def test_text_is_not_shown_in_a_notebook_as_well(monkeypatch):
+    shown = []
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("rich.jupyter.display", lambda *what: shown.append(what))
+    assert as_text(Text("one")) == "one\n"
+    assert not shown
