@@ -1,4 +1,4 @@
-"""``nvidia-smi``, which scripts call for their logs: what it shows are the virtual GPUs of the node.
+"""``nvidia-smi``, which scripts call for their logs: it shows the virtual GPUs of the node.
 
 This file is the program, too: it needs nothing but Python.
 """
