@@ -152,7 +152,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     if model.num_mtp_layers:
         training.pop("distillation", None)
     if model.diffusion is not None:
-        training = software
+        training = {**software, "lora": pick(None, Lora(8))}
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)

@@ -144,11 +144,10 @@ def check_tuning(
         InputError: naming the field.
     """
     longest = max(packed, default=0)
-    if model.diffusion is not None and (lora or frozen or packed):
-        named = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
-        name = next(name for name, value in named.items() if value)
-        problem = "is not modelled of a diffusion transformer, whose whole training is"
-        raise InputError(f"training.{name}", "...", problem, "null")
+    if model.diffusion is not None and (frozen or packed):
+        name = "frozen" if frozen else "packed_lengths"
+        problem = "is not modelled of a diffusion transformer, whose training and LoRA are"
+        raise InputError(f"training.{name}", "...", problem, "[]")
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")

@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.workload.shard import Shard
 # Layers by what Megatron calls them.
 _TARGET = {
     **dict.fromkeys(("qkv", "q_down", "q_up", "kv_down", "kv_up"), "linear_qkv"),
+    **dict.fromkeys(("cross_q", "cross_kv"), "linear_qkv"),
     **dict.fromkeys(("ssm_in", "delta_in", "conv_in"), "linear_qkv"),
     **dict.fromkeys(("attention_output", "ssm_out", "delta_out", "conv_out"), "linear_proj"),
     **dict.fromkeys(("fc1", "shared_fc1", "expert_fc1"), "linear_fc1"),

@@ -159,7 +159,8 @@ def _weights(widths: Sequence[int]) -> int:
 
 
 def _ahead(shard: Shard, name: str, tokens: int, widths: Sequence[int]) -> Part:
-    """Linear layers, whole on every rank, with activations between them."""
+    """Linear layers, whole on every rank, with activations between them. Frozen ones have no
+    backward pass: nothing before them is trained."""
     size, forward, saved = shard.element_bytes, list[Op](), list[Alloc]()
     backward = list[Op]()
     for number, (one, other) in enumerate(pairwise(widths)):
@@ -175,6 +176,8 @@ def _ahead(shard: Shard, name: str, tokens: int, widths: Sequence[int]) -> Part:
         backward = [*gradients, *bias_grad(shard, name, tokens * other), *backward]
         saved.append(Alloc(f"{name}_input", tokens * one * size * (1 if number == 0 else 2)))
     widest = tokens * max(widths) * size
+    if not shard.trains:
+        return Part(tuple(forward), (), forward_peak_bytes=2 * widest)
     return Part(
         tuple(forward),
         tuple(backward),
@@ -190,7 +193,9 @@ def _modulation(shard: Shard, vectors: int) -> Part:
     outputs = vectors * h // shard.tp
     forward, backward = linear(shard, "modulation", shard.batch, h, outputs)
     made = shard.batch * vectors * h * shard.element_bytes
-    return Part(tuple(forward), tuple(backward), (Alloc("modulation", made),))
+    # Conditions are of frozen weights, where these are.
+    undone = tuple(backward) if shard.trains else ()
+    return Part(tuple(forward), undone, (Alloc("modulation", made),))
 
 
 def _modulated_norm(shard: Shard, name: str, reader: str) -> Part:
@@ -200,7 +205,10 @@ def _modulated_norm(shard: Shard, name: str, reader: str) -> Part:
     moved = shard.local_tokens * width * shard.element_bytes
     eager = shard.fusion == "eager"
     scaled = [Streaming(f"{name}_modulation", "elementwise", 4 * moved, 2)] if eager else []
-    saved = [Alloc(f"{name}_unscaled", moved)] if eager else []
+    saved = [Alloc(f"{name}_unscaled", moved)] if eager and shard.trains else []
+    if not shard.trains:
+        undone = [Streaming(f"{name}_modulation_bwd", "elementwise", 2 * moved)] if eager else []
+        return replace(part, forward=(*part.forward, *scaled), backward=(*undone, *part.backward))
     # Scale and shift have gradients, sums over the tokens.
     summed = Streaming(f"{name}_modulation_bwd", "reduce", (6 if eager else 2) * moved, 2)
     return replace(
@@ -213,6 +221,8 @@ def _modulated_norm(shard: Shard, name: str, reader: str) -> Part:
 
 def _gated(shard: Shard, name: str) -> Part:
     part = residual(shard, name)
+    if not shard.trains:
+        return part
     moved = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
     # The gate's gradient is a sum of products with what it multiplied.
     summed = Streaming(f"{name}_gate_bwd", "reduce", 3 * moved, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.knobs.recomputation import (
@@ -74,9 +75,9 @@ def layer_name(layer: Layer) -> str:
 
 def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     """One layer's parameters on one rank, its adapters' beside them."""
-    if shard.model.diffusion is not None:
-        return diffusion_layer_parameters(shard, layer)
-    parameters = layer_parameters(shard, layer).as_trained(shard)
+    diffusion = shard.model.diffusion is not None
+    held = diffusion_layer_parameters if diffusion else layer_parameters
+    parameters = held(shard, layer).as_trained(shard)
     if shard.lora is None:
         return parameters
     dense, expert = adapter_weights(
@@ -89,7 +90,7 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
     if shard.model.diffusion is not None:
-        return diffusion_layer_parts(shard, layer)
+        return (*(parts := diffusion_layer_parts(shard, layer)), *_adapted(shard, parts))
     shard = shard.for_layer(layer)
     model, parts = shard.model, list[Part]()
     mixer = model.mixer(layer)
@@ -106,10 +107,15 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         if model.post_norms:
             parts.append(_norm(shard, "mlp_post_norm", 0))
         parts.append(residual(shard, "mlp_residual"))
-    if shard.lora is not None:
-        latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
-        parts.append(Part((), (), (Alloc("lora_latent", latent),)))
-    return tuple(parts)
+    return (*parts, *_adapted(shard, parts))
+
+
+def _adapted(shard: Shard, parts: Sequence[Part]) -> list[Part]:
+    """What a layer's adapters keep between their factors."""
+    if shard.lora is None:
+        return []
+    latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
+    return [Part((), (), (Alloc("lora_latent", latent),))]
 
 
 def _norm(shard: Shard, name: str, keep_output: float) -> Part:

@@ -200,13 +200,13 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
 
 def _first_parameters(shard: Shard) -> LocalParameters:
     if shard.model.diffusion is not None:
-        return first_diffusion_parameters(shard)
+        return first_diffusion_parameters(shard).as_trained(shard)
     return embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
 
 
 def _last_parameters(shard: Shard, mode: ChunkMode) -> LocalParameters:
     if shard.model.diffusion is not None:
-        return last_diffusion_parameters(shard)
+        return last_diffusion_parameters(shard).as_trained(shard)
     shares = shard.model.tied_embeddings and mode.single_stage
     return head_parameters(shard, owns_weight=not shares).as_trained(shard)
 

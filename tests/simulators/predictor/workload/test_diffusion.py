@@ -106,6 +106,25 @@ def test_eager_modulation_moves_and_keeps_more() -> None:
     assert modulated(fused) == 0 < modulated(eager)
 
 
+@pytest.mark.parametrize("model", [CROSSING, JOINED])
+def test_adapters_have_the_only_gradients_of_weights(model) -> None:
+    whole, adapted = (make_job(model, training={"lora": lora}) for lora in (None, Lora(8)))
+    gradients = [op for op, _ in kernels(adapted, "backward") if op.name.endswith("_wgrad")]
+    assert gradients
+    assert all("_lora_" in op.name for op in gradients)
+    # Queries, keys and values, outputs, and both layers of the MLP: two factors a layer.
+    found = ((op, count) for op, count in kernels(adapted, "backward") if op in gradients)
+    sizes = sum(op.m * op.n * count for op, count in found)
+    (stage,) = build_workload(adapted).stages
+    runs = stage.chunks[0].runs
+    assert sum(run.parameters.total * run.count for run in runs) == sizes
+    frozen = sum(run.parameters.frozen_dense * run.count for run in runs)
+    (stage,) = build_workload(whole).stages
+    assert frozen == sum(run.parameters.total * run.count for run in stage.chunks[0].runs)
+    one, other = (ReplaySimulator().without_error_bar(job) for job in (whole, adapted))
+    assert other.memory.peak_allocated_bytes < one.memory.peak_allocated_bytes
+
+
 @pytest.mark.parametrize(
     ("job", "field"),
     [
@@ -117,7 +136,7 @@ def test_eager_modulation_moves_and_keeps_more() -> None:
             make_job(replace(CROSSING, diffusion=Diffusion(4, 16, (8, 9), modulation="shared"))),
             "model.diffusion.text_widths",
         ),
-        (make_job(CROSSING, training={"lora": Lora(8)}), "training.lora"),
+        (make_job(CROSSING, training={"packed_lengths": (16,)}), "training.packed_lengths"),
         (make_job(CROSSING, training={"dpo": Dpo()}), "training.dpo"),
     ],
 )
