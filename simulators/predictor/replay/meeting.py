@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.network.together import PlayedTogether, alone, play_together
@@ -92,14 +93,16 @@ def meeting(
     budget_s = math.inf if of.choice.budget_s is None else of.choice.budget_s
     network = congestion.model.network
     settings = of.whole_step_settings
-    played = play_together(made.activities, network, settings, budget_s)
-    left_s = max(1.0, budget_s - played.cpu_s)
+    played = play_together(made.activities, network, settings, budget_s / 2)
+    left_s = budget_s - played.cpu_s
     apart = play_together(made.activities, network, settings, left_s, apart=True)
+    # Both are asked how late they are by the same time.
+    ended = np.isfinite(played.end_s) & np.isfinite(apart.end_s)
     start_s, end_s = alone(made.activities)
     priced = replay_step(job, _assembler(job, workload, Congestion(job, of), calibration).assemble)
-    late_s = _late_s(job, made, played, end_s, unhurried)
-    apart_late_s = _late_s(job, made, apart, end_s, unhurried)
-    ended = np.isfinite(played.end_s)
+    late_s, apart_late_s = (
+        _late_s(job, made, each, ended, end_s, unhurried) for each in (played, apart)
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         busy = played.link_bytes / network.rate_bytes_per_s / played.now_s
     return Meeting(
@@ -142,11 +145,15 @@ def _assembler(
 
 
 def _late_s(
-    job: Job, made: StepActivities, played: PlayedTogether, end_s: Floats, unhurried: Step
+    job: Job,
+    made: StepActivities,
+    played: PlayedTogether,
+    ended: NDArray[np.bool_],
+    end_s: Floats,
+    unhurried: Step,
 ) -> float:
     """How much later the whole step ends: what was played, and as much for every micro-batch left
     out as those in the middle were later than alone."""
-    ended = np.isfinite(played.end_s)
     if not ended.all():
         # Known so far: what the last activities that ended were late by.
         latest = int(np.argmax(np.where(ended, end_s, -1.0)))

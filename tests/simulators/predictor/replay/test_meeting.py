@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named
@@ -19,6 +20,11 @@ from tests.simulators.predictor.replay.test_congestion import (
 from tests.simulators.predictor.replay.test_congestion import LLAMA as DEEP
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.neighbours import Neighbour
+from trainscout.simulators.predictor.network.together import (
+    Activities,
+    PlayedTogether,
+    play_together,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -88,6 +94,23 @@ def test_a_budget_ends_with_what_is_known_so_far() -> None:
     found = met(SHORT.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
     assert 0 <= found.reached < 1
     assert found.together_s >= found.alone_s
+
+
+def test_what_meeting_costs_is_told_of_as_much_as_both_were_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The step on one network gets far, the one on networks of their own does not."""
+
+    def cut_short(of: Activities, *others: Any, apart: bool = False) -> PlayedTogether:
+        played = play_together(of, *others[:2], apart=apart)
+        last_s = played.end_s.max() * (0.3 if apart else 0.9)
+        return replace(played, end_s=np.where(played.end_s <= last_s, played.end_s, np.inf))
+
+    whole = met(SHORT.job(OVERLAPPED), HALF, engine="flow")
+    monkeypatch.setattr("trainscout.simulators.predictor.replay.meeting.play_together", cut_short)
+    cut = met(SHORT.job(OVERLAPPED), HALF, engine="flow")
+    assert cut.reached < 0.5
+    assert cut.together_s - cut.alone_s < 0.6 * (whole.together_s - whole.alone_s)
 
 
 def test_white_box_prices_have_nowhere_to_meet() -> None:
