@@ -170,6 +170,9 @@ class Framework:
     fused_experts: bool = False
     """In MXFP8, all experts of a rank run in one grouped kernel whose epilogue applies the
     activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
+    loops_experts: bool = False
+    """Experts are modules that run one after another in a Python loop, in which the host reads
+    where each one's tokens are (Transformers before version 5)."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False

@@ -49,6 +49,11 @@ def assumptions_of(
         )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
+        if job.framework.loops_experts and recipe.zero_stage == 3:
+            stated.append(
+                "experts run one after another, but their parameters are gathered layer by layer: "
+                "far too fast where each of many has its gathers (measured once: 19 times)"
+            )
     estimated = _estimated_mixers(job.model)
     if estimated:
         stated.append(

@@ -47,6 +47,10 @@ _COUNTS = "share_counts"
 _WEIGHTS = "dispatch_weights"
 
 
+# Kernels of an expert in Transformers' loop; where its tokens are takes four of them and a wait.
+_LOOP_LAUNCHES = {"fwd": 13, "bwd": 20}
+
+
 def routed_rows(shard: Shard) -> int:
     """Token copies one rank sends to experts, after the capacity limit if there is one."""
     moe = shard.model.moe
@@ -251,6 +255,7 @@ def _experts(shard: Shard) -> Part:
         between_forward, between_backward = [], []
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
+        *_loop(shard, "fwd", groups, rows_in),
         *quantise(shard, "expert_fc1_fwd", rows_in * hidden),
         *quantise_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
@@ -262,6 +267,7 @@ def _experts(shard: Shard) -> Part:
     backward: list[Op] = [
         # The gradient of a combine is a dispatch, and the other way round.
         *_dispatch(shard, sent, received, suffix="_bwd"),
+        *_loop(shard, "bwd", groups, rows_in),
         *bias_gradients,
         *quantise(shard, "expert_fc2_bwd", rows_in * hidden),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
@@ -284,6 +290,15 @@ def _experts(shard: Shard) -> Part:
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
         module="moe",
     )
+
+
+def _loop(shard: Shard, pass_: str, groups: int, rows: int) -> list[Op]:
+    """What a Python loop launches for each expert: where its tokens are, taken, multiplied,
+    weighed and added to the rest (``Qwen3MoeSparseMoeBlock``)."""
+    if not shard.loops_experts:
+        return []
+    launches = _LOOP_LAUNCHES[pass_] * groups
+    return [Streaming(f"expert_loop_{pass_}", "elementwise", 8 * rows, launches=launches)]
 
 
 def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:

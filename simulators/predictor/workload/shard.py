@@ -57,6 +57,7 @@ class Shard:
     fused_router: bool
     fused_latent_rope: bool
     fused_experts: bool
+    loops_experts: bool
     fusion: str
     fused_norm: bool
     fused_softmax: bool
@@ -110,6 +111,7 @@ class Shard:
             fused_router=job.framework.fused_router,
             fused_latent_rope=job.framework.fused_latent_rope,
             fused_experts=job.framework.fused_experts and job.precision == "mxfp8",
+            loops_experts=job.framework.loops_experts,
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,
             fused_softmax=job.framework.fused_softmax,

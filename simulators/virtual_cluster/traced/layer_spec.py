@@ -49,6 +49,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "gathers_ring": (False,),
     "recompute_stops_early": (False,),
     "fused_experts": (False,),
+    "loops_experts": (False,),
     "overlap_tp_gradients": (True,),
     # Before 2023 a copy of the logits more; the installed version decides.
     "cross_entropy": ("fp32", "copies"),

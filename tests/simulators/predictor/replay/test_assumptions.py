@@ -38,6 +38,13 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "share a NIC" in said(model=TINY, pp=2, vpp=2)
 
 
+def test_gathers_of_experts_in_a_loop_are_said_to_be_too_few() -> None:
+    loop = {"loops_experts": True}
+    assert "far too fast" in said(model=MOE, zero_stage=3, training=loop)
+    assert "far too fast" not in said(model=MOE, zero_stage=1, training=loop)
+    assert "far too fast" not in said(model=MOE, zero_stage=3)
+
+
 def test_attention_on_a_gpu_too_old_for_it_is_said() -> None:
     old = replace(GPU, name="old", architecture=ARCHITECTURES["volta"])
     job = make_job(model=TINY, precision="fp16")

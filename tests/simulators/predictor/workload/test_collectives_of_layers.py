@@ -435,3 +435,17 @@ def test_a_ring_sends_over_communicators_of_two_but_batches_between_two(
     sends = [op for block in blocks for op in block.ops if isinstance(op, SendRecv)]
     assert len(sends) == 2 * (cp - 1)
     assert {op.paired for op in sends} == {paired}
+
+
+def test_a_loop_over_experts_launches_for_each() -> None:
+    apart = Shard.of(make_job(MOE, ep=2))
+    looped = replace(apart, loops_experts=True)
+    for plain, loop, kernels in zip(
+        layer_blocks(apart, EXPERT_LAYER, "none"),
+        layer_blocks(looped, EXPERT_LAYER, "none"),
+        (13, 20),
+        strict=True,
+    ):
+        (more,) = (op for op in loop.ops if isinstance(op, Streaming) and "loop" in op.name)
+        assert more.launches == kernels * 4
+        assert len(loop.ops) == len(plain.ops) + 1
