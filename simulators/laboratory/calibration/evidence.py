@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.laboratory.calibration.prior import fit_prior
+from trainscout.simulators.laboratory.calibration.prior import conditioned, fit_prior
 from trainscout.simulators.laboratory.calibration.support import relative, supported
 from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
 from trainscout.simulators.predictor.uncertainty.applied import applied
@@ -148,8 +148,8 @@ def tried(
     orders = np.array([rng.permutation(rows) for _ in range(DRAWS)])
     mine, others = orders[:, :known], orders[:, known : known + _MOST_OTHERS]
     errors = published.errors
-    found, means, variances = _conditioned(prior, published, mine, others)
     runs = published.runs
+    found, means, variances = conditioned(prior, runs, errors, mine, others)
     said = applied(prior, runs.take(mine), found, runs.take(others))
     ends = [
         posterior.quantile(found, means, variances, probability)
@@ -173,17 +173,6 @@ def tried(
     )
 
 
-def _conditioned(
-    prior: Prior, published: Published, known: NDArray[np.int64], others: NDArray[np.int64]
-) -> tuple[posterior.Conditioned, Vector, Vector]:
-    mine, theirs = published.runs.take(known), published.runs.take(others)
-    found = posterior.condition(
-        prior, posterior.covariance(prior, mine, mine), published.errors[known]
-    )
-    across = posterior.covariance(prior, theirs, mine)
-    return found, *posterior.predicted(found, across, posterior.variance(prior, theirs))
-
-
 def _supported(prior: Prior, published: Published, known: NDArray[np.int64]) -> Vector:
     """``support.supported`` of every draw: nothing speaks for a single run."""
     draws, count = known.shape
@@ -192,7 +181,8 @@ def _supported(prior: Prior, published: Published, known: NDArray[np.int64]) -> 
     expected = np.zeros(known.shape)
     for out in range(count):
         left = known[:, [out]]
-        found, means, _ = _conditioned(prior, published, np.delete(known, out, 1), left)
+        others = np.delete(known, out, 1)
+        found, means, _ = conditioned(prior, published.runs, published.errors, others, left)
         expected[:, [out]] = posterior.mean(found, means)
     return supported(published.errors[known], expected)
 

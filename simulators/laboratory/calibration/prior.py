@@ -79,14 +79,24 @@ def fit_prior(runs: Columns, errors: Vector, groups: Sequence[NDArray[np.int64]]
     return Prior(*np.exp(found.x).tolist())
 
 
+def conditioned(
+    prior: Prior,
+    runs: Columns,
+    errors: Vector,
+    known: NDArray[np.int64],
+    others: NDArray[np.int64],
+) -> tuple[posterior.Conditioned, Vector, Vector]:
+    """What rows ``known`` (draws, k) say, and means and variances of ``others`` (draws, m) by it
+    (``posterior.predicted``)."""
+    mine, theirs = runs.take(known), runs.take(others)
+    found = posterior.condition(prior, posterior.covariance(prior, mine, mine), errors[known])
+    across = posterior.covariance(prior, theirs, mine)
+    return found, *posterior.predicted(found, across, posterior.variance(prior, theirs))
+
+
 def _density(prior: Prior, runs: Columns, errors: Vector, draw: Drawn) -> Vector:
     """Mean logarithm of how probable the others of every draw were, (draws,)."""
-    known, others = runs.take(draw.known), runs.take(draw.others)
-    found = posterior.condition(
-        prior, posterior.covariance(prior, known, known), errors[draw.known]
-    )
-    across = posterior.covariance(prior, others, known)
-    means, variances = posterior.predicted(found, across, posterior.variance(prior, others))
+    found, means, variances = conditioned(prior, runs, errors, draw.known, draw.others)
     own = posterior.log_density(errors[draw.others][:, None] - means, variances)
     whole = np.logaddexp.reduce(own + found.log_weights[..., None], axis=1)
     mean: Vector = whole.mean(axis=1)
