@@ -23,6 +23,7 @@ from trainscout.reports.dialects.huggingface_reader import (
 )
 from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
 from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.dialects.nanotron_reader import NanotronReader, is_nanotron
 from trainscout.reports.dialects.options import Options, Reading, is_known, shown
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
 from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
@@ -56,7 +57,7 @@ class ImportedLaunch:
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, a YAML file "
-    "of Megatron-Bridge (run_config.yaml) or LLaMA-Factory, or arguments (--name ...)"
+    "of Megatron-Bridge (run_config.yaml), nanotron or LLaMA-Factory, or arguments (--name ...)"
 )
 
 _SHOWN = 80
@@ -125,9 +126,11 @@ def _read(
 
 
 def _reader_of_yaml(given: str, origin: str, table: Any) -> Reader:
-    """What reads the settings of a YAML file: Megatron-Bridge's, or arguments of a Trainer."""
+    """What reads the settings of a YAML file: Megatron-Bridge's, nanotron's, or a Trainer's."""
     if isinstance(table, dict) and is_configuration(table):
         return BridgeReader(table, {})
+    if isinstance(table, dict) and is_nanotron(table):
+        return NanotronReader(table, {})
     if isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS):
         words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), given)
         return HuggingFaceReader(words, {})

@@ -1,4 +1,4 @@
-"""Files of settings: Megatron-Bridge's, and a Trainer's arguments as YAML."""
+"""Files of settings: Megatron-Bridge's, nanotron's, and a Trainer's arguments as YAML."""
 
 import pytest
 import yaml
@@ -100,4 +100,51 @@ def test_another_file_of_settings_is_refused(tmp_path):
     path = tmp_path / "other.yaml"
     path.write_text("name: llama\n")
     with pytest.raises(InputError, match="holds no settings that are known"):
+        read(str(path))
+
+
+NANOTRON = """
+general: {project: x, run: y, seed: 42, step: null}
+model:
+  dtype: bfloat16
+  model_config:
+    hidden_size: 4096
+    intermediate_size: 14336
+    num_hidden_layers: 32
+    num_attention_heads: 32
+    num_key_value_heads: 8
+    vocab_size: 128256
+    max_position_embeddings: 8192
+    tie_word_embeddings: false
+parallelism: {dp: 4, tp: 8, pp: 2, tp_mode: REDUCE_SCATTER, recompute_layer: true}
+tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 8, sequence_length: 4096}
+optimizer: {zero_stage: 1}
+"""
+
+
+def test_what_nanotron_runs_from_is_read(tmp_path):
+    path = tmp_path / "llama.yaml"
+    path.write_text(NANOTRON)
+    found = read(str(path))
+    model, recipe, training = found.question.model, found.recipe, found.question.training
+    assert (found.framework, found.question.framework.name) == ("nanotron", "nanotron")
+    assert (model.num_layers, model.kv_heads, model.vocab_size) == (32, 8, 128256)
+    assert (model.linear_bias, model.tied_embeddings, model.gated_mlp) == (False, False, True)
+    assert (recipe.tp, recipe.pp, recipe.micro_batch, recipe.sp) == (8, 2, 2, True)
+    assert (recipe.recompute, recipe.zero_stage) == ("full", 1)
+    assert (training.global_batch_size, training.sequence_length) == (2 * 8 * 4, 4096)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        ("dp: 4, ", "", "dp=None: is not a whole number"),
+        ("micro_batch_size: 2", "micro_batch_size: two", "micro_batch_size=two: is not a whole"),
+        ("optimizer: {zero_stage: 1}", "optimizer: 1", "optimizer=1: is no section"),
+    ],
+)
+def test_a_file_of_nanotron_that_leaves_something_open_is_refused(tmp_path, was, now, said):
+    path = tmp_path / "llama.yaml"
+    path.write_text(NANOTRON.replace(was, now))
+    with pytest.raises(InputError, match=said):
         read(str(path))
