@@ -35,7 +35,7 @@ _SHORT_KINDS = {
     "communication buffers": "comm.",
     "context": "CUDA",
     "peak allocated": "peak\nalloc.",
-    "peak reserved": "peak\nreserved",
+    "peak reserved": "peak\nresvd.",
 }
 
 # Parts of a step below this share are shown together, where not all is.
