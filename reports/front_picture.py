@@ -73,7 +73,7 @@ def _drawn(plot: FrontPlot, title: str) -> Iterator[str]:
         yield _mark(spot, x(spot.across), y(spot.up), plot)
     named = sorted((s for s in inside if s.front), key=lambda s: int(s.label[1:] or len(inside)))
     yield from _labels(
-        (x(s.across), y(s.up), f"{s.label} {s.layout}".strip()) for s in named if s.label or s.fits
+        (x(s.across), y(s.up), f"{s.label} {s.name}".strip()) for s in named if s.label or s.fits
     )
     outside = len(plot.spots) - len(inside)
     notes = f"● {plot.front_words}   ● fits   × may not fit"
@@ -119,7 +119,7 @@ def _mark(spot: Spot, x: float, y: float, plot: FrontPlot) -> str:
 
 
 def _labels(spots: Iterable[tuple[float, float, str]]) -> Iterator[str]:
-    """Ranks and layouts below their marks, the first given first; those that would lie on another
+    """Ranks and names below their marks, the first given first; those that would lie on another
     are left out."""
     placed: list[tuple[float, float, float]] = []
     for x, y, label in spots:
@@ -131,8 +131,9 @@ def _labels(spots: Iterable[tuple[float, float, str]]) -> Iterator[str]:
         ):
             placed.append((left, y, width))
             side = f'text-anchor="{"end" if left < x else "start"}" fill="{_FRONT}"'
-            # Below, where lines of equal recipes leave room.
-            yield _text(x, y + _GAP + _LABEL_HEIGHT / 2, label, side)
+            # Below, where rows of recipes of one layout leave room, or above the axis.
+            below = y + _GAP + _LABEL_HEIGHT / 2
+            yield _text(x, below if below < _HEIGHT - _BOTTOM else y - _GAP, label, side)
 
 
 def _legend(notes: str) -> str:

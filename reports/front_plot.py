@@ -19,7 +19,6 @@ from trainscout.optimizer.objective import non_dominated
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.trials import latest_trials
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.recipe import Recipe
 
 _ROWS, _MOST_COLUMNS = 14, 100
 # Recipes slower than the best by more than this factor would squeeze the others together, and so
@@ -49,14 +48,14 @@ _AXES = {
 
 @dataclass(frozen=True)
 class Spot:
-    """One simulated recipe: where it lies, and how it is marked; ``layout`` says what it is."""
+    """One simulated recipe: where it lies, and how it is marked; ``name`` says what it is."""
 
     across: float
     up: float
     fits: bool
     front: bool
     label: str = ""
-    layout: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,13 +89,23 @@ _ASCII = _Marks(".", "o", "x", ":", "-", "+")
 _STYLES = {"fits": "", "front": "bold green", "missed": "red", "limit": "red", "label": "bold"}
 
 
-def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None:
+def _layout(trial: Trial) -> str:
+    recipe = trial.recipe
+    further = [(name, getattr(recipe, name)) for name in ("cp", "ep")]
+    more = "".join(f" {name}{size}" for name, size in further if size > 1)
+    return f"tp{recipe.tp} pp{recipe.pp}{more}"
+
+
+def front_plot(
+    result: SearchResult, shown: Sequence[Trial], name: Callable[[Trial], str] = _layout
+) -> FrontPlot | None:
     """The plot of everything simulated: step time against memory, or several objectives' first
     two against each other. None when there is too little to see.
 
     Args:
         result: of a search.
         shown: the trials of the table above, in its order; those on the front are named so.
+        name: what a picture calls a trial.
     """
     names = result.objectives if len(result.objectives) > 1 else ("step_time", "memory")
     up, across = _AXES[names[0]], _AXES[names[1]]
@@ -112,7 +121,7 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
             trial.status == "ok",
             trial.number in front,
             f"#{ranks[trial.number]}" if trial.number in front & ranks.keys() else "",
-            _layout(trial.recipe),
+            name(trial),
         )
         for trial in trials
         if (prediction := trial.prediction) is not None
@@ -123,12 +132,6 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
     # Two of three objectives do not show why the front is the front.
     on_front = "nothing is better in both" if len(names) == 2 else f"front of {', '.join(names)}"
     return FrontPlot(across, up, spots, limit, on_front)
-
-
-def _layout(recipe: Recipe) -> str:
-    further = [(name, getattr(recipe, name)) for name in ("cp", "ep")]
-    more = "".join(f" {name}{size}" for name, size in further if size > 1)
-    return f"tp{recipe.tp} pp{recipe.pp}{more}"
 
 
 def _front(result: SearchResult, trials: Sequence[Trial], up: Axis, across: Axis) -> set[int]:

@@ -24,7 +24,7 @@ def script_search_page(result: SearchResult, question: ScriptQuestion, script: s
     parts.append(f"<p>{escape(format_outcome(result, question))}</p>")
     parts += [f"<p>{escape(note)}</p>" for note in result.notes]
     parts += _answer(result) if result.best else ["<p>No launch runs and fits in memory.</p>"]
-    drawn = front_plot(result, result.best)
+    drawn = front_plot(result, result.best, format_knobs)
     if drawn is not None:
         parts.append(Picture(drawn, "Every launch that was simulated").to_svg())
     parts.append("</section>")

@@ -51,12 +51,18 @@ def test_labels_that_would_lie_on_each_other_leave_the_best():
 
 
 def test_layouts_stand_with_ranks_and_inside_the_picture():
-    last = Spot(74.0, 9.9, fits=True, front=True, label="#4", layout="tp8 pp2 cp2 ep8")
-    unranked = Spot(20.0, 13.0, fits=True, front=True, layout="tp1 pp1")
+    last = Spot(74.0, 9.9, fits=True, front=True, label="#4", name="tp8 pp2 cp2 ep8")
+    unranked = Spot(20.0, 13.0, fits=True, front=True, name="tp1 pp1")
     root = drawn((*SPOTS, last, unranked))
     ends = {"".join(t.itertext()): t.get("text-anchor") for t in root.iter(f"{SVG}text")}
     assert ends["#4 tp8 pp2 cp2 ep8"] == "end"
     assert ends["tp1 pp1"] == "start"
+    floor = min(
+        float(t.get("y")) for t in root.iter(f"{SVG}text") if t.get("text-anchor") == "middle"
+    )
+    assert all(
+        float(t.get("y")) < floor for t in root.iter(f"{SVG}text") if "tp" in "".join(t.itertext())
+    )
 
 
 def test_it_is_saved_whole_or_refused(tmp_path):
