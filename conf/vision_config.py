@@ -40,6 +40,7 @@ TOWERS: dict[str, Sight] = {
     "idefics3_vision": Sight(),
     "internvl_vision": Sight(refused=("use_mask_token",)),
     "kimi_k25_vision": Sight(any_size=True),
+    "llama4_vision_model": Sight(),
     "pixtral": Sight(gated_mlp=True, linear_bias=False, normalization="rmsnorm", positions=False),
     "qwen2_vl_vision": Sight(positions=False, any_size=True),
     "qwen2_5_vl_vision": Sight(
@@ -59,6 +60,7 @@ WITH_IMAGES = {
     "idefics3": ("llama", "idefics3_vision"),
     "internvl": ("qwen2", "internvl_vision"),
     "kimi_k25": ("deepseek_v3", "kimi_k25_vision"),
+    "llama4": ("llama4_text", "llama4_vision_model"),
     "llava": ("llama", "clip_vision_model"),
     "llava_next": ("llama", "clip_vision_model"),
     "llava_onevision": ("qwen2", "siglip_vision_model"),
@@ -156,6 +158,14 @@ def _projector(
         ratio = given.fields.get("downsample_ratio", 0.5)
         merged = round(1 / float(ratio)) ** 2
         return merged, (merged * hidden, width, width)
+    if kind == "llama4":
+        merged = round(1 / float(vision.fields.get("pixel_shuffle_ratio", 0.5))) ** 2
+        made = vision.whole("projector_output_dim")
+        # As released: the sizes that each part of the projector is given are those it gets.
+        for field, size in (("intermediate_size", merged * hidden), ("vision_output_dim", made)):
+            if vision.whole(field) != size:
+                raise InputError(f"{FILE}: {field}", vision.whole(field), "is not read", f"{size}")
+        return merged, (merged * hidden, vision.whole("projector_input_dim"), made, width)
     if kind.startswith("llava"):
         return 1, (hidden, width, width)
     if kind == "mistral3":

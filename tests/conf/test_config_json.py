@@ -53,6 +53,75 @@ def test_every_type_of_transformers_is_counted_as_it_is_built_or_refused() -> No
     assert len(equal) >= 100
 
 
+GEMMA4 = {
+    "model_type": "gemma4_text",
+    "hidden_size_per_layer_input": 0,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "attention_k_eq_v": True,
+    "sliding_window": 1024,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        (
+            GEMMA4
+            | {"hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60}
+            | {"num_attention_heads": 32, "num_key_value_heads": 16}
+            | {"num_global_key_value_heads": 4},
+            30_697_345_280,
+        ),
+        (
+            GEMMA4
+            | {"hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30}
+            | {"num_attention_heads": 16, "num_key_value_heads": 8}
+            | {"num_global_key_value_heads": 2, "enable_moe_block": True}
+            | {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
+            25_233_141_760,
+        ),
+        (
+            {"model_type": "lfm2_moe", "num_hidden_layers": 24}
+            | {"layer_types": 8 * ["conv", "conv", "full_attention"]},
+            8_327_334_912,
+        ),
+        (
+            {"model_type": "llama4", "text_config": {}}
+            | {
+                "vision_config": {
+                    "hidden_size": 1408,
+                    "image_size": 336,
+                    "vision_output_dim": 4096,
+                }
+            },
+            108_641_793_536,
+        ),
+    ],
+)
+def test_heads_of_layers_own_and_other_mixers_are_counted(
+    config: dict[str, Any], counted: int
+) -> None:
+    """Against Transformers 5.24 on these sizes, which defaults do not have."""
+    model = imported(config)
+    assert parameters(replace(model, vocab_multiple=1)) == pytest.approx(counted, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"per_layer_config": {"99": {"head_dim": 512}}}, "per_layer_config"),
+        ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config.5.sliding_window"),
+        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
+    ],
+)
+def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        imported(GEMMA4 | changes)
+    assert caught.value.field == f"config.json: {field}"
+
+
 def test_defaults_are_those_of_what_is_read() -> None:
     assert set(transformers_defaults()) == {*families(), *TOWERS, *WITH_IMAGES}
     older = {"model_type": "mixtral", "num_experts": 4}

@@ -90,7 +90,8 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
     if shard.model.diffusion is not None:
-        return (*(parts := diffusion_layer_parts(shard, layer)), *_adapted(shard, parts))
+        own = diffusion_layer_parts(shard, layer)
+        return (*own, *_adapted(shard, own))
     shard = shard.for_layer(layer)
     model, parts = shard.model, list[Part]()
     mixer = model.mixer(layer)
