@@ -152,6 +152,8 @@ def _selective(config: Config, names: Sequence[Any]) -> Mamba1:
     said = config.fields.get(steps)
     rank = -(-hidden // 16) if said in (None, "auto") else config.whole(steps)
     inner = config.whole(expand) * hidden
+    if not norms:  # a Jamba's is its MLP's
+        inner = config.whole("intermediate_size", inner)
     return Mamba1(inner, config.whole(state), rank, config.whole(taps), norms)
 
 
