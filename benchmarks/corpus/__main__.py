@@ -28,7 +28,8 @@ from benchmarks.corpus.assets import write_assets
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("scripts.yaml")
 FIRST_ATTEMPTS = Path(__file__).with_name("first_attempts.yaml")
-SECOND_SAMPLE = Path(__file__).with_name("second_sample.yaml")
+# Their day, by ordinal: lists that were committed on it, before anything of them was fetched.
+SAMPLES = {"second": "24 November 2026", "third": "27 November 2026"}
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
 ENVIRONMENT = {
@@ -66,13 +67,13 @@ once**, and {now} ({now_share:.0%}) do since (`benchmarks/corpus/first_attempts.
 more came to no verdict: their packages, data or Python version were not to be had.
 
 """
-_SECOND = """
-## Second sample
+_SAMPLE = """
+## {title} sample
 
-Chosen from other families and written down on 24 November 2026 before any was fetched
-(`benchmarks/corpus/second_sample.yaml`): of {number} that reached the emulator, **{first}
+Chosen of other kinds and written down on {day} before any was fetched
+(`benchmarks/corpus/{file}`): of {number} that reached the emulator, **{first}
 ({first_share:.0%}) passed unmodified at once**, and {now} ({now_share:.0%}) do since; {none} came
-to no verdict, {unreached} were not reached in the time, mostly those with more packages to gather.
+to no verdict, {unreached} were not reached in the time.
 
 """
 _ATTEMPTS_HEAD = """\
@@ -178,11 +179,16 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
 
 def first_attempts() -> str:
     """What became of scripts that nobody had tried, by sample, as sections of the page."""
-    return _attempts(_FIRST, FIRST_ATTEMPTS) + _attempts(_SECOND, SECOND_SAMPLE)
+    sections = [_attempts(_FIRST, FIRST_ATTEMPTS)]
+    for ordinal, day in SAMPLES.items():
+        file = Path(__file__).with_name(f"{ordinal}_sample.yaml")
+        title = ordinal.capitalize()
+        sections.append(_attempts(_SAMPLE, file, title=title, day=day, file=file.name))
+    return "".join(sections)
 
 
-def _attempts(head: str, file: Path) -> str:
-    listed = yaml.safe_load(file.read_text(encoding="utf-8"))
+def _attempts(head: str, source: Path, **named: str) -> str:
+    listed = yaml.safe_load(source.read_text(encoding="utf-8"))
     tried = [each for each in listed if "none" not in each]
     number = _scripts(tried)
     first, now = (_scripts(each for each in tried if not each[when]) for when in ("first", "now"))
@@ -197,6 +203,7 @@ def _attempts(head: str, file: Path) -> str:
         for each in (*without, *unreached):
             rows.append(f"| {each['source']} | {', '.join(each['scripts'])} | {each['none']} |\n")
     counts = head.format(
+        **named,
         number=number,
         first=first,
         first_share=first / number,

@@ -61,7 +61,14 @@ PACKAGES: Mapping[str, Package] = {
         ),
     ),
     "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d", "causal_conv1d_cuda")),
-    "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn", "flash_attn_2_cuda")),
+    "flash_attn": Package(
+        "flash-attn",
+        "2.8.3",
+        (
+            *("flash_attn", "flash_attn_2_cuda"),
+            *("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
+        ),
+    ),
     # FlashAttention-3 as it installs itself; under its newer name Transformer Engine looks for it.
     "flash_attn_interface": Package("flash-attn-hopper", "3.0.0", ("flash_attn_interface",)),
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),

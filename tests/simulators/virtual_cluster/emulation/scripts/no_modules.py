@@ -3,7 +3,10 @@
 import copy
 import subprocess
 
+import dropout_layer_norm
+import rotary_emb
 import torch
+import xentropy_cuda_lib
 from flash_attn_interface import flash_attn_varlen_func
 from kernels import get_kernel
 from xformers.ops.fmha import memory_efficient_attention
@@ -56,5 +59,16 @@ for _ in range(2):
     (seen - target).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+logits = torch.ones(8, 32, device="cuda")
+labels = torch.zeros(8, dtype=torch.int64, device="cuda")
+losses, sums = xentropy_cuda_lib.forward(logits, labels, 0.0)
+assert xentropy_cuda_lib.backward(losses, logits, sums, labels, 0.0, True) is logits
+rotary_emb.apply_rotary(*logits.chunk(2, -1), *logits.chunk(2, -1), *logits.chunk(2, -1), False)
+given = (logits, logits, logits[0], None, None, None, None, None, 0.0, 1e-6, 1.0, 0, None)
+normed, kept, dropped, *rows = dropout_layer_norm.dropout_add_ln_fwd(*given, False, True)
+assert (normed.shape, kept.shape, dropped) == (logits.shape, logits.shape, None)
+given = (normed, None, kept, None, None, *rows, logits[0], None, None, None, None, 0.0, 1.0, 0)
+grads = dropout_layer_norm.dropout_add_ln_bwd(*given, True, True)
+assert (grads[0].shape, grads[1], grads[2].shape) == (logits.shape, None, (32,))
 assert get_kernel("kernels-community/flash-attn2").flash_attn_func
 get_kernel("kernels-community/activation")
