@@ -207,6 +207,10 @@ def _patch_memory(state: RankState) -> None:
     torch.Tensor.is_pinned = is_pinned
 
 
+def _among_fakes(cls: Any) -> Any:
+    return FakeTensor if cls is torch.Tensor else cls
+
+
 def _patch_modules(state: RankState) -> None:
     parameter_new = torch.nn.Parameter.__new__
     register_buffer = torch.nn.Module.register_buffer
@@ -235,6 +239,15 @@ def _patch_modules(state: RankState) -> None:
         fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
         return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
 
+    as_subclass = torch.Tensor.as_subclass
+
+    def of_subclass(self: torch.Tensor, cls: Any) -> torch.Tensor:
+        if not isinstance(self, FakeTensor):
+            return as_subclass(self, cls)
+        # Data of a kind of its own keeps it on the device; what gradients flow through does not.
+        return self if self.requires_grad else dataless_of_kind(_among_fakes(cls), self)
+
+    torch.Tensor.as_subclass = of_subclass
     copied = torch.Tensor.__deepcopy__
 
     def deepcopy(self: torch.Tensor, memo: Any) -> torch.Tensor:

@@ -46,6 +46,17 @@ assert "NVIDIA H800" in subprocess.check_output("nvidia-smi", text=True)
 kept = torch.zeros(8, dtype=torch.bool, device="cuda")
 kept[2:4] = True
 assert copy.deepcopy(kept).nonzero().flatten().tolist() == [2, 3]
+
+
+class Scan(torch.Tensor):
+    """Data that says more of itself, as of medical images."""
+
+
+scan = torch.ones(4, 4).as_subclass(Scan).cuda()
+assert isinstance(scan, Scan)
+assert scan.as_subclass(torch.Tensor).device.type == "cuda"
+product = scan @ torch.ones(4, 4, device="cuda", requires_grad=True)
+product.sum().backward()
 weight = torch.ones(64, 2, 16, device="cuda", requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9, fused=True)
 ends = torch.tensor([0, 16, 64], dtype=torch.int32, device="cuda")
