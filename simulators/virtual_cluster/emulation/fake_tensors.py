@@ -168,13 +168,10 @@ def is_special_parameter(kind: type) -> bool:
 
 def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False) -> FakeTensor:
     """A fake tensor of ``source``'s memory that is a ``kind``, a subclass of tensors, too."""
-    known = (kind, source._fake_device)
-    made_kind = kind if issubclass(kind, FakeTensor) else _KINDS.get(known)
+    made_kind = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
     if made_kind is None:
-        made_kind = _KINDS[known] = types.new_class(kind.__name__, (kind, FakeTensor))
+        made_kind = _KINDS[kind] = types.new_class(kind.__name__, (kind, FakeTensor))
         made_kind.__module__, made_kind.__qualname__ = kind.__module__, kind.__qualname__
-        # Some kinds put another's attributes in the place of their own.
-        made_kind._fake_device, made_kind.fake_mode = source._fake_device, source.fake_mode
     with meta_kernels(source.fake_mode):
         meta = torch.ops.aten.detach.default(source)
     made = wrap(source.fake_mode, meta, source.fake_device, made_kind)

@@ -207,10 +207,6 @@ def _patch_memory(state: RankState) -> None:
     torch.Tensor.is_pinned = is_pinned
 
 
-def _among_fakes(cls: Any) -> Any:
-    return FakeTensor if cls is torch.Tensor else cls
-
-
 def _patch_modules(state: RankState) -> None:
     parameter_new = torch.nn.Parameter.__new__
     register_buffer = torch.nn.Module.register_buffer
@@ -242,10 +238,9 @@ def _patch_modules(state: RankState) -> None:
     as_subclass = torch.Tensor.as_subclass
 
     def of_subclass(self: torch.Tensor, cls: Any) -> torch.Tensor:
-        if not isinstance(self, FakeTensor):
-            return as_subclass(self, cls)
-        # Data of a kind of its own keeps it on the device; what gradients flow through does not.
-        return self if self.requires_grad else dataless_of_kind(_among_fakes(cls), self)
+        # On the device data of a kind of its own is plain: torch's rules for shapes would call
+        # methods that such kinds have of their own.
+        return self if isinstance(self, FakeTensor) else as_subclass(self, cls)
 
     torch.Tensor.as_subclass = of_subclass
     copied = torch.Tensor.__deepcopy__
