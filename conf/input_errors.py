@@ -30,8 +30,9 @@ from trainscout.simulators.predictor.io.values import MISSING, expected, unknown
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 

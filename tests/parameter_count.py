@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.model import Mla, Model
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 
 
 @dataclass(frozen=True)

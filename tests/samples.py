@@ -13,9 +13,10 @@ from trainscout.optimizer.trial import Choices, SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 

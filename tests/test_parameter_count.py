@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.parameter_count import count_parameters
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 
 
 def gpt(**changes: object) -> Model:

@@ -21,8 +21,10 @@ from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 

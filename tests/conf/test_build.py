@@ -18,8 +18,10 @@ from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import identity
 from trainscout.reports.evidence import Grade, evidence_of
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 

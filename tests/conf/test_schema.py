@@ -10,7 +10,8 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationE
 
 from tests.conf.conftest import DECLARATIONS
 from trainscout.conf.schema import structured
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

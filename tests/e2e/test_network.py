@@ -23,7 +23,9 @@ def test_a_prediction_on_a_network_says_what_congests(tmp_path):
     assert done.returncode == 0, done.stderr
     for shown in ("Congestion", "Utilisation", "Hot links", ":up", "flow engine", "2:1"):
         assert shown in " ".join(done.stdout.split())
-    (dp,) = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("dp  ")][:1]
+    (dp,) = [
+        line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("dp  ")
+    ][:1]
     assert float(dp[-1]) >= 2
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     assert root.tag == f"{SVG}svg"

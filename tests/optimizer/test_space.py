@@ -15,7 +15,7 @@ from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.model import Moe
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 CONF = Path(__file__).parents[2] / "conf" / "space"

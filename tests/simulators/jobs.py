@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.samples import CLUSTER, GPU
 from trainscout.simulators.predictor.question.diffusion import Diffusion
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import (
@@ -19,9 +20,10 @@ from trainscout.simulators.predictor.question.layers import (
     Mamba1,
     Mamba2,
     Mixer,
+    Mla,
     ShortConv,
 )
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.training import Training

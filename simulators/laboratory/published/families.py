@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.model import Mla
+from trainscout.simulators.predictor.question.layers import Mla
 
 
 @dataclass(frozen=True)

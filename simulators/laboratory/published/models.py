@@ -18,7 +18,9 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
-from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 
 _DEFAULT_VOCABULARY = 51200
 # MLPerf's GPT-3 is trained without dropout (NVIDIA/NeMo-Framework-Launcher,

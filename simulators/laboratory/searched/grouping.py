@@ -13,9 +13,10 @@ from trainscout.simulators.laboratory.published.measured import measured_step
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.rows import TRUSTED, Row
 from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.training import operand_of
 

@@ -109,6 +109,28 @@ WHOLE = AttentionMixer()
 
 
 @dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements."""
+
+    kv_lora_rank: int
+    """Width that keys and values are compressed to."""
+    qk_nope_head_dim: int
+    """Width of a query or key head without positions."""
+    qk_rope_head_dim: int
+    """Width of a query or key head with rotary positions."""
+    v_head_dim: int
+    """Width of a value head."""
+    q_lora_rank: int | None = None
+    """Width that queries are compressed to; None means they are projected directly."""
+
+    def check(self) -> None:
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            require_positive(f"model.mla.{name}", getattr(self, name))
+        if self.q_lora_rank is not None:
+            require_positive("model.mla.q_lora_rank", self.q_lora_rank)
+
+
+@dataclass(frozen=True)
 class Mamba2:
     """A state-space mixer by state-space duality (Mamba-2, arXiv 2405.21060)."""
 

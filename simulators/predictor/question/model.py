@@ -9,7 +9,6 @@ import operator
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
-from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS, check_popularity
 from trainscout.simulators.predictor.question.diffusion import CROSS, Diffusion
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -17,6 +16,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
     DENSE,
@@ -26,6 +26,7 @@ from trainscout.simulators.predictor.question.layers import (
     WHOLE,
     Layer,
     Mixer,
+    Mla,
     parse_layers,
     plain_layer,
 )
@@ -44,139 +45,7 @@ _MOST = {
     "sequence_length": MOST_TOKENS,
     "vocab_multiple": 10**6,
 }
-DISPATCHERS = ("alltoall", "allgather", "deepep")
 _ATTENTION = Mixer(attention=WHOLE)
-
-
-@dataclass(frozen=True)
-class Moe:
-    """Mixture-of-experts part of a model; token counts and sizes are per layer."""
-
-    num_experts: int
-    """Routed experts of a layer."""
-    top_k: int
-    """How many of them a token goes to."""
-    ffn_hidden_size: int
-    """One expert's inner width."""
-    shared_ffn_hidden_size: int = 0
-    """The summed inner width of the shared experts (0 for none)."""
-    latent_size: int | None = None
-    """Width that tokens are projected to before they travel to routed experts, and from which they
-    are projected back after (LatentMoE, Nemotron 3 Super); None: they travel as they are."""
-    num_dense_layers: int = 0
-    """So many layers, the first ones, keep the dense MLP."""
-    layer_period: int = 1
-    """Of the layers after ``num_dense_layers``, every so many-th has experts (Llama 4 Maverick:
-    2)."""
-    dispatcher: str = "alltoall"
-    """``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
-    node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do."""
-    capacity_factor: float | None = None
-    """What an expert takes, times its even share; what is over it is dropped. None means dropless
-    routing."""
-    pad_to_capacity: bool = True
-    """With ``capacity_factor``, experts that receive less are padded to it, so that all are equal;
-    false: they process what they receive."""
-    load_imbalance: float = 1.0
-    """How many times the mean the busiest GPU's experts then receive (1: routing forced to
-    balance)."""
-    hot_ratio: float = 0.0
-    """Instead of ``load_imbalance``: this share of the experts together receives ``hot_weight`` of
-    all routings, and what the busiest GPU gets follows from the recipe, as it does from measured
-    routings."""
-    hot_weight: float | None = None
-    """The share of all routings that the hot experts (``hot_ratio``) receive."""
-    histogram: str | None = None
-    """A CSV file that counts the routings of each layer's experts."""
-    measured: tuple[int, ...] = ()
-    """What was read from it, layer after layer."""
-
-    @property
-    def padded(self) -> bool:
-        """Whether all experts receive the same, popular or not."""
-        return self.capacity_factor is not None and self.pad_to_capacity
-
-    @property
-    def routed(self) -> bool:
-        """Whether loads follow from the popularity of experts."""
-        return self.hot_weight is not None or bool(self.measured)
-
-    @property
-    def measured_layers(self) -> tuple[tuple[int, ...], ...]:
-        """Measured routings by layer and expert."""
-        counts, experts = self.measured, self.num_experts
-        return tuple(counts[at : at + experts] for at in range(0, len(counts), experts))
-
-    @property
-    def balanced(self) -> Moe:
-        """The same with experts that are all equally popular."""
-        return replace(
-            self, load_imbalance=1.0, hot_ratio=0.0, hot_weight=None, histogram=None, measured=()
-        )
-
-    def check(self) -> None:
-        for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
-            require_positive(f"model.moe.{name}", getattr(self, name))
-        if self.num_experts > MOST_EXPERTS:
-            field, given = "model.moe.num_experts", self.num_experts
-            raise InputError(field, given, "is out of range", f"1..{MOST_EXPERTS}")
-        for name in ("shared_ffn_hidden_size", "num_dense_layers"):
-            require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
-        if self.latent_size is not None:
-            require_positive("model.moe.latent_size", self.latent_size)
-        require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
-        if self.capacity_factor is not None:
-            require_positive("model.moe.capacity_factor", self.capacity_factor)
-        if not 1 <= self.load_imbalance <= self.num_experts:
-            # The busiest of as many GPUs as experts at most receives all tokens.
-            field, allowed = "model.moe.load_imbalance", f"1..{self.num_experts}"
-            raise InputError(field, self.load_imbalance, "is out of range", allowed)
-        if self.top_k > self.num_experts:
-            raise InputError(
-                "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
-            )
-        check_popularity(
-            self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
-        )
-        if self.routed and self.load_imbalance != 1:
-            problem = "is given twice: the popularity of experts says it too"
-            raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
-        if (self.histogram is None) != (not self.measured):
-            problem = "is where measured routings were read from"
-            raise InputError("model.moe.histogram", self.histogram, problem, "a CSV file")
-        if self.measured and self.hot_weight is not None:
-            problem = "is given beside a measured histogram"
-            raise InputError("model.moe.hot_weight", self.hot_weight, problem, "null")
-        for counts in self.measured_layers:
-            if max(counts) * self.top_k > sum(counts):
-                problem = (
-                    f"has an expert with {max(counts):,} of {sum(counts):,} routings, more than "
-                    f"one a token that goes to {self.top_k}"
-                )
-                allowed = "counts of that many different experts a token"
-                raise InputError("model.moe.histogram", self.histogram, problem, allowed)
-
-
-@dataclass(frozen=True)
-class Mla:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements."""
-
-    kv_lora_rank: int
-    """Width that keys and values are compressed to."""
-    qk_nope_head_dim: int
-    """Width of a query or key head without positions."""
-    qk_rope_head_dim: int
-    """Width of a query or key head with rotary positions."""
-    v_head_dim: int
-    """Width of a value head."""
-    q_lora_rank: int | None = None
-    """Width that queries are compressed to; None means they are projected directly."""
-
-    def check(self) -> None:
-        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-            require_positive(f"model.mla.{name}", getattr(self, name))
-        if self.q_lora_rank is not None:
-            require_positive("model.mla.q_lora_rank", self.q_lora_rank)
 
 
 @dataclass(frozen=True)

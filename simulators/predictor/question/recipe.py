@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from trainscout.simulators.predictor.question.cluster import NCCL_ALGOS
+from trainscout.simulators.predictor.question.experts import DISPATCHERS
 from trainscout.simulators.predictor.question.framework import declared_framework, named_framework
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
@@ -34,7 +35,6 @@ from trainscout.simulators.predictor.question.knobs.parallelism import Paralleli
 from trainscout.simulators.predictor.question.knobs.pipeline import Pipeline
 from trainscout.simulators.predictor.question.knobs.recomputation import Recomputation
 from trainscout.simulators.predictor.question.knobs.sharding import Sharding
-from trainscout.simulators.predictor.question.model import DISPATCHERS
 from trainscout.simulators.predictor.question.schedule_file import SUFFIX, pinned
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trainscout.simulators.predictor.question import pipeline_rules
+from trainscout.simulators.predictor.question import pipeline_rules, precision_rules
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
@@ -29,8 +29,6 @@ from trainscout.simulators.predictor.question.recipe import (
 )
 from trainscout.simulators.predictor.question.training import (
     PRECISION_BITS,
-    QUANTISED,
-    arithmetic_of,
 )
 
 
@@ -73,15 +71,6 @@ def _framework(job: Job) -> Broken:
     for what in job.framework.lacks:
         if asked[what]:
             return "framework", f"{job.framework.name} has no {what.replace('_', ' ')}"
-    return None
-
-
-def _precision(job: Job) -> Broken:
-    if job.precision == "mxfp8" and not job.gpu.architecture.microscaling:
-        return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
-    if arithmetic_of(job.precision) not in job.gpu.peak_flops:
-        known = ", ".join(job.gpu.peak_flops)
-        return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
     return None
 
 
@@ -328,21 +317,6 @@ def _teacher(job: Job) -> Broken:
     return None
 
 
-def _quantised_products(job: Job) -> Broken:
-    recipe, precision = job.recipe, job.precision
-    if precision not in QUANTISED:
-        return None
-    if recipe.fp8_output_proj and precision != "mxfp8":
-        return "fp8_output_proj", f"logits are multiplied in 8 bits in mxfp8, not in {precision}"
-    if recipe.fp8_output_proj and job.model.tied_embeddings:
-        return "fp8_output_proj", "the embedding, which is the output's weight too, has 16 bits"
-    if recipe.fp8_dot_product_attention and precision == "fp8_block":
-        return "fp8_dot_product_attention", "no attention takes blocks of 128 (fp8_block)"
-    if recipe.fp8_dot_product_attention and job.attention == "unfused":
-        return "fp8_dot_product_attention", "unfused attention multiplies in 16 bits"
-    return None
-
-
 def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
@@ -354,35 +328,6 @@ def _sharding(job: Job) -> Broken:
         return "overlap_param_gather", "there is no parameter gather without a sharded optimizer"
     if recipe.overlap_param_gather and recipe.zero_stage == 1 and not recipe.overlap_grad_reduce:
         return "overlap_param_gather", "Megatron overlaps the gather only with overlap_grad_reduce"
-    return None
-
-
-def _states(job: Job) -> Broken:
-    if job.recipe.optimizer_states is None:
-        return None
-    if job.training.optimizer == "sgd":
-        return "optimizer_states", "the precision-aware optimizer is Adam"
-    if job.training.optimizer == "adam_pure_bf16":
-        return "optimizer_states", "an optimizer without an fp32 copy of the weights keeps no less"
-    if job.recipe.zero_stage == 0:
-        return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
-    if job.precision in ("fp32", "tf32"):
-        return (
-            "optimizer_states",
-            f"{job.precision} training keeps one copy of the weights",
-        )
-    return None
-
-
-def _quantised_parameters(job: Job) -> Broken:
-    recipe, field = job.recipe, "fp8_param_gather"
-    if not recipe.fp8_param_gather or job.precision not in QUANTISED:
-        return None
-    if recipe.zero_stage == 0:
-        return field, "parameters kept in 8 bits need a sharded optimizer: zero_stage >= 1"
-    if recipe.optimizer_offload and job.precision != "fp8":
-        # As Megatron-LM's validate_args has it.
-        return field, "the optimizer on the host updates parameters of delayed scales (fp8) only"
     return None
 
 
@@ -418,7 +363,7 @@ RULES: dict[str, Rule] = {
         if knob.is_limited
     },
     "framework": Rule(("framework", "precision"), _framework),
-    "precision": Rule(("precision",), _precision),
+    "precision": Rule(("precision",), precision_rules.precision),
     "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
@@ -444,17 +389,20 @@ RULES: dict[str, Rule] = {
     "offloading": Rule(
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading
     ),
-    "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
+    "optimizer_states": Rule(
+        ("optimizer_states", "zero_stage", "precision"), precision_rules.optimizer_states
+    ),
     "host_optimizer": Rule(
         ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
         host_optimizer,
     ),
     "fp8_param_gather": Rule(
-        ("fp8_param_gather", "precision", "zero_stage", "optimizer_offload"), _quantised_parameters
+        ("fp8_param_gather", "precision", "zero_stage", "optimizer_offload"),
+        precision_rules.quantised_parameters,
     ),
     "quantised_products": Rule(
         ("fp8_dot_product_attention", "fp8_output_proj", "precision", "framework"),
-        _quantised_products,
+        precision_rules.quantised_products,
     ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group

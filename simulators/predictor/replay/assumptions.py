@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.replay.host_memory import (
     COPY_EFFICIENCY,
     UPDATE_EFFICIENCY,

@@ -16,7 +16,8 @@ import math
 from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
 from trainscout.simulators.predictor.moe.imbalance import rank_loads as loads_of_ranks
 from trainscout.simulators.predictor.moe.router import Router
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.adapters import (
     expert_adapter,
     input_bytes,

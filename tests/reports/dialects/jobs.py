@@ -12,7 +12,8 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Mla, Model
+from trainscout.simulators.predictor.question.layers import Mla
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import why_invalid

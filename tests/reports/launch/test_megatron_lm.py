@@ -10,7 +10,7 @@ from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Mla
+from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

@@ -8,7 +8,7 @@ from tests.reports.launch_import.samples import model, read
 from tests.samples import CLUSTER, MODEL, TRAINING
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.model import Mla
+from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "

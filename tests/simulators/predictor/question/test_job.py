@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.samples import ARCHITECTURES
 from tests.simulators.jobs import GPT175B, GPU, LLAMA, MLA_MOE, MOE, NODE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.model import Mla, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.knobs import impossible_value
 from tests.simulators.jobs import CROSSING, JOINED, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.tuning import Distillation, Lora
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid

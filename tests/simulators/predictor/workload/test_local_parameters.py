@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.parameter_count import count_parameters, norm_parameters
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.megatron import build_workload
 

@@ -13,9 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
+from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
-from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
