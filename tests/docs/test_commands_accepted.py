@@ -136,19 +136,18 @@ def test_a_study_could_start(arguments):
 @pytest.mark.parametrize("arguments", of("explain"), ids=" ".join)
 def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # What the reader launches today.
-    for name, script in scripts():
-        Path(name).write_text(script, encoding="utf-8")
+    # What the reader launches today, and declares.
+    for name, text in files():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
     Path("llama3_8b.toml").write_text(TORCHTITAN, encoding="utf-8")
     assert build_explanation(composed("explain", arguments)).first
 
 
-def scripts() -> list[tuple[str, str]]:
-    """Launch scripts that pages tell the reader to have."""
+def files() -> list[tuple[str, str]]:
+    """Files that pages tell the reader to have."""
     shown = [block for page in pages() for block in blocks(page)]
-    return [
-        (block.file, block.text) for block in shown if block.file and block.file.endswith(".sh")
-    ]
+    return [(block.file, block.text) for block in shown if block.file]
 
 
 class AcceptedError(BaseException):

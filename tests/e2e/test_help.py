@@ -13,6 +13,7 @@ from trainscout.cli import COMMANDS, main
 # Parts of other commands, pages written from the code, and the program itself.
 INTERNAL = {
     "optimizer.tracking.serve",
+    "simulators.virtual_cluster.emulation.cuda.system_tool",
     "simulators.virtual_cluster.emulation.rank_process",
     "simulators.virtual_cluster.live.rank_process",
     "simulators.virtual_cluster.traced.rank_recorder",

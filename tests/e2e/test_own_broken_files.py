@@ -17,7 +17,7 @@ BROKEN = {
     "scalar": ("5\n", "holds no fields"),
     "empty": ("", "holds no fields"),
     "itself": ("defaults: [m]\nname: x\n", "the file that it stands in"),
-    "deep": ("a: " + "[" * 5000 + "\n", "line 1 nests"),
+    "deep": ("a: " + "[" * 5000 + "\n", "nest"),
     "defaults": ("defaults: 5\nname: x\n", "defaults that are no list"),
     "choices": ("defaults: [{a: 1}, 3]\n", "choose nothing"),
     "nowhere": ("defaults: [nowhere]\n", "model/nowhere"),

@@ -146,12 +146,20 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
         assert log_interval(tuned, FEATURES) == pytest.approx((-least, least))
 
 
-@pytest.mark.parametrize("gpu", ["a40", "rtx3090"])
-def test_gpus_that_nobody_published_are_less_sure_than_h100(gpu):
+@pytest.mark.parametrize(
+    ("gpu", "published", "architecture"),
+    [
+        ("a40", "a100_80", "ampere"),
+        ("rtx3090", "a100_80", "ampere"),
+        ("h20", "h100", "hopper"),
+    ],
+)
+def test_gpus_that_nobody_published_are_less_sure_than_their_kin(gpu, published, architecture):
     known = published_residuals()
     assert known.publications(gpu) == 0
-    low, high = log_interval(known, FEATURES)
-    far_low, far_high = log_interval(known, replace(FEATURES, gpu=gpu, architecture="ampere"))
+    kin = replace(FEATURES, gpu=published, architecture=architecture)
+    low, high = log_interval(known, kin)
+    far_low, far_high = log_interval(known, replace(kin, gpu=gpu))
     assert far_high - far_low > high - low
 
 

@@ -97,8 +97,8 @@ def test_scans_are_products_and_launches(modules: Modules) -> None:
     four = ["product"] * 4
     scanned = ["mamba_chunk_scan", "causal_conv1d"]
     assert opaque(layer.forward.of(Op)) == [*four, *scanned]
-    # States and scores again, and two for each of the four.
-    expected = ["causal_conv1d_backward", *["product"] * 10, "mamba_chunk_scan_backward"]
+    # States and scores again, two for each of the four, and the decays' product of token pairs.
+    expected = ["causal_conv1d_backward", *["product"] * 11, "mamba_chunk_scan_backward"]
     assert opaque(layer.backward.of(Op)) == expected
     # States of 2 sequences x 2 chunks x 4 heads: width x tokens by tokens x states.
     first = next(op for op in layer.forward.of(Op) if op.name.startswith("aten.bmm"))
