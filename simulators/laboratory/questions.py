@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "Search every question that published runs answer (model, GPU, count, batch, sequence, "
         "precision), and say whether what was measured is among the recipes, whether memory cuts "
         "it, and how our best compares with the fastest measured run.",
-        "trainscout questions                           # the most most_telling, some minutes\n"
+        "trainscout questions                           # the most telling, some minutes\n"
         "trainscout questions --only 405b --only gpt3   # names that hold one of these\n"
         "trainscout questions --journal answers.jsonl --json answers.json --csv answers.csv",
         "0 done; 1 an internal failure; 2 wrong input",
