@@ -17,7 +17,9 @@ BROKEN = {
     "scalar": ("5\n", "holds no fields"),
     "empty": ("", "holds no fields"),
     "itself": ("defaults: [m]\nname: x\n", "the file that it stands in"),
-    "deep": ("a: " + "[" * 5000 + "\n", "nest"),
+    "deep": ("a: " + "[" * 500 + "\n", "line 1 nests"),
+    # libyaml from 0.2.6 on has a limit of its own, which it may meet first.
+    "deeper": ("a: " + "[" * 5000 + "\n", "cannot be read: line 1"),
     "defaults": ("defaults: 5\nname: x\n", "defaults that are no list"),
     "choices": ("defaults: [{a: 1}, 3]\n", "choose nothing"),
     "nowhere": ("defaults: [nowhere]\n", "model/nowhere"),

@@ -52,7 +52,7 @@ def test_a_part_is_told_from_the_whole():
     parts = part_logs(*found.known)
     assert parts[network] == pytest.approx(0.2, rel=0.1)
     assert np.delete(parts, network) == pytest.approx(0)
-    assert abs(scale_logs(*found.known, columns(ONE))[0]) < 0.02
+    assert abs(scale_logs(*found.known, columns(ONE))[0]) < 0.01
     assert found.part_spreads[network] < 0.1 < 0.5
     both = applied(*found.known, Columns.of([ONE] * 2, shares[1:3]))
     assert both == pytest.approx([0.0, 0.1], abs=0.02)
