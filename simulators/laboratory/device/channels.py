@@ -2,24 +2,27 @@
 
 Like a channel, each block stays on one SM with 512 threads and shared memory that a large GEMM
 tile needs for itself, copies its slice of a buffer chunk by chunk, and is paced: a channel moves
-what its link takes (10 to 25 GB/s), not what an SM could. The source is CUDA C++, compiled on
-first use by ``torch.utils.cpp_extension`` (needs ``nvcc``); it is the only compiled code here.
+what its link takes (10 to 25 GB/s), not what an SM could. The source is CUDA C++ without
+PyTorch's headers, so that ``nvcc`` takes seconds on first use; it is the only compiled code here.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
 CHUNK_BYTES = 128 << 10
+_WORD_BYTES = 16
 
 _CUDA = r"""
-#include <cuda_runtime.h>
-#include <torch/extension.h>
-#include <c10/cuda/CUDAStream.h>
-
 __device__ __forceinline__ unsigned long long nanoseconds() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -52,19 +55,13 @@ __global__ void __launch_bounds__(512, 1) channels_kernel(
   }
 }
 
-void channels(torch::Tensor source, torch::Tensor target, int64_t count, int64_t chunk_bytes,
-              int64_t chunks, double chunk_ns) {
-  const long long slice_vectors = source.numel() * source.element_size() / 16 / count;
-  const long long vectors = chunk_bytes / 16;
-  TORCH_CHECK(slice_vectors >= vectors, "the buffer holds less than a chunk per channel");
-  channels_kernel<<<count, 512, 0, c10::cuda::getCurrentCUDAStream()>>>(
-      reinterpret_cast<const uint4*>(source.data_ptr()),
-      reinterpret_cast<uint4*>(target.data_ptr()), slice_vectors, vectors, chunks, chunk_ns);
+extern "C" int channels(const void* source, void* target, int count, long long slice_vectors,
+                        long long vectors, long long chunks, double chunk_ns, void* stream) {
+  channels_kernel<<<count, 512, 0, static_cast<cudaStream_t>(stream)>>>(
+      static_cast<const uint4*>(source), static_cast<uint4*>(target), slice_vectors, vectors,
+      chunks, chunk_ns);
+  return cudaGetLastError();
 }
-"""
-_CPP = """
-void channels(torch::Tensor source, torch::Tensor target, int64_t count, int64_t chunk_bytes,
-              int64_t chunks, double chunk_ns);
 """
 
 
@@ -90,20 +87,9 @@ class ChannelKernel:
         Raises:
             InputError: when it cannot be compiled here.
         """
-        from torch.utils.cpp_extension import load_inline
-
         self._torch = torch
-        try:
-            self._module = load_inline(
-                "trainscout_channels",
-                cpp_sources=[_CPP],
-                cuda_sources=[_CUDA],
-                functions=["channels"],
-            )
-        except (OSError, RuntimeError, ImportError) as error:
-            raise InputError(
-                "channel kernel", str(error).splitlines()[0], "does not compile", "needs nvcc"
-            ) from error
+        major, minor = torch.cuda.get_device_capability()
+        self._launch = compiled(f"sm_{major}{minor}")
 
     def buffers(self, traffic: Traffic) -> tuple[Any, Any]:
         """Source and target of one message, rounded up to a chunk per channel."""
@@ -113,7 +99,62 @@ class ChannelKernel:
         return source, self._torch.empty_like(source)
 
     def launch(self, traffic: Traffic, buffers: tuple[Any, Any], chunks: int) -> None:
-        """Every channel copies ``chunks`` chunks."""
+        """Every channel copies ``chunks`` chunks.
+
+        Raises:
+            RuntimeError: when CUDA cannot launch it.
+        """
+        source, target = buffers
         pace = traffic.channel_bytes_per_s
-        chunk_ns = CHUNK_BYTES / pace * 1e9 if pace else 0.0
-        self._module.channels(*buffers, traffic.channels, CHUNK_BYTES, chunks, chunk_ns)
+        error = self._launch(
+            source.data_ptr(),
+            target.data_ptr(),
+            traffic.channels,
+            source.numel() // traffic.channels // _WORD_BYTES,
+            CHUNK_BYTES // _WORD_BYTES,
+            chunks,
+            CHUNK_BYTES / pace * 1e9 if pace else 0.0,
+            self._torch.cuda.current_stream().cuda_stream,
+        )
+        if error:
+            raise RuntimeError(f"the channel kernel cannot be launched (CUDA error {error})")
+
+
+def compiled(architecture: str) -> Any:
+    """The launching function, for GPUs of ``architecture`` (as ``sm_90``).
+
+    Raises:
+        InputError: when there is no ``nvcc``, or it fails.
+    """
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "nvcc"
+    compiler = shutil.which("nvcc") or str(toolkit)
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "channels.cu"), Path(folder, "channels.so")
+        source.write_text(_CUDA, encoding="utf-8")
+        flags = ("-O3", "-shared", "-Xcompiler", "-fPIC", f"-arch={architecture}")
+        try:
+            subprocess.run(
+                (compiler, *flags, "-o", library, source),
+                check=True,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[0]
+            problem = "is not compiled"
+            raise InputError("channel kernel", said, problem, "CUDA's nvcc") from error
+        # Once loaded, the file is no longer needed.
+        launch = ctypes.CDLL(str(library)).channels
+    pointer, whole = ctypes.c_void_p, ctypes.c_longlong
+    launch.argtypes = [
+        pointer,
+        pointer,
+        ctypes.c_int,
+        whole,
+        whole,
+        whole,
+        ctypes.c_double,
+        pointer,
+    ]
+    return launch
