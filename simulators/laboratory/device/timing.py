@@ -23,8 +23,8 @@ SAMPLE_S = 2e-3
 MOST_CALLS = 500
 # Boards reach their power limit after some hundred milliseconds.
 SUSTAINED_S = 0.4
-# A generous bound of what the host needs to launch one call.
-LAUNCH_S = 20e-6
+# A generous bound of what the host needs to launch one call, autograd's backward among them.
+LAUNCH_S = 50e-6
 
 
 class Clock(Protocol):

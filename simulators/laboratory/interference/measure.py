@@ -223,52 +223,52 @@ def traffics(gpu: Gpu) -> Iterator[Traffic]:
 
 
 def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) -> tuple[int, int]:
-    """Measure every probe beside every traffic until the deadline (monotonic).
+    """Measure every probe beside every traffic until the deadline (monotonic), traffic by
+    traffic: a short run has every kernel beside the likeliest.
 
     Returns the points added and those left. A kernel that cannot be built here, or a point that
     cannot be held, is skipped with a word on stderr.
     """
     added = left = 0
-    points = list(itertools.product(probes(gpu), traffics(gpu)))
-    for (kernel_class, op), group in itertools.groupby(points, key=lambda point: point[0]):
-        wanted = [
-            traffic
-            for _, traffic in group
-            if _row(gpu, kernel_class, op, traffic, LEVELS[0]) not in file
-        ]
-        if not wanted or time.monotonic() >= deadline_s:
-            left += len(wanted)
+    built: dict[str, Built | None] = {}
+    for traffic, (kernel_class, op) in itertools.product(traffics(gpu), probes(gpu)):
+        row = _row(gpu, kernel_class, op, traffic, LEVELS[0])
+        if row in file or built.get(op.name, op) is None:
             continue
+        if time.monotonic() >= deadline_s:
+            left += 1
+            continue
+        skipped: object = op
         try:
-            built = device.build(op)
-            alone_s = device.alone_s(built)
+            kernel = built.get(op.name) or device.build(op)
+            built[op.name], skipped = kernel, traffic
+            point = _point(device, gpu, op, kernel, traffic)
         except (InputError, RuntimeError) as error:
-            print(f"skipped {op}: {str(error).splitlines()[0]}", file=sys.stderr)
+            built.setdefault(op.name, None)
+            print(f"skipped {skipped}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
-        for position, traffic in enumerate(wanted):
-            if time.monotonic() >= deadline_s:
-                left += len(wanted) - position
-                break
-            try:
-                found = device.together(built, alone_s, traffic)
-            except (InputError, RuntimeError) as error:
-                print(f"skipped {traffic}: {str(error).splitlines()[0]}", file=sys.stderr)
-                continue
-            # The last row a point needs is the one that says it is done.
-            copies = _row(gpu, kernel_class, op, traffic, LEVELS[1])
-            file.append(copies | {"slowdown": round(found.copy_slowdown, 4)})
-            moved = built.bytes or operand_bytes(op)
-            kernel = {
-                "slowdown": round(found.kernel_s / alone_s, 4),
-                "t_alone_us": round(alone_s * 1e6, 2),
-                "t_overlap_us": round(found.kernel_s * 1e6, 2),
-                "memory_throughput": _share(moved, alone_s, gpu),
-                "comm_bytes_per_s": round(device.copy_bytes_per_s(traffic)),
-            }
-            file.append(_row(gpu, kernel_class, op, traffic, LEVELS[0]) | kernel)
-            added += 1
-        print(f"{kernel_class} {op.name}: {len(wanted)} points", file=sys.stderr)
+        # The last row a point needs is the one that says it is done.
+        copies = _row(gpu, kernel_class, op, traffic, LEVELS[1])
+        file.append(copies | {"slowdown": point.pop("copy_slowdown")})
+        file.append(row | point)
+        added += 1
     return added, left
+
+
+def _point(
+    device: OverlapDevice, gpu: Gpu, op: TransformerKernel, built: Built, traffic: Traffic
+) -> dict[str, object]:
+    """What one point found, the kernel alone timed anew: boards warm up."""
+    alone_s = device.alone_s(built)
+    found = device.together(built, alone_s, traffic)
+    return {
+        "copy_slowdown": round(found.copy_slowdown, 4),
+        "slowdown": round(found.kernel_s / alone_s, 4),
+        "t_alone_us": round(alone_s * 1e6, 2),
+        "t_overlap_us": round(found.kernel_s * 1e6, 2),
+        "memory_throughput": _share(built.bytes or operand_bytes(op), alone_s, gpu),
+        "comm_bytes_per_s": round(device.copy_bytes_per_s(traffic)),
+    }
 
 
 def _share(moved_bytes: float, seconds: float, gpu: Gpu) -> float:

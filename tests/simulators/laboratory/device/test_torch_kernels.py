@@ -38,8 +38,34 @@ def test_weight_gradient_falls_back_where_nothing_accumulates() -> None:
     ("layout", "shape"), [("TN", (128, 64)), ("NN", (128, 64)), ("NT", (4, 64, 16))]
 )
 def test_grouped_gemm_has_the_shape_asked_for(layout: str, shape: tuple[int, ...]) -> None:
-    op = GroupedGemm("", 4, 32, 64, 16, "bf16", layout=layout)
+    op = GroupedGemm("", 4, 32, 64, 16, "bf16", layout=layout, one_kernel=True)
     assert tuple(KERNELS.build(op).call().shape) == shape
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("TN", (32, 64)), ("NT", (64, 16))])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_experts_in_a_loop_are_as_many_products(
+    monkeypatch: pytest.MonkeyPatch, layout: str, shape: tuple[int, ...], dtype: str
+) -> None:
+    name = "_scaled_mm" if dtype == "fp8" else "matmul"
+    plain, shapes = getattr(torch, name), []
+
+    def spied(*operands: object, **options: object) -> object:
+        result = plain(*operands, **options)
+        shapes.append(tuple(result.shape))
+        return result
+
+    monkeypatch.setattr(torch, name, spied)
+    built = KERNELS.build(GroupedGemm("", 4, 32, 64, 16, dtype, layout=layout))
+    shapes.clear()
+    built.call()
+    assert shapes == [shape] * 4
+
+
+def test_gradients_of_weights_keep_32_bits_of_8_bit_products() -> None:
+    gradient = Gemm("", 48, 32, 16, "fp8", layout="NT", accumulate=True)
+    assert KERNELS.build(gradient).call().dtype == torch.float32
+    assert KERNELS.build(replace(gradient, accumulate=False)).call().dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

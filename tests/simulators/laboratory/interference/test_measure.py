@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.torch_kernels import Built
+from trainscout.simulators.laboratory.interference import measure
 from trainscout.simulators.laboratory.interference.measure import Together, main, probes, traffics
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.predictor.io.command_line import exit_code
@@ -80,6 +82,20 @@ def test_a_stopped_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
     failing = 2 * sum(traffic.channels == 1 for traffic in traffics(H200))
     assert first.runs == POINTS - gemms * per_kernel
     assert second.runs == gemms * per_kernel + failing
+
+
+def test_a_short_run_has_every_kernel_beside_the_likeliest_traffic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "slowdowns.csv"
+    beats = itertools.count()
+    monkeypatch.setattr(measure.time, "monotonic", lambda: float(next(beats)))
+    # One beat when the run begins, one a point.
+    count = len(probes(H200))
+    run(["--gpu", "h200", "--output", str(path), "--budget-s", str(count + 0.5)], FakeOverlap())
+    samples = read_samples([path], ALL)
+    assert len(samples.slowdown) == count
+    assert set(samples.channels) == {next(traffics(H200)).channels}
 
 
 def test_one_wave_fills_every_sm_once() -> None:
