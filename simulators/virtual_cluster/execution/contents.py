@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Ints
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
-from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp, launches_of
+from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer, kernel_seconds
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -66,8 +66,7 @@ class Contents:
         number = self._lowered.get(id(lowered))
         if number is None:
             number = self._lowered[id(lowered)] = self._add(lowered)
-            count = sum(launches_of(kernel) for kernel in lowered.kernels)
-            self.launches[number] = count + (lowered.transfer_bytes > 0)
+            self.launches[number] = lowered.launches
         return number
 
     def communication(self, op: Collective | SendRecv) -> int:

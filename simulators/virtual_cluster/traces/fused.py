@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
-    Argument,
     Begin,
     Collective,
     End,
     Event,
     Free,
     Op,
-    TensorSpec,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 FUSED = "fused"
 
@@ -51,7 +50,7 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
         elif isinstance(event, Alloc) and depth:
             allocated[event.storage] = region
         elif isinstance(event, Op) and depth and is_kernel_of_its_own(event.name):
-            for tensor in (*_tensors(event.inputs), *event.outputs):
+            for tensor in (*tensors(event.inputs), *event.outputs):
                 allocated.pop(tensor.storage, None)
         elif isinstance(event, Collective) and depth:
             for storage in (*event.inputs, *event.outputs):
@@ -59,11 +58,3 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
         elif isinstance(event, Free) and depth and allocated.get(event.storage) == region:
             found.add(event.storage)
     return frozenset(found)
-
-
-def _tensors(arguments: tuple[Argument, ...]) -> Iterator[TensorSpec]:
-    for argument in arguments:
-        if isinstance(argument, TensorSpec):
-            yield argument
-        elif isinstance(argument, tuple):
-            yield from _tensors(argument)

@@ -34,7 +34,7 @@ anything else
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.emulated_kernels import KERNELS, Kernel
@@ -46,8 +46,10 @@ __all__ = [
     "NAMESPACE",
     "Kernel",
     "arguments",
+    "item_bytes",
     "kernel_of",
     "launches",
+    "launches_over_lists",
     "moved_bytes",
     "tensor_bytes",
     "tensors",
@@ -83,8 +85,8 @@ DTYPE_BYTES = {
     "bits16": 2,
 }
 # Multi-tensor kernels take so many tensors a launch, by the number of lists they walk together,
-# and so many chunks of so many elements (Apex, csrc/multi_tensor_apply.cuh; fused optimizers of
-# both libraries call it with these chunks).
+# and so many chunks of so many elements (Apex, csrc/multi_tensor_apply.cuh, and PyTorch,
+# MultiTensorApply.cuh; fused optimizers of both libraries call it with these chunks).
 _TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 _CHUNKS_PER_LAUNCH = 320
 _CHUNK_ELEMENTS = 2048 * 32
@@ -133,15 +135,20 @@ def tensors(argument: Argument) -> Iterator[TensorSpec]:
             yield from tensors(item)
 
 
-def tensor_bytes(tensor: TensorSpec) -> int:
-    """Bytes of a tensor's elements.
+def item_bytes(tensor: TensorSpec) -> int:
+    """Bytes of one element.
 
     Raises:
         InputError: its dtype is not known.
     """
     if tensor.dtype not in DTYPE_BYTES:
         raise InputError("trace.tensor.dtype", tensor.dtype, "is not known", DTYPE_BYTES)
-    return math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
+    return DTYPE_BYTES[tensor.dtype]
+
+
+def tensor_bytes(tensor: TensorSpec) -> int:
+    """Bytes of a tensor's elements; raises as ``item_bytes``."""
+    return math.prod(tensor.shape) * item_bytes(tensor)
 
 
 def moved_bytes(op: Op) -> int:
@@ -169,7 +176,13 @@ def launches(op: Op) -> int:
     walked = [each for each in lists if each]
     if not walked:
         return 0
-    chunks = sum(math.ceil(math.prod(each.shape) / _CHUNK_ELEMENTS) for each in walked[0])
-    per_launch = _TENSORS_PER_LAUNCH[len(walked)]
-    count = max(math.ceil(chunks / _CHUNKS_PER_LAUNCH), math.ceil(len(walked[0]) / per_launch))
-    return count + (kernel.name == "multi_tensor_l2norm")
+    return launches_over_lists(walked) + (kernel.name == "multi_tensor_l2norm")
+
+
+def launches_over_lists(lists: Sequence[Sequence[TensorSpec]]) -> int:
+    """How many kernels walk lists of tensors together, of which the first decides."""
+    first = lists[0]
+    chunks = sum(math.ceil(math.prod(each.shape) / _CHUNK_ELEMENTS) for each in first)
+    tensors_a_launch = _TENSORS_PER_LAUNCH[min(len(_TENSORS_PER_LAUNCH), len(lists))]
+    most = max(math.ceil(chunks / _CHUNKS_PER_LAUNCH), math.ceil(len(first) / tensors_a_launch))
+    return max(most, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     Begin,
@@ -13,11 +12,10 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Op,
     Resize,
 )
+from trainscout.simulators.virtual_cluster.traces.fused import FUSED
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
-
-FUSED = "fused"
 
 
 class Launches(Protocol):
@@ -75,8 +73,6 @@ class LoweredLaunches:
         return tuple(found)
 
     def _launch(self, op: Op, lowered: Lowered) -> tuple[Launch, ...]:
-        count = sum(launches_of(kernel) for kernel in lowered.kernels)
-        count += lowered.transfer_bytes > 0
         if not lowered.kernels and not lowered.transfer_bytes:
             return ()
-        return (Launch(op.name, op.stream, count, lowered),)
+        return (Launch(op.name, op.stream, lowered.launches, lowered),)

@@ -25,12 +25,13 @@ FLASH, EFFICIENT, CUDNN = "flash2", "flash1", "flash"
 
 
 def attention(
-    op: Op,
+    name: str,
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     causal: bool,
     pass_: str,
     dtype: str,
     kernel: str,
+    rule: str = RULE,
     estimated: bool = False,
 ) -> Lowered:
     """From the shapes of queries, keys and values: sequences, heads, tokens, width."""
@@ -38,7 +39,7 @@ def attention(
     if not (batch and heads and kv_heads and seq_q and seq_k):
         return FREE
     made = Attention(
-        short_name(op),
+        name,
         batch,
         heads,
         kv_heads,
@@ -51,7 +52,7 @@ def attention(
         dtype,
         kernel,
     )
-    return Lowered((made,), RULE, estimated)
+    return Lowered((made,), rule, estimated)
 
 
 def scaled_dot_product(kernel: str, pass_: str, causal_at: int) -> Callable[[Op], Lowered]:
@@ -63,7 +64,7 @@ def scaled_dot_product(kernel: str, pass_: str, causal_at: int) -> Callable[[Op]
         query, key, value = (tensor(op, first + each) for each in range(3))
         shapes = _four(op, query), _four(op, key), _four(op, value)
         causal = flag(op, causal_at)
-        return attention(op, shapes, causal, pass_, precision(query), kernel)
+        return attention(short_name(op), shapes, causal, pass_, precision(query), kernel)
 
     return rule
 
@@ -98,7 +99,7 @@ def packed(
         causal_given = op.inputs[causal_at] if causal_at < len(op.inputs) else False
         causal = bool(causal_given) and not isinstance(causal_given, TensorSpec)
         shapes = (made[0], made[1], made[2])
-        return attention(op, shapes, causal, pass_, precision(specs[0]), kernel)
+        return attention(short_name(op), shapes, causal, pass_, precision(specs[0]), kernel)
 
     return rule
 
@@ -115,7 +116,8 @@ def flex(pass_: str) -> Callable[[Op], Lowered]:
         shapes = _four(op, query), _four(op, key), _four(op, value)
         masks = [each[-1] for each in op.inputs if isinstance(each, tuple) and _is_mask(each)]
         causal = any("noop" not in str(mask) for mask in masks)
-        return attention(op, shapes, causal, pass_, precision(query), FLASH, estimated=True)
+        name, dtype = short_name(op), precision(query)
+        return attention(name, shapes, causal, pass_, dtype, FLASH, estimated=True)
 
     return rule
 

@@ -13,13 +13,13 @@ from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, 
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     elements,
     integers,
-    item_bytes,
     moved,
     on_device,
     precision,
     short_name,
     tensor,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 RULE = "quantised product"
 

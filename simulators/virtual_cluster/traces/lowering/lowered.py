@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.workload.ir import Kernel
 
 
@@ -20,6 +21,11 @@ class Lowered:
     rule: str
     estimated: bool = False
     transfer_bytes: int = 0
+
+    @property
+    def launches(self) -> int:
+        """How often the host launches for it."""
+        return sum(map(launches_of, self.kernels)) + (self.transfer_bytes > 0)
 
 
 FREE = Lowered((), "free")

@@ -17,7 +17,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     contracted,
     elements,
     in_place,
-    item_bytes,
     keyword,
     moved,
     on_device,
@@ -25,6 +24,7 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     short_name,
     tensor,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 RULE = "gemm"
 GROUPED_RULE = "grouped_gemm"

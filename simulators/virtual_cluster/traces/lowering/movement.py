@@ -12,7 +12,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.normalisation import 
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     elements,
     in_place,
-    item_bytes,
     keyword,
     moved,
     on_device,
@@ -20,6 +19,7 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     tensor,
     touched_bytes,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 # Digits of keys that a radix sort takes in one pass over keys and indices.
 _RADIX_BITS = 8

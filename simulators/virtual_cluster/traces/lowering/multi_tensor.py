@@ -1,8 +1,4 @@
-"""Operations on lists of tensors: fused and foreach optimizers, unscaling, norms, copies.
-
-PyTorch's kernels for lists walk up to five of them together and take so many tensors and so many
-chunks of 65,536 elements a launch (``MultiTensorApply.cuh``).
-"""
+"""Operations on lists of tensors: fused and foreach optimizers, unscaling, norms, copies."""
 
 from __future__ import annotations
 
@@ -16,12 +12,9 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     on_device,
     short_name,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import launches_over_lists
 
 RULE = "multi_tensor"
-# Tensors a launch takes, by how many lists are walked together.
-_TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-_CHUNKS_PER_LAUNCH = 320
-_CHUNK_ELEMENTS = 65536
 # Operations that write lists besides the first: how many of the first lists.
 _WRITTEN_LISTS = {
     "_fused_adam_": 4,
@@ -63,9 +56,7 @@ def launches(lists: list[list[TensorSpec]]) -> int:
     walked = [each for each in lists if len(each) == len(lists[0])]
     # Counters of steps are single numbers that no chunk is made of.
     walked = [each for each in walked if any(elements(spec) > 1 for spec in each)] or walked[:1]
-    tensors_a_launch = _TENSORS_PER_LAUNCH[min(5, len(walked))]
-    chunks = sum(-(-elements(spec) // _CHUNK_ELEMENTS) for spec in lists[0])
-    return max(-(-len(lists[0]) // tensors_a_launch), -(-chunks // _CHUNKS_PER_LAUNCH), 1)
+    return launches_over_lists([lists[0], *walked[1:]])
 
 
 def _kind(name: str, lists: list[list[TensorSpec]]) -> str:

@@ -14,13 +14,13 @@ from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, 
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     elements,
     flag,
-    item_bytes,
     moved,
     on_device,
     short_name,
     tensor,
     touched_bytes,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 
 def once(kind: str, launches: int = 1) -> Callable[[Op], Lowered]:

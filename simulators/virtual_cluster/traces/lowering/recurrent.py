@@ -14,12 +14,11 @@ from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     elements,
-    item_bytes,
     precision,
     short_name,
     tensor,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
 
 RULE = "recurrent"
 _BACKWARD_ARGUMENTS_MORE = 4

@@ -7,21 +7,8 @@ from collections.abc import Iterable
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.vocabulary import DTYPE_BYTES, tensors
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
 
-# Beside what emulated kernels take: what PyTorch's own operations may.
-ITEM_BYTES = {
-    **DTYPE_BYTES,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "complex32": 4,
-    "complex64": 8,
-    "complex128": 16,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float4_e2m1fn_x2": 1,
-}
 # Arithmetic by operand type. PyTorch multiplies fp32 matrices in full precision unless told
 # otherwise (``torch.backends.cuda.matmul.allow_tf32``); 64-bit has no rate declared.
 PRECISION = {
@@ -41,19 +28,6 @@ PRECISION = {
 }
 # Device memory is read in sectors of this size.
 SECTOR_BYTES = 32
-
-
-def item_bytes(spec: TensorSpec) -> int:
-    """Bytes of one element.
-
-    Raises:
-        InputError: for a dtype that is not known.
-    """
-    try:
-        return ITEM_BYTES[spec.dtype]
-    except KeyError:
-        problem = "is not known"
-        raise InputError("trace.tensor.dtype", spec.dtype, problem, ITEM_BYTES) from None
 
 
 def precision(spec: TensorSpec) -> str:

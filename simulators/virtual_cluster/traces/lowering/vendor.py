@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
+from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.lowering.attention import attention
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import contracted, precision
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
@@ -124,27 +125,16 @@ def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
         at, batch_at = (0, 1) if layout == "sbhd" else (1, 0)
         seq_q, seq_k, sequences = query.shape[at], key.shape[at], query.shape[batch_at]
     causal, seq_k = _masked(str(given["mask"]), given["window"], seq_q, seq_k)
-    if not (sequences and heads and kv_heads and seq_q and seq_k):
-        return FREE
     kernel = _ATTENTION_KERNELS.get(str(given["kernel"]))
     if kernel is None:
         place = f"trace.op[{name}].kernel"
         raise InputError(place, given["kernel"], "is not known", _ATTENTION_KERNELS)
-    made = Attention(
-        name,
-        sequences,
-        heads,
-        kv_heads,
-        seq_q,
-        seq_k,
-        query.shape[-1],
-        value.shape[-1],
-        causal,
-        pass_,
-        precision(query),
-        kernel,
+    shapes = (
+        (sequences, heads, seq_q, query.shape[-1]),
+        (sequences, kv_heads, seq_k, query.shape[-1]),
+        (sequences, kv_heads, seq_k, value.shape[-1]),
     )
-    return Lowered((made,), "vendor attention")
+    return attention(name, shapes, causal, pass_, precision(query), kernel, "vendor attention")
 
 
 def _masked(mask: str, window: Argument, seq_q: int, seq_k: int) -> tuple[bool, int]:
