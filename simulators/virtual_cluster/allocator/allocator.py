@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
@@ -34,22 +33,7 @@ from trainscout.simulators.virtual_cluster.allocator.segments import (
     unmap_pages,
 )
 
-__all__ = ["Allocator", "AllocatorSettings", "Block", "BlockState", "OutOfMemory"]
-
-
-@dataclass(frozen=True)
-class BlockState:
-    """One block of a snapshot: where it lies and what it is.
-
-    ``state``: allocated, deferred (freed, but another stream may still use it), or free.
-    """
-
-    address: int
-    bytes: int
-    requested_bytes: int
-    stream: int
-    small: bool
-    state: str
+__all__ = ["Allocator", "AllocatorSettings", "Block", "OutOfMemory"]
 
 
 class Allocator:
@@ -199,22 +183,11 @@ class Allocator:
         self.peak_active_bytes = self.active_bytes
         self._device.peak_reserved_bytes = self.reserved_bytes
 
-    def snapshot(self) -> list[BlockState]:
-        """Every block there is, by address."""
-        blocks = list(self._live.values())
-        blocks = [block for block in blocks if not block.idle]
-        blocks += [block for pool in self._pools for block in pool.all_free()]
-        return [
-            BlockState(
-                block.address,
-                block.bytes,
-                block.requested_bytes if block.allocated else 0,
-                block.stream,
-                block.pool.small,
-                "allocated" if block.allocated else "deferred" if block.waits else "free",
-            )
-            for block in sorted(blocks, key=lambda block: block.address)
-        ]
+    @property
+    def largest_free_bytes(self) -> int:
+        """Of one free block."""
+        orders = [order for pool in self._pools for order in pool.free.values()]
+        return max((order[-1][0] for order in orders if order), default=0)
 
     def inactive_split_bytes(self) -> int:
         """Free bytes that cannot be given back because their segment is in use."""

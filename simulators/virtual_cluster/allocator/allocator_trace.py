@@ -13,7 +13,6 @@ from trainscout.simulators.virtual_cluster.allocator.allocator import (
     Allocator,
     AllocatorSettings,
     Block,
-    BlockState,
     OutOfMemory,
 )
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -50,8 +49,9 @@ class MemoryOverTime:
 
     ``event`` (index into the trace), ``allocated_bytes`` (live blocks, rounded),
     ``requested_bytes`` (as asked for), ``active_bytes`` (with blocks that wait for a stream),
-    ``reserved_bytes`` (segments): int64, shape (n,). ``out_of_memory``: the failure that ended
-    the play, at the event after the last row; None when the trace was played to its end.
+    ``reserved_bytes`` (segments): int64, shape (n,). ``largest_free_bytes``: of one free block
+    when most was reserved. ``out_of_memory``: the failure that ended the play, at the event after
+    the last row; None when the trace was played to its end.
     """
 
     event: Ints
@@ -60,6 +60,7 @@ class MemoryOverTime:
     active_bytes: Ints
     reserved_bytes: Ints
     retries: int
+    largest_free_bytes: int = 0
     out_of_memory: OutOfMemory | None = None
 
     @property
@@ -71,12 +72,16 @@ class MemoryOverTime:
         return int(self.reserved_bytes.max(initial=0))
 
     @property
-    def peak_event(self) -> int:
-        """The event at which most was reserved, and of those most allocated."""
-        if not len(self.event):
-            return 0
-        order = np.lexsort((self.allocated_bytes, self.reserved_bytes))
-        return int(self.event[order[-1]])
+    def at_peak(self) -> dict[str, int]:
+        """When most was reserved, and of those times most allocated: bytes of blocks that were
+        ``allocated``, ``deferred`` (freed, but another stream had not passed) and ``free``, and of
+        the ``largest_free`` one."""
+        found = dict.fromkeys(("allocated", "deferred", "free"), 0)
+        if len(self.event):
+            row = np.lexsort((self.allocated_bytes, self.reserved_bytes))[-1]
+            held = (0, self.allocated_bytes[row], self.active_bytes[row], self.reserved_bytes[row])
+            found = dict(zip(found, np.diff(held).tolist(), strict=True))
+        return found | {"largest_free": self.largest_free_bytes}
 
 
 def memory_over_time(
@@ -99,6 +104,7 @@ def memory_over_time(
     rows: list[tuple[int, int, int, int, int]] = []
     allocator, out_of_memory = player.allocator, None
     last = (0, 0, 0, 0)
+    peak, largest_free = (0, 0), 0
     for index, event in enumerate(events):
         handle = player.handlers.get(type(event))
         if handle is None:
@@ -117,28 +123,20 @@ def memory_over_time(
         if figures != last:
             rows.append((index, *figures))
             last = figures
+            if (figures[3], figures[0]) >= peak:
+                peak, largest_free = (figures[3], figures[0]), allocator.largest_free_bytes
     places, *columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     allocated, requested, active, reserved = columns
     return MemoryOverTime(
-        places, allocated, requested, active, reserved, allocator.retries, out_of_memory
+        places,
+        allocated,
+        requested,
+        active,
+        reserved,
+        allocator.retries,
+        largest_free,
+        out_of_memory,
     )
-
-
-def snapshot_at(
-    events: Sequence[Event],
-    index: int,
-    capacity_bytes: int,
-    settings: AllocatorSettings | None = None,
-    outside_bytes: int = 0,
-    clock: Clock | None = None,
-) -> list[BlockState]:
-    """Every block after the event ``index`` of a trace that got so far."""
-    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
-    for at in range(index + 1):
-        handle = player.handlers.get(type(events[at]))
-        if handle is not None:
-            handle(at, events[at])
-    return player.allocator.snapshot()
 
 
 class _Player:

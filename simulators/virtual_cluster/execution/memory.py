@@ -14,12 +14,11 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Times
 from trainscout.simulators.predictor.workload.ir import Communicator
-from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings, BlockState
+from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.allocator.allocator_trace import (
     Clock,
     MemoryOverTime,
     memory_over_time,
-    snapshot_at,
 )
 from trainscout.simulators.virtual_cluster.execution.issue import Issued
 from trainscout.simulators.virtual_cluster.traces.events import Event
@@ -38,9 +37,7 @@ class RankMemory:
     ran out of memory. ``time_s``: of each row, from the beginning of the step (NaN before).
     ``outside_bytes``: by kind, what the allocator does not see. ``headroom_bytes``: what is left
     of ``capacity_bytes`` at the peak, negative by how much it misses. ``runs_out``: even after
-    the allocator has given back what it cached. ``at_peak``: when most was reserved, the bytes of
-    blocks that were ``allocated``, ``deferred`` (freed, but another stream had not passed) and
-    ``free``, and of the ``largest_free`` one.
+    the allocator has given back what it cached.
     """
 
     over_time: MemoryOverTime
@@ -49,7 +46,6 @@ class RankMemory:
     capacity_bytes: int
     headroom_bytes: int
     runs_out: bool
-    at_peak: dict[str, int]
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -84,21 +80,11 @@ def rank_memory(
     if runs_out:
         device *= _AMPLE
         memory = memory_over_time(events, device, settings, used, clock)
-    at_peak = snapshot_at(events, memory.peak_event, device, settings, used, clock)
     capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
     played = np.array(issued.host)[memory.event] >= 0
     time_s = np.where(played, host_s[memory.event] - begin_s, np.nan)
     headroom = capacity - used - memory.peak_reserved_bytes
-    return RankMemory(memory, time_s, outside, capacity, headroom, runs_out, _by_state(at_peak))
-
-
-def _by_state(blocks: Sequence[BlockState]) -> dict[str, int]:
-    found = {"allocated": 0, "deferred": 0, "free": 0, "largest_free": 0}
-    for block in blocks:
-        found[block.state] += block.bytes
-        if block.state == "free":
-            found["largest_free"] = max(found["largest_free"], block.bytes)
-    return found
+    return RankMemory(memory, time_s, outside, capacity, headroom, runs_out)
 
 
 def outside_of(gpu: Gpu, cluster: Cluster, groups: Sequence[Communicator]) -> dict[str, int]:

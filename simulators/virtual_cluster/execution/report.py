@@ -54,7 +54,7 @@ def memory_dict(rank: RankStep) -> dict[str, Any]:
     return {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         "peak_reserved_bytes": memory.peak_reserved_bytes,
-        "at_peak_bytes": memory.at_peak,
+        "at_peak_bytes": memory.over_time.at_peak,
         "outside_bytes": memory.outside_bytes,
         "capacity_bytes": memory.capacity_bytes,
         "headroom_bytes": memory.headroom_bytes,
@@ -122,12 +122,13 @@ def _memory_table(step: TracedStep) -> Table:
     table = plain_table("#rank", "#stands for", *figures, title="Memory (GiB)")
     for rank in step.ranks[:_MOST_RANKS]:
         memory = rank.memory
+        used = memory.over_time.at_peak["allocated"]
         table.add_row(
             str(rank.rank),
             f"{rank.ranks} ranks",
             f"{memory.peak_allocated_bytes / GIB:.2f}",
             f"{memory.peak_reserved_bytes / GIB:.2f}",
-            f"{1 - memory.at_peak['allocated'] / max(1, memory.peak_reserved_bytes):.1%}",
+            f"{1 - used / max(1, memory.peak_reserved_bytes):.1%}",
             f"{sum(memory.outside_bytes.values()) / GIB:.2f}",
             f"{memory.headroom_bytes / GIB:.2f}",
         )

@@ -233,7 +233,7 @@ def _memory(step: TracedStep) -> Memory:
     stages = tuple(
         StageMemory(
             place,
-            dict(rank.memory.at_peak),
+            dict(rank.memory.over_time.at_peak),
             rank.memory.peak_allocated_bytes,
             rank.memory.peak_reserved_bytes,
         )

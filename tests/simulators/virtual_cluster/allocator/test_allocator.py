@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.allocator.allocator import (
     Allocator,
     AllocatorSettings,
+    Block,
     OutOfMemory,
 )
 
@@ -333,6 +334,12 @@ def test_it_does_what_a_plain_twin_does(steps: list[tuple[str, int, int]], capac
         assert one.allocated_bytes == twin.allocated()
 
 
+def every_block(one: Allocator) -> list[Block]:
+    blocks = [block for block in one._live.values() if not block.idle]
+    blocks += [block for pool in one._pools for block in pool.all_free()]
+    return sorted(blocks, key=lambda block: block.address)
+
+
 @given(
     _STEPS,
     st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:21"]),
@@ -354,15 +361,18 @@ def test_blocks_never_overlap_and_nothing_is_lost(steps, text, random) -> None: 
                 one.record_stream(live[-1], 5)
         if random.random() < 0.2:
             one.stream_passed(5)
-        states = one.snapshot()
-        ends = [state.address + state.bytes for state in states]
-        starts = [state.address for state in states]
+        blocks = every_block(one)
+        ends = [block.address + block.bytes for block in blocks]
+        starts = [block.address for block in blocks]
         assert all(end <= start for end, start in zip(ends[:-1], starts[1:], strict=True))
-        assert sum(state.bytes for state in states) == one.reserved_bytes <= 160 * MIB
-        held = sum(state.bytes for state in states if state.state == "allocated")
+        assert sum(block.bytes for block in blocks) == one.reserved_bytes <= 160 * MIB
+        held = sum(block.bytes for block in blocks if block.allocated)
         assert held == one.allocated_bytes == sum(block.bytes for block in live)
+        free = [block.bytes for block in blocks if block.idle]
+        assert sum(free) == one.reserved_bytes - one.active_bytes
+        assert max(free, default=0) == one.largest_free_bytes
     for block in live:
         one.free(block)
     one.empty_cache()
     assert one.reserved_bytes == one.active_bytes == 0
-    assert one.snapshot() == []
+    assert every_block(one) == []

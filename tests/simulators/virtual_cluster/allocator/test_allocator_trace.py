@@ -7,7 +7,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.allocator.allocator_trace import (
     Clock,
     memory_over_time,
-    snapshot_at,
 )
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
@@ -42,13 +41,12 @@ def test_rows_follow_the_events_that_touch_memory() -> None:
     assert memory.reserved_bytes.tolist() == [30 * MIB, 32 * MIB, 32 * MIB, 2 * MIB]
     assert memory.peak_allocated_bytes == 30 * MIB + 1024
     assert memory.peak_reserved_bytes == 32 * MIB
-    assert memory.peak_event == 2
-    states = snapshot_at(events, memory.peak_event, GIB)
-    assert [(state.bytes, state.state) for state in states] == [
-        (30 * MIB, "allocated"),
-        (1024, "allocated"),
-        (2 * MIB - 1024, "free"),
-    ]
+    assert memory.at_peak == {
+        "allocated": 30 * MIB + 1024,
+        "deferred": 0,
+        "free": 2 * MIB - 1024,
+        "largest_free": 2 * MIB - 1024,
+    }
 
 
 def test_resizing_frees_and_refills() -> None:

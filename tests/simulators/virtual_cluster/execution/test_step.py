@@ -378,7 +378,7 @@ def test_memory_over_the_step() -> None:
     assert reserved == [30 * MIB, 30 * MIB, 60 * MIB, 60 * MIB]
     assert memory.peak_reserved_bytes == 60 * MIB
     held = {"allocated": 60 * MIB, "deferred": 0, "free": 0, "largest_free": 0}
-    assert memory.at_peak == held
+    assert memory.over_time.at_peak == held
     assert np.diff(memory.time_s).min() >= 0
     outside = sum(memory.outside_bytes.values())
     assert memory.headroom_bytes == memory.capacity_bytes - 60 * MIB - outside
