@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yam
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
-from trainscout.simulators.virtual_cluster.live.wire import read_message
+from trainscout.simulators.virtual_cluster.live.wire import read_messages
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.files import read_trace
 from trainscout.simulators.virtual_cluster.traces.kineto import read_kineto
@@ -44,7 +44,7 @@ _PROFILE = {
 }  # fmt: skip
 _RUNS = DECLARATIONS.parent / "simulators/laboratory/data/published_runs.csv"
 _JOURNAL = '{"op_code":0,"worker_id":"a","study_name":"s","directions":[1]}\n'
-_MESSAGE = b'["finish", {"code": 0, "cpu_s": 1.5, "inventions": []}]'
+_MESSAGE = b'["figures",0,1.5,1,2,3,4,0]\n["sleep",0.5]'
 
 
 def _read_model(path: Path) -> object:
@@ -67,7 +67,7 @@ SEEDS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
     "tracking.json": (b'{"format": 2, "uri": "sqlite:///a.db", "artifacts": []}', read_spool),
     "top_recipes.json": (b'[{"recipe": {"tp": 8, "sp": true}}]', lambda p: read_recipes("a", p)),
     "calibration.yaml": (b"format: 1\nfactors: {compute: 1.1}\n", read_calibration),
-    "message.json": (_MESSAGE, lambda path: read_message(path.read_text("utf-8"))),
+    "message.json": (_MESSAGE, lambda path: read_messages(path.read_text("utf-8"))),
     "rank_00000.trace.gz": (b'{"format":"trainscout-trace","version":1}\n', read_trace),
 }
 # What readers may say of a file that is not theirs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Synchronise,
@@ -41,6 +42,10 @@ class Collect:
 
     keys: tuple[str, ...]
     ranks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.ranks):
+            raise MalformedError(f"{len(self.keys)} keys of {len(self.ranks)} ranks")
 
 
 @dataclass(frozen=True)

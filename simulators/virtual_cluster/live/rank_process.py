@@ -40,7 +40,7 @@ from trainscout.simulators.virtual_cluster.live.wire import (
     Figures,
     Hello,
     Invention,
-    message_frame,
+    frame,
 )
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
@@ -143,14 +143,14 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.close()
     if writer is not None:
         writer.close()
-    sink.finish(_figures(virtual.state, code))
+    sink.finish(_figures(virtual.state, code), _inventions(recorder))
     return code
 
 
 def _connect(address: str, hello: Hello) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
-    connection.sendall(message_frame(hello))
+    connection.sendall(frame([hello]))
     return connection
 
 
@@ -162,7 +162,7 @@ def _trace_writer(options: LiveOptions, rank: int) -> TraceWriter | None:
 
 
 def _figures(state: Any, code: int) -> Figures:
-    recorder, allocator = state.recorder, state.memory.allocator
+    allocator = state.memory.allocator
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident_bytes, own_bytes = _memory_bytes()
     return Figures(
@@ -172,12 +172,15 @@ def _figures(state: Any, code: int) -> Figures:
         peak_reserved_bytes=allocator.peak_reserved_bytes,
         resident_bytes=resident_bytes,
         own_bytes=own_bytes,
-        violations=recorder.violations,
-        inventions=tuple(
-            Invention(operation, count, str(value)[:40], recorder.sites.text(site))
-            for (operation, site), (count, value, _) in recorder.inventions.items()
-        ),
+        violations=state.recorder.violations,
     )
+
+
+def _inventions(recorder: Any) -> list[Invention]:
+    return [
+        Invention(operation, count, str(value)[:40], recorder.sites.text(site))
+        for (operation, site), (count, value, _) in recorder.inventions.items()
+    ]
 
 
 def _memory_bytes() -> tuple[int, int]:

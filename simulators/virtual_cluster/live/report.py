@@ -90,9 +90,8 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
 
 def _show_inventions(console: Any, measured: Measured) -> None:
     found: Counter[tuple[str, str, str]] = Counter()
-    for figures in measured.figures.values():
-        for each in figures.inventions:
-            found[each.operation, each.value, each.where] += each.count
+    for each in measured.inventions:
+        found[each.operation, each.value, each.where] += each.count
     if not found:
         return
     console.print("[*] values that nobody knows without computing; what is made of them, losses")

@@ -39,14 +39,13 @@ from trainscout.simulators.virtual_cluster.live.simulation import (
     Simulation,
 )
 from trainscout.simulators.virtual_cluster.live.wire import (
-    EVENTS,
-    MESSAGE,
     Figures,
     Frames,
     Hello,
-    read_events,
-    read_message,
-    release_frame,
+    Invention,
+    Turn,
+    read_messages,
+    turn_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.walk.rank_walk import UseError
@@ -77,6 +76,7 @@ class _Rank:
     # The keys of what it collects.
     collects: tuple[str, ...] = ()
     figures: Figures | None = None
+    inventions: list[Invention] = field(default_factory=list)
     exit_code: int | None = None
 
     @property
@@ -87,9 +87,11 @@ class _Rank:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation."""
+    """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation; and
+    what all ranks went on with that nobody knew."""
 
     figures: dict[int, Figures]
+    inventions: tuple[Invention, ...]
     wall_s: float
     simulation_cpu_s: float
 
@@ -152,7 +154,8 @@ class LiveServer:
                 self._selector.close()
                 listener.close()
         figures = {rank: each.figures for rank, each in self._ranks.items() if each.figures}
-        return Measured(figures, time.perf_counter() - began_s, self._simulated_s)
+        inventions = tuple(each for rank in self._ranks.values() for each in rank.inventions)
+        return Measured(figures, inventions, time.perf_counter() - began_s, self._simulated_s)
 
     def _serve(self, process: subprocess.Popen[str]) -> None:
         while not all(each.ended for each in self._ranks.values()):
@@ -173,8 +176,8 @@ class LiveServer:
 
         def first(one: socket.socket) -> None:
             data = one.recv(_READ_BYTES)
-            for kind, text in frames.take(data):
-                hello = read_message(text) if kind == MESSAGE else None
+            for text in frames.take(data):
+                hello = read_messages(text)[0]
                 if not isinstance(hello, Hello) or hello.rank not in self._ranks:
                     raise LiveError("somebody else called", FAILURE)
                 self._selector.unregister(one)
@@ -225,8 +228,8 @@ class LiveServer:
         self._received_s = time.monotonic()
         began_s = time.thread_time()
         try:
-            for kind, text in rank.frames.take(data):
-                messages = self._messages(rank, kind, text)
+            for text in rank.frames.take(data):
+                messages = self._messages(rank, text)
                 if messages is None:
                     return
                 stops = any(blocks(each) or isinstance(each, Finish) for each in messages)
@@ -238,25 +241,29 @@ class LiveServer:
             raise LiveError(str(error), BAD_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
-    def _messages(self, rank: _Rank, kind: bytes, text: str) -> list[Message] | None:
+    def _messages(self, rank: _Rank, text: str) -> list[Message] | None:
         """What a frame of a rank holds for the simulation; None: its script has failed."""
-        if kind == EVENTS:
-            return list(read_events(text))
-        message = read_message(text)
-        if isinstance(message, Hello):
-            raise MalformedError("a second hello")
-        if isinstance(message, Publish):
-            self._published[message.key] = message.payload
-        if isinstance(message, Collect):
-            rank.collects = message.keys
-        if not isinstance(message, Figures):
-            return [message]
-        rank.figures = message
-        if message.code:
-            # Others may wait for it: the run ends with the reason, not with a deadlock.
-            rank.exit_code = message.code
-            return None
-        return [Finish()]
+        found: list[Message] = []
+        for message in read_messages(text):
+            match message:
+                case Hello():
+                    raise MalformedError("a second hello")
+                case Invention():
+                    rank.inventions.append(message)
+                    continue
+                case Publish():
+                    self._published[message.key] = message.payload
+                case Collect():
+                    rank.collects = message.keys
+                case Figures():
+                    rank.figures = message
+                    if message.code:
+                        # Others may wait for it: the run ends with the reason, not a deadlock.
+                        rank.exit_code = message.code
+                        return None
+                    message = Finish()
+            found.append(message)
+        return found
 
     def _child_ended(self, stream: TextIO) -> None:
         line = stream.readline()
@@ -320,8 +327,9 @@ class LiveServer:
                 rank.running = True
                 # One that has gone is noticed when its process ends.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    collected = [self._published.get(key) for key in rank.collects]
-                    rank.connection.sendall(release_frame(release, collected))
+                    collected = tuple(self._published.get(key) for key in rank.collects)
+                    turn = Turn(release.now_ps, release.elapsed_ms, collected)
+                    rank.connection.sendall(turn_frame(turn))
                 rank.collects = ()
                 self._received_s = time.monotonic()
                 free -= 1

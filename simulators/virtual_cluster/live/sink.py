@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
@@ -16,12 +16,12 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     blocks,
 )
 from trainscout.simulators.virtual_cluster.live.wire import (
-    RELEASE,
     Figures,
-    events_frame,
-    message_frame,
-    read_frame,
-    read_release,
+    Invention,
+    Sent,
+    Turn,
+    frame,
+    receive_turn,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.events import Event
@@ -49,9 +49,8 @@ class LiveSink:
         self.clock = clock
         self._connection = connection
         self._further = further
-        self._events: list[Event] = []
+        self._unsent: list[Sent] = []
         self._sent_s = perf_counter()
-        self._collected: list[str | None] = []
         self._lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
@@ -62,74 +61,69 @@ class LiveSink:
         """
         with self._lock:
             self.clock.apply(event)
-            self._events.append(event)
+            self._unsent.append(event)
             if self._further is not None:
                 self._further(event)
             if blocks(event):
                 self._flush()
                 self._wait()
-            elif len(self._events) >= _MOST_EVENTS or perf_counter() - self._sent_s > _LONGEST_S:
+            elif len(self._unsent) >= _MOST_EVENTS or perf_counter() - self._sent_s > _LONGEST_S:
                 self._flush()
 
     def elapsed_ms(self, start: int, end: int) -> float:
         """Milliseconds of simulated time between the last records of two events."""
         with self._lock:
-            self._ask(AskElapsed(start, end))
-            elapsed_ms = self._wait()
+            self._send(AskElapsed(start, end))
+            elapsed_ms = self._wait().elapsed_ms
         if elapsed_ms is None:
-            raise MalformedError("a release without the time that was asked for")
+            raise MalformedError("a turn without the time that was asked for")
         return elapsed_ms
 
     def sleep(self, seconds: float) -> None:
         """Pass simulated time; other ranks may run meanwhile."""
         with self._lock:
-            self._ask(Sleep(seconds))
+            self._send(Sleep(seconds))
             self._wait()
 
     def publish(self, key: str, text: str) -> None:
         """Leave a small tensor or object where other ranks find it, at this rank's time."""
         with self._lock:
-            self._ask(Publish(key, text))
+            self._send(Publish(key, text))
 
     def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
         """What each of ``ranks`` leaves under its key, once all have; None of one not run."""
         if not keys:
             return []
         with self._lock:
-            self._ask(Collect(tuple(keys), tuple(ranks)))
-            self._wait()
-            return self._collected
+            self._send(Collect(tuple(keys), tuple(ranks)))
+            return list(self._wait().collected)
 
     def wait_for_turn(self) -> None:
         """Until the simulator lets this rank begin."""
         with self._lock:
             self._wait()
 
-    def finish(self, figures: Figures) -> None:
+    def finish(self, figures: Figures, inventions: Iterable[Invention] = ()) -> None:
         """The script has ended."""
         with self._lock:
-            self._flush()
-            self._connection.sendall(message_frame(figures))
+            self._send(*inventions, figures)
 
     def close(self) -> None:
         """Nothing more is to be sent than ``finish`` will."""
         with self._lock:
             self._flush()
 
-    def _ask(self, message: AskElapsed | Collect | Publish | Sleep) -> None:
+    def _send(self, *messages: Sent) -> None:
+        self._unsent += messages
         self._flush()
-        self._connection.sendall(message_frame(message))
 
     def _flush(self) -> None:
-        if self._events:
-            events, self._events = self._events, []
-            self._connection.sendall(events_frame(events))
+        if self._unsent:
+            messages, self._unsent = self._unsent, []
+            self._connection.sendall(frame(messages))
         self._sent_s = perf_counter()
 
-    def _wait(self) -> float | None:
-        kind, text = read_frame(self._connection)
-        if kind != RELEASE:
-            raise MalformedError(f"a frame of kind {kind!r} where a release belongs")
-        now_ps, elapsed_ms, self._collected = read_release(text)
-        self.clock.wait_until(now_ps)
-        return elapsed_ms
+    def _wait(self) -> Turn:
+        turn = receive_turn(self._connection)
+        self.clock.wait_until(turn.now_ps)
+        return turn

@@ -1,5 +1,7 @@
 """Events as lines of text and back: one JSON array a line, ``[kind, field, field, ...]``.
 
+So are the messages of live mode (``LineCodec`` of other classes).
+
 The kind is the class's name in snake case and the fields are the dataclass's, in its order, so
 ``events.py`` alone says what a line holds; the header carries the same table, and a reader refuses
 a file whose table is another. Arguments of operations are written compactly:
@@ -17,7 +19,8 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn, cast, get_args
 
@@ -48,12 +51,6 @@ def kind_of(event_class: type) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event_class.__name__).lower()
 
 
-CLASSES: dict[str, type[Any]] = {kind_of(each): each for each in get_args(Event)}
-FIELDS: dict[str, tuple[str, ...]] = {
-    kind: tuple(field.name for field in dataclasses.fields(each)) for kind, each in CLASSES.items()
-}
-
-
 # Writing
 
 
@@ -62,19 +59,6 @@ _to_json = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False, default=operator.index
 ).encode
 _shape_texts: dict[tuple[object, ...], str] = {}
-
-
-def encode_event(event: Event) -> str:
-    """The event's line, without the line's end.
-
-    Raises:
-        TypeError: for an object that is no event, or a value that no file holds.
-        ValueError: for seconds that are not finite.
-    """
-    encode = _ENCODERS.get(type(event))
-    if encode is None:
-        raise TypeError(f"{type(event).__name__} is no event of a trace")
-    return _to_json(encode(event))
 
 
 def encode_header(header: Header) -> str:
@@ -132,8 +116,7 @@ def _encode_value_read(read: ValueRead) -> tuple[object, ...]:
     return ("value_read", read.operation, value, read.grade, read.stream, read.site)
 
 
-def _encoder(kind: str) -> Callable[[Any], tuple[object, ...]]:
-    names = FIELDS[kind]
+def _encoder(kind: str, names: tuple[str, ...]) -> Callable[[Any], tuple[object, ...]]:
     if not names:
         return lambda event: (kind,)
     if len(names) == 1:
@@ -143,11 +126,11 @@ def _encoder(kind: str) -> Callable[[Any], tuple[object, ...]]:
     return lambda event: (kind, *several(event))
 
 
-_ENCODERS: dict[type, Callable[[Any], tuple[object, ...]]] = {
-    CLASSES[kind]: _encoder(kind) for kind in CLASSES
+# Of classes with arguments of operations.
+_OWN_ENCODERS: dict[type, Callable[[Any], tuple[object, ...]]] = {
+    Op: _encode_op,
+    ValueRead: _encode_value_read,
 }
-_ENCODERS[Op] = _encode_op
-_ENCODERS[ValueRead] = _encode_value_read
 
 
 # Reading
@@ -184,33 +167,6 @@ def parse_line(line: str) -> Any:
     if end != len(line):
         raise MalformedError("has something after its JSON value")
     return value
-
-
-def decode_event(line: str) -> Event:
-    """The event that ``encode_event`` wrote.
-
-    Raises:
-        MalformedError: for an unknown kind, another number of fields, or a value that the field
-            cannot have.
-    """
-    row = parse_line(line)
-    if type(row) is not list or not row:
-        raise MalformedError("is not an array that starts with an event's kind")
-    kind = row[0]
-    if type(kind) is not str or kind not in _DECODERS:
-        raise MalformedError(f"kind {_short(kind)} is unknown")
-    make, checks = _DECODERS[kind]
-    if len(row) - 1 != len(checks):
-        raise MalformedError(f"{kind} has {len(row) - 1} fields, not {len(checks)}")
-    values = []
-    for position, check in enumerate(checks, start=1):
-        try:
-            values.append(check(row[position]))
-        except (MalformedError, RecursionError) as error:
-            problem = "is nested too deeply" if isinstance(error, RecursionError) else error
-            field = FIELDS[kind][position - 1]
-            raise MalformedError(f"{kind}.{field} {problem}") from None
-    return cast(Event, make(*values))
 
 
 def decode_header(line: str) -> Header:
@@ -304,9 +260,13 @@ def _flag(value: Any) -> bool:
 
 
 def _seconds(value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
         _wrong(value, "seconds, finite and not negative")
     return float(value)
+
+
+def _optional_seconds(value: Any) -> float | None:
+    return None if value is None else _seconds(value)
 
 
 def _integers(value: Any) -> tuple[int, ...]:
@@ -328,13 +288,21 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple([_text(item) for item in value])
 
 
+def _optional_texts(value: Any) -> tuple[str | None, ...]:
+    if type(value) is not list:
+        _wrong(value, "an array of texts")
+    return tuple([None if item is None else _text(item) for item in value])
+
+
 def _versions(value: Any) -> dict[str, str]:
     if type(value) is not dict:
         _wrong(value, "an object of texts")
     return {name: _text(version) for name, version in value.items()}
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
+def one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
+    """A check of a field: it holds one of these texts."""
+
     def check(value: Any) -> str:
         if value not in choices:
             _wrong(value, f"one of {', '.join(choices)}")
@@ -419,9 +387,11 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "str": _text,
     "bool": _flag,
     "float": _seconds,
+    "float | None": _optional_seconds,
     "tuple[int, ...]": _integers,
     "tuple[int, ...] | None": _optional_integers,
     "tuple[str, ...]": _texts,
+    "tuple[str | None, ...]": _optional_texts,
     "dict[str, str]": _versions,
     "tuple[Argument, ...]": _argument_tuple,
     "tuple[TensorSpec, ...]": _tensor_tuple,
@@ -436,9 +406,82 @@ def _checks(declared: type[Any]) -> dict[str, Callable[[Any], Any]]:
 # Ten times the largest GPU cluster announced; a job's ranks are listed when it is put together.
 _MOST_RANKS = 10_000_000
 _HEADER = _checks(Header) | {"world_size": _positive, "local_world_size": _positive}
-_FIELD_CHECKS = {kind: _checks(each) for kind, each in CLASSES.items()}
-_FIELD_CHECKS[kind_of(Phase)]["phase"] = _one_of(events.PHASES)
-_FIELD_CHECKS[kind_of(ValueRead)]["grade"] = _one_of(GRADES)
-_DECODERS: dict[str, tuple[type[Any], tuple[Callable[[Any], Any], ...]]] = {
-    kind: (CLASSES[kind], tuple(checks.values())) for kind, checks in _FIELD_CHECKS.items()
+EVENT_CHECKS: dict[tuple[type, str], Callable[[Any], Any]] = {
+    (Phase, "phase"): one_of(events.PHASES),
+    (ValueRead, "grade"): one_of(GRADES),
 }
+
+
+class LineCodec:
+    """Values of some dataclasses as lines and back.
+
+    Args:
+        classes: of which a line may hold a value.
+        checks: what fields ask of their value beyond their annotation, by class and name.
+    """
+
+    def __init__(
+        self,
+        classes: Iterable[type[Any]],
+        checks: Mapping[tuple[type, str], Callable[[Any], Any]],
+    ) -> None:
+        self.classes = {kind_of(each): each for each in classes}
+        self.fields = {
+            kind: tuple(field.name for field in dataclasses.fields(each))
+            for kind, each in self.classes.items()
+        }
+        self._encoders = {
+            each: _OWN_ENCODERS.get(each) or _encoder(kind, self.fields[kind])
+            for kind, each in self.classes.items()
+        }
+        self._decoders = {
+            kind: (
+                each,
+                tuple(checks.get((each, name), check) for name, check in _checks(each).items()),
+            )
+            for kind, each in self.classes.items()
+        }
+
+    def encode(self, value: Any) -> str:
+        """The value's line, without the line's end.
+
+        Raises:
+            TypeError: for an object of another class, or a value that no line holds.
+            ValueError: for seconds that are not finite.
+        """
+        encode = self._encoders.get(type(value))
+        if encode is None:
+            raise TypeError(f"{type(value).__name__} is no event of a trace")
+        return _to_json(encode(value))
+
+    def decode(self, line: str) -> Any:
+        """The value that ``encode`` wrote.
+
+        Raises:
+            MalformedError: for an unknown kind, another number of fields, or a value that the
+                field cannot have.
+        """
+        row = parse_line(line)
+        if type(row) is not list or not row:
+            raise MalformedError("is not an array that starts with an event's kind")
+        kind = row[0]
+        if type(kind) is not str or kind not in self._decoders:
+            raise MalformedError(f"kind {_short(kind)} is unknown")
+        make, checks = self._decoders[kind]
+        if len(row) - 1 != len(checks):
+            raise MalformedError(f"{kind} has {len(row) - 1} fields, not {len(checks)}")
+        values = []
+        for position, check in enumerate(checks, start=1):
+            try:
+                values.append(check(row[position]))
+            except (MalformedError, RecursionError) as error:
+                problem = "is nested too deeply" if isinstance(error, RecursionError) else error
+                field = self.fields[kind][position - 1]
+                raise MalformedError(f"{kind}.{field} {problem}") from None
+        return make(*values)
+
+
+EVENTS = LineCodec(get_args(Event), EVENT_CHECKS)
+CLASSES, FIELDS = EVENTS.classes, EVENTS.fields
+encode_event: Callable[[Event], str] = EVENTS.encode
+decode_event: Callable[[str], Event] = EVENTS.decode

@@ -17,7 +17,7 @@ from trainscout.simulators.virtual_cluster.live.wire import (
     Figures,
     Hello,
     Invention,
-    message_frame,
+    frame,
 )
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
@@ -36,10 +36,10 @@ ROUNDS = 3
 def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
-    connection.sendall(message_frame(Hello(rank, "events")))
+    connection.sendall(frame([Hello(rank, "events")]))
     output = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     output.connect(address)
-    output.sendall(message_frame(Hello(rank, "output")))
+    output.sendall(frame([Hello(rank, "output")]))
     os.dup2(output.fileno(), 1)
     sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), LoweredLaunches()))
     sink.wait_for_turn()
@@ -66,7 +66,7 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
         print(f"awake at {sink.clock.now_s:.9f}", flush=True)
     inventions = (Invention("item", 2, "1.0", "fake.py:9"),)
     sink.close()
-    sink.finish(Figures(0, 0.1, 5, 6, 7, 8, 0, inventions))
+    sink.finish(Figures(0, 0.1, 5, 6, 7, 8, 0), inventions)
     return 0
 
 

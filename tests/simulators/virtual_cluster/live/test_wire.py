@@ -7,23 +7,17 @@ import struct
 import pytest
 
 from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect, Publish, Sleep
-from trainscout.simulators.virtual_cluster.live.simulation import Release
 from trainscout.simulators.virtual_cluster.live.wire import (
-    EVENTS,
-    MESSAGE,
     MOST_BYTES,
-    RELEASE,
+    OF_SIMULATOR,
     Figures,
     Frames,
     Hello,
     Invention,
-    events_frame,
+    Turn,
     frame,
-    message_frame,
-    read_events,
-    read_message,
-    read_release,
-    release_frame,
+    read_messages,
+    turn_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -33,10 +27,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     TensorSpec,
 )
 
-FIGURES = Figures(0, 1.5, 1, 2, 3, 4, 0, (Invention("item", 3, "1.0", "train.py:3"),))
 
-
-def frames_of(data: bytes, piece: int) -> list[tuple[bytes, str]]:
+def frames_of(data: bytes, piece: int) -> list[str]:
     frames = Frames()
     return [
         found
@@ -49,12 +41,12 @@ def frames_of(data: bytes, piece: int) -> list[tuple[bytes, str]]:
 def test_frames_survive_being_cut_anywhere(piece):
     tensor = TensorSpec("bfloat16", (2, 3), 7)
     events = [HostGap(1e-7), Op("aten.mm.default", (tensor, None, "é"), (tensor,), 0)]
-    data = events_frame(events) + message_frame(Sleep(0.5)) + release_frame(Release(0, 5, 1.5))
-    (_, first), (_, second), (_, third) = found = frames_of(data, piece)
-    assert [kind for kind, _ in found] == [EVENTS, MESSAGE, RELEASE]
-    assert read_events(first) == events
-    assert read_message(second) == Sleep(0.5)
-    assert read_release(third) == (5, 1.5, [])
+    turn = Turn(5, 1.5, ("a", None))
+    data = frame([*events, Sleep(0.5)]) + frame([Publish("k", "1\n2")]) + turn_frame(turn)
+    first, second, third = frames_of(data, piece)
+    assert read_messages(first) == [*events, Sleep(0.5)]
+    assert read_messages(second) == [Publish("k", "1\n2")]
+    assert OF_SIMULATOR.decode(third) == turn
 
 
 @pytest.mark.parametrize(
@@ -65,26 +57,23 @@ def test_frames_survive_being_cut_anywhere(piece):
         Collect(("k",), (1,)),
         Publish("k", "{}"),
         Hello(2, "output"),
-        FIGURES,
+        Invention("item", 3, "1.0", "train.py:3"),
+        Figures(0, 1.5, 1, 2, 3, 4, 0),
     ],
 )
 def test_messages_are_read_back(message):
-    ((_, text),) = frames_of(message_frame(message), 10**6)
-    assert read_message(text) == message
+    (text,) = frames_of(frame([message]), 10**6)
+    assert read_messages(text) == [message]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"X" + struct.pack("<I", 3) + b"abc", b"E" + struct.pack("<I", MOST_BYTES + 1)],
-)
-def test_what_is_no_frame_is_refused(data):
+def test_what_is_no_frame_is_refused():
     with pytest.raises(MalformedError):
-        frames_of(data, 10**6)
+        frames_of(struct.pack("<I", MOST_BYTES + 1), 10**6)
 
 
 def test_text_that_is_no_text_is_refused():
     with pytest.raises(MalformedError):
-        frames_of(b"M" + struct.pack("<I", 1) + b"\xff", 10**6)
+        frames_of(struct.pack("<I", 1) + b"\xff", 10**6)
 
 
 @pytest.mark.parametrize(
@@ -96,36 +85,39 @@ def test_text_that_is_no_text_is_refused():
         '["sleep"]',
         '["sleep", -1]',
         '["sleep", Infinity]',
-        '["elapsed", 1]',
-        '["elapsed", "a", 2]',
+        '["ask_elapsed", 1]',
+        '["ask_elapsed", "a", 2]',
         '["hello", 0, "root"]',
-        '["finish", {}]',
-        '["finish", {"code": 0}]',
+        '["collect", ["a"], []]',
+        '["figures", 0]',
+        '["turn", 1, null, []]',
         '["exec", "ls"]',
     ],
 )
 def test_other_messages_are_refused(text):
     with pytest.raises(MalformedError):
-        read_message(text)
+        read_messages(text)
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[1]", '["1", null, null]', "[1.5, null, null]", "[1, true, null]", "[1, null, 1]", "null"],
+    "fields",
+    ["1", '"1", null, []', "1.5, null, []", "1, true, []", "1, null, 1", "1, null, [1]"],
 )
-def test_what_is_no_release_is_refused(text):
+def test_what_is_no_turn_is_refused(fields):
     with pytest.raises(MalformedError):
-        read_release(text)
+        OF_SIMULATOR.decode(f'["turn", {fields}]')
+    with pytest.raises(MalformedError):
+        OF_SIMULATOR.decode('["sleep", 1.0]')
 
 
 def test_lines_that_are_no_events_are_refused():
     with pytest.raises(MalformedError):
-        read_events('["synchronise","device",null,null]\n["import","os"]')
-    assert read_events('["synchronise","device",null,null]') == [Synchronise("device")]
+        read_messages('["synchronise","device",null,null]\n["import","os"]')
+    assert read_messages('["synchronise","device",null,null]') == [Synchronise("device")]
 
 
 def test_a_frame_says_how_long_it_is():
-    assert frame(MESSAGE, "é") == b"M\x02\x00\x00\x00" + "é".encode()
+    assert frame([Publish("é", "")]) == b"\x17\x00\x00\x00" + b'["publish","\\u00e9",""]'
 
 
 @pytest.mark.parametrize(
@@ -134,9 +126,9 @@ def test_a_frame_says_how_long_it_is():
         "[" * 100_000,
         '["sleep", 1' + "0" * 400 + "]",
         '["sleep", ' + "9" * 5000 + "]",
-        '["finish", {"code": 0, "inventions": [], "cpu_s": 1' + "0" * 400 + "}]",
+        '["figures", 0, 1' + "0" * 400 + ", 1, 1, 1, 1, 0]",
     ],
 )
 def test_deep_and_huge_messages_are_malformed(text):
     with pytest.raises(MalformedError):
-        read_message(text)
+        read_messages(text)
