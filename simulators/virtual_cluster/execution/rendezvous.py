@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.execution.contents import Contents
 from trainscout.simulators.virtual_cluster.execution.program import WIRE, Program
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
+from trainscout.simulators.virtual_cluster.traces.collate.collated import as_far
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
@@ -96,7 +97,8 @@ class JobRendezvous:
             return self._arrive(key, rank, group.classes, event, rank, group.communicator)
         end = (rank, event.group, event.peer)
         key = (*(self._receiver(end) if event.kind == "send" else end), event.sequence)
-        between = group.communicator if self._crosses(end) else inside(group.communicator)
+        crosses = self._crosses(rank, event)
+        between = group.communicator if crosses else inside(group.communicator)
         return self._arrive(key, event.kind, ("send", "recv"), event, rank, between)
 
     def _arrive(
@@ -133,9 +135,7 @@ class JobRendezvous:
         for each in self.job.ranks_of_class(rank):
             members = self.job.group(each, name)
             if isinstance(event, PointToPoint):
-                own = self.job.group(rank, name)
-                offset = own.index(event.peer) - own.index(rank)
-                other = members[(members.index(each) + offset) % len(members)]
+                other = self.job.peer(each, event)
                 members = (each, other) if event.kind == "send" else (other, each)
             found[members] = None
         ends = self._ends_known[rank, name, peer] = tuple(found)
@@ -155,37 +155,24 @@ class JobRendezvous:
         """Sends nobody receives and receives of what nobody sends, in what is played."""
         return sum(each.call.kind == SEND_RECV and bool(each.missing) for each in self._table)
 
-    def _crosses(self, end: _End) -> bool:
+    def _crosses(self, rank: int, event: PointToPoint) -> bool:
         """Whether any rank that this one stands for has this peer in another NVLink domain: what
         follows waits for the slowest."""
-        found = self._crossing.get(end)
-        if found is None:
-            rank, name, peer = end
-            members = self.job.group(rank, name)
-            offset = members.index(peer) - members.index(rank)
-            found = False
-            for each in self.job.ranks_of_class(rank):
-                others = self.job.group(each, name)
-                other = others[(others.index(each) + offset) % len(others)]
-                found = found or crosses_domains(each, other, self.cluster)
-            self._crossing[end] = found
-        return found
+        end = (rank, event.group, event.peer)
+        if end not in self._crossing:
+            pairs = self._ends(rank, event)
+            self._crossing[end] = any(crosses_domains(a, b, self.cluster) for a, b in pairs)
+        return self._crossing[end]
 
     def _receiver(self, end: _End) -> _End:
         """Played rank, its name of the communicator, and the peer it receives from there."""
-        found = self._receivers.get(end)
-        if found is None:
-            found = self._receivers[end] = self._find_receiver(*end)
-        return found
-
-    def _find_receiver(self, rank: int, group: str, peer: int) -> _End:
-        members = self.job.group(rank, group)
-        played = self.job.class_of_rank[peer]
-        family = self.job.group_names(rank)[group]
-        names = self.job.group_names(played)
-        name = next(name for name, each in names.items() if each == family)
-        # In the trace played for the receiver the sender has another number, but is as many
-        # members further round the communicator.
-        offset = members.index(rank) - members.index(peer)
-        there = self.job.group(played, name)
-        return played, name, there[(there.index(played) + offset) % len(there)]
+        if end not in self._receivers:
+            rank, group, peer = end
+            played = self.job.class_of_rank[peer]
+            family = self.job.group_names(rank)[group]
+            names = self.job.group_names(played)
+            name = next(name for name, each in names.items() if each == family)
+            # In the trace played for the receiver the sender has another number.
+            here, there = self.job.group(rank, group), self.job.group(played, name)
+            self._receivers[end] = played, name, as_far(here, peer, rank, there, played)
+        return self._receivers[end]

@@ -23,6 +23,7 @@ from trainscout.simulators.virtual_cluster.live.messages import (
 from trainscout.simulators.virtual_cluster.live.prices import KernelPrice, Prices
 from trainscout.simulators.virtual_cluster.live.tasks import Step, Task, Wait
 from trainscout.simulators.virtual_cluster.live.transfers import Membership, Transfers
+from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     FORWARD,
     OPTIMIZER,
@@ -121,8 +122,8 @@ class Host:
         """What the host waits for and where, for whoever asks why nothing happens."""
         wait = self.wait
         assert wait is not None
-        site = None if wait.site is None else self.sites.get(wait.site)
-        where = "" if site is None else f" at {site.file}:{site.line} ({site.function})"
+        site = site_text(self.sites, wait.site)
+        where = f" at {site}" if site else ""
         held = [task for task in wait.tasks if task.end_ps is None]
         holding = f", held up by {held[0].name} in {held[0].lane}" if held else ""
         if held and held[0].site:
@@ -188,10 +189,8 @@ class Host:
             problem = f"communicates on group {event.group!r}, never announced"
             raise UseError(f"rank {self.rank} {problem}")
         task = self._task(event.kind, lane)
-        site = None if event.site is None else self.sites.get(event.site)
-        place = "" if site is None else f"{site.file}:{site.line} ({site.function})"
-        task.site = place
-        task.transfer = self._transfers.join(task, event, group, place)
+        task.site = site_text(self.sites, event.site)
+        task.transfer = self._transfers.join(task, event, group, task.site)
         self._launch(task, before)
         return task
 

@@ -13,16 +13,12 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.virtual_cluster.traced.communicators import ALONE
 from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    Begin,
-    End,
     Event,
     Free,
     Resize,
 )
+from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
-
-FUSED = "fused"
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ def blocks_of(recorded: Recording) -> tuple[Block, Block]:
     """
     everything = (*recorded.forward, *recorded.between, *recorded.backward)
     _check_remembered(everything, recorded)
-    memory = _Memory()
+    memory = _Memory(everything)
     ahead_peak = memory.play(recorded.forward)
     kept = memory.live - recorded.output_bytes
     memory.forget_peak()
@@ -86,13 +82,10 @@ def blocks_of(recorded: Recording) -> tuple[Block, Block]:
 
 def live_storages(events: Sequence[Event]) -> dict[int, int]:
     """Bytes of every storage that is allocated and not freed by ``events``."""
-    sizes: dict[int, int] = {}
+    held = Held()
     for event in events:
-        if isinstance(event, Alloc | Resize):
-            sizes[event.storage] = event.bytes
-        elif isinstance(event, Free):
-            sizes.pop(event.storage, None)
-    return sizes
+        held.follow(event)
+    return held.bytes
 
 
 def _operations(
@@ -149,46 +142,22 @@ def _check_remembered(events: Sequence[Event], recorded: Recording) -> None:
 class _Memory:
     """Bytes of storages that came into being since the layer began, as events pass."""
 
-    def __init__(self) -> None:
-        self._sizes: dict[int, int] = {}
-        self.live = 0
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._held = Held(storages_within_fusions(events))
         self.peak = 0
+
+    @property
+    def live(self) -> int:
+        return self._held.total_bytes
 
     def forget_peak(self) -> None:
         self.peak = self.live
 
     def play(self, events: Sequence[Event]) -> int:
         """The highest ``live`` so far, after these events."""
-        passing = _within_regions(events)
         for event in events:
-            if isinstance(event, Alloc):
-                if event.storage in passing:
-                    continue
-                self.live += event.bytes
-                self._sizes[event.storage] = event.bytes
-            elif isinstance(event, Free):
-                self.live -= self._sizes.pop(event.storage, 0)
-            elif isinstance(event, Resize) and event.storage in self._sizes:
-                self.live += event.bytes - self._sizes[event.storage]
-                self._sizes[event.storage] = event.bytes
-            self.peak = max(self.peak, self.live)
+            # What is older than the layer may change its size, too.
+            if not isinstance(event, Resize) or event.storage in self._held.bytes:
+                self._held.follow(event)
+                self.peak = max(self.peak, self.live)
         return self.peak
-
-
-def _within_regions(events: Sequence[Event]) -> set[int]:
-    """Storages that come and go inside one compiled region: its kernel never makes them."""
-    passing: set[int] = set()
-    born: set[int] = set()
-    depth = 0
-    for event in events:
-        if isinstance(event, Begin) and event.kind == FUSED:
-            depth += 1
-        elif isinstance(event, End) and event.kind == FUSED:
-            depth -= 1
-            if not depth:
-                born.clear()
-        elif isinstance(event, Alloc) and depth:
-            born.add(event.storage)
-        elif isinstance(event, Free) and event.storage in born:
-            passing.add(event.storage)
-    return passing

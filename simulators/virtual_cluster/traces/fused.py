@@ -1,4 +1,5 @@
-"""Tensors that a fused kernel never writes: those that only live inside of one."""
+"""What storages of a trace hold, and those that take no memory because they only live inside of a
+fused kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +13,30 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Free,
     Op,
+    Resize,
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 FUSED = "fused"
+
+
+class Held:
+    """Bytes by storage as events pass, and all of them together; ``nowhere`` take none."""
+
+    def __init__(self, nowhere: frozenset[int] = frozenset()) -> None:
+        self.bytes: dict[int, int] = {}
+        self.total_bytes = 0
+        self._nowhere = nowhere
+
+    def follow(self, event: Event) -> bool:
+        """Pass one event; whether it is about memory that is taken."""
+        if not isinstance(event, Alloc | Resize | Free) or event.storage in self._nowhere:
+            return False
+        self.total_bytes -= self.bytes.pop(event.storage, 0)
+        if not isinstance(event, Free):
+            self.bytes[event.storage] = event.bytes
+            self.total_bytes += event.bytes
+        return True
 
 
 # What no compiler fuses with its neighbours: it reads and writes memory of its own.

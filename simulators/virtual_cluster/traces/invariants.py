@@ -17,20 +17,18 @@ from trainscout.simulators.virtual_cluster.traces.collate import (
     communication,
     match,
 )
+from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
-    Alloc,
     Collective,
     Event,
-    Free,
     Group,
     Op,
     Parameters,
     Phase,
     PointToPoint,
-    Resize,
     Site,
     Synchronise,
     Trace,
@@ -38,6 +36,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Violation,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.traces.fused import Held
 
 # A step may keep a little more than the one before: a list of losses, a larger scratch buffer.
 GROWTH_BYTES = 1 << 20
@@ -157,9 +156,9 @@ def _skipped(trace: Trace) -> str:
 def _parameters(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     """The parameters are on the device, whole, and as many as the model has."""
     rank = trace.header.rank
-    live: dict[int, int] = {}
+    live = Held()
     for event in trace.events:
-        _follow(live, event)
+        live.follow(event)
         if isinstance(event, Parameters):
             break
     else:
@@ -168,12 +167,12 @@ def _parameters(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             yield Finding("parameters", rank, "whole trace", "none were recorded", cause)
         return
     where = "as the first optimizer step begins"
-    gone = [storage for storage in event.storages if storage not in live]
+    gone = [storage for storage in event.storages if storage not in live.bytes]
     if gone:
         problem = f"{len(gone)} of {len(event.storages)} storages of parameters are not allocated"
         cause = "parameters were made on the host and never moved, or freed behind their modules"
         yield Finding("parameters", rank, where, problem, cause)
-    held = sum(live.get(storage, 0) for storage in event.storages)
+    held = sum(live.bytes.get(storage, 0) for storage in event.storages)
     if not gone and held < event.bytes:
         problem = f"parameters of {event.bytes} bytes are held in {held} bytes of device memory"
         cause = "their storages were resized away and not brought back"
@@ -192,16 +191,16 @@ def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     """From the second step on, each ends with the memory the one before ended with."""
     del wanted
     ends: dict[int, int] = {}
-    live: dict[int, int] = {}
+    live = Held()
     inside: int | None = None
     for event in trace.events:
-        _follow(live, event)
+        live.follow(event)
         if isinstance(event, Phase):
             if inside is not None:
-                ends[inside] = sum(live.values())
+                ends[inside] = live.total_bytes
             inside = event.step if event.phase == OPTIMIZER else None
     if inside is not None:
-        ends[inside] = sum(live.values())
+        ends[inside] = live.total_bytes
     steps = sorted(ends)
     # The first step makes the optimizer's state.
     for before, after in itertools.pairwise(steps[1:]):
@@ -212,14 +211,6 @@ def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             cause += "a work or hook that never ends, gradients that are not reset"
             where = f"end of step {after}"
             yield Finding("memory returns", trace.header.rank, where, problem, cause, False)
-
-
-def _follow(live: dict[int, int], event: Event) -> None:
-    """Keep ``live``, bytes by storage, up to date."""
-    if isinstance(event, (Alloc, Resize)):
-        live[event.storage] = event.bytes
-    elif isinstance(event, Free):
-        live.pop(event.storage, None)
 
 
 def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
@@ -314,8 +305,7 @@ def _sites(events: Sequence[Event]) -> dict[int, Site]:
 
 
 def _place(sites: Mapping[int, Site], number: int | None) -> str:
-    site = None if number is None else sites.get(number)
-    return "unknown place" if site is None else f"{site.file}:{site.line} in {site.function}"
+    return site_text(sites, number) or "unknown place"
 
 
 _CHECKS: tuple[Callable[[Trace, Expected], Iterator[Finding]], ...] = (

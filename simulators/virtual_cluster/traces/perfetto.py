@@ -23,26 +23,24 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communication,
     communication,
     ranks_text,
+    site_text,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.matching import match
 from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
     Begin,
     Collective,
     End,
     Event,
-    Free,
     Op,
     Phase,
     PointToPoint,
-    Resize,
     Site,
     Synchronise,
     Trace,
     ValueRead,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
+from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
 
 Floats = npt.NDArray[np.float64]
 # What an event without times takes, and the grid that sequences are shown on.
@@ -189,8 +187,8 @@ class _Rank:
         return None
 
     def _at(self, number: int | None) -> dict[str, object]:
-        site = self._sites.get(number) if number is not None else None
-        return {"site": f"{site.file}:{site.line} in {site.function}"} if site else {}
+        site = site_text(self._sites, number)
+        return {"site": site} if site else {}
 
     def _spans(self) -> Iterator[tuple[str, int, float, float]]:
         """Phases and named ranges, by the host's times at their ends."""
@@ -218,22 +216,10 @@ class _Rank:
             yield phase[0], PHASE_THREAD, phase[1], now
 
     def _write_memory(self) -> None:
-        held: dict[int, int] = {}
-        total = 0
-        nowhere = storages_within_fusions(self._trace.events)
-        for index, event in enumerate(self._trace.events):
-            if getattr(event, "storage", None) in nowhere:
-                continue
-            if type(event) is Alloc or type(event) is Resize:
-                size = event.bytes
-            elif type(event) is Free:
-                size = 0
-            else:
-                continue
-            total += size - held.get(event.storage, 0)
-            held[event.storage] = size
-            if math.isfinite(self._starts[index]):
-                self._chrome.counter(MEMORY_COUNTER, self._rank, self._starts[index], total)
+        held = Held(storages_within_fusions(self._trace.events))
+        for event, at_s in zip(self._trace.events, self._starts, strict=True):
+            if held.follow(event) and math.isfinite(at_s):
+                self._chrome.counter(MEMORY_COUNTER, self._rank, at_s, held.total_bytes)
 
 
 def _write_arrows(

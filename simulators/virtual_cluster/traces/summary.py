@@ -8,20 +8,17 @@ from typing import TypeVar
 
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
-    Alloc,
     Collective,
-    Free,
     Group,
     HostGap,
     Op,
     Phase,
     PointToPoint,
-    Resize,
     Trace,
     ValueRead,
     Violation,
 )
-from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
+from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensor_bytes, tensors
 
 Key = TypeVar("Key")
@@ -68,14 +65,12 @@ def summarise(trace: Trace) -> TraceSummary:
     operations: dict[str, LaunchSummary] = defaultdict(LaunchSummary)
     communications: dict[tuple[str, str, int], LaunchSummary] = defaultdict(LaunchSummary)
     groups: dict[str, Group] = {}
-    held: dict[int, int] = {}
-    total = 0
-    nowhere = storages_within_fusions(trace.events)
+    held = Held(storages_within_fusions(trace.events))
     now = (SETUP, 0)
     for event in trace.events:
         if isinstance(event, Phase):
             now = event.phase, event.step
-            phases[now].peak_bytes = max(phases[now].peak_bytes, total)
+            phases[now].peak_bytes = max(phases[now].peak_bytes, held.total_bytes)
         elif isinstance(event, Op):
             touched = sum(map(tensor_bytes, (*tensors(event.inputs), *event.outputs)))
             phases[now].operations += 1
@@ -91,11 +86,8 @@ def summarise(trace: Trace) -> TraceSummary:
             groups[event.name] = event
         elif isinstance(event, HostGap):
             phases[now].host_cpu_s += event.cpu_s
-        elif isinstance(event, Alloc | Resize | Free):
-            size = 0 if isinstance(event, Free) or event.storage in nowhere else event.bytes
-            total += size - held.get(event.storage, 0)
-            held[event.storage] = size
-            phases[now].peak_bytes = max(phases[now].peak_bytes, total)
+        elif held.follow(event):
+            phases[now].peak_bytes = max(phases[now].peak_bytes, held.total_bytes)
     return TraceSummary(
         dict(phases),
         _most_first(operations),

@@ -72,7 +72,7 @@ class Collated:
         """Whom ``rank`` sends to or receives from, by an event of its class's trace."""
         first = self.class_of_rank[rank]
         theirs = self.group(first, event.group)
-        return _as_far(theirs, first, event.peer, self.group(rank, event.group), rank)
+        return as_far(theirs, first, event.peer, self.group(rank, event.group), rank)
 
     def ranks_of_class(self, first: int) -> tuple[int, ...]:
         """All ranks that a traced rank stands for, itself included."""
@@ -140,7 +140,7 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     )
 
 
-def _as_far(here: tuple[int, ...], one: int, peer: int, there: tuple[int, ...], other: int) -> int:
+def as_far(here: tuple[int, ...], one: int, peer: int, there: tuple[int, ...], other: int) -> int:
     """The member of ``there`` that is as far from ``other`` as ``peer`` is from ``one``, round the
     group: to the next in a ring, to the next stage."""
     distance = here.index(peer) - here.index(one)
@@ -286,7 +286,7 @@ def _moved(launch: Launch, rank: int, communicator: Communicator) -> Launch:
     here, there = launch.communicator.ranks, communicator.ranks
     moved: Collective | PointToPoint = event
     if type(event) is PointToPoint:
-        peer = _as_far(here, launch.rank, event.peer, there, rank)
+        peer = as_far(here, launch.rank, event.peer, there, rank)
         moved = dataclasses.replace(event, peer=peer)
     elif type(event) is Collective and event.root is not None:
         moved = dataclasses.replace(event, root=there[here.index(event.root)])

@@ -8,6 +8,7 @@ equal ones it is.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -141,7 +142,7 @@ def _add_group(
         made[key] += 1
 
 
-def site_text(sites: dict[int, Site], number: int | None) -> str:
+def site_text(sites: Mapping[int, Site], number: int | None) -> str:
     """``file:line in function``; empty when not recorded."""
     site = sites.get(number) if number is not None else None
     return "" if site is None else f"{site.file}:{site.line} in {site.function}"

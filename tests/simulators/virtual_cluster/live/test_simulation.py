@@ -248,7 +248,7 @@ def test_ranks_that_wait_for_each_other_are_told_with_their_places():
     text = str(caught.value)
     assert "rank 0 waits" in text
     assert "rank 1 waits" in text
-    assert "train.py:12 (step)" in text
+    assert "train.py:12 in step" in text
     assert "held up by recv" in text
 
 
