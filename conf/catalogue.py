@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from trainscout.conf.counted_gpus import counted_gpus, counts_gpus
-from trainscout.conf.hub_names import hub_choice
+from trainscout.conf.hub_names import hub_choice, other_model
 from trainscout.conf.named_files import config_file, with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -51,7 +51,7 @@ class Group(Mapping[str, T], Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self:
-            raise UnknownNameError(self.group, name, "is not a known choice", self)
+            raise self._unknown(self.group, name)
         if name not in self._read:
             self._read[name] = self._load(self.file(name))
         return self._read[name]
@@ -74,7 +74,10 @@ class Group(Mapping[str, T], Generic[T]):
         for folder in self._folders:
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
-        raise UnknownNameError(self.group, name, "is not a known choice", self)
+        raise self._unknown(self.group, name)
+
+    def _unknown(self, field: str, name: str) -> UnknownNameError:
+        return UnknownNameError(field, name, "is not a known choice", self)
 
     def chosen(self, field: str, name: str) -> T:
         """The declaration of a name, or of a YAML file anywhere by its path.
@@ -86,7 +89,7 @@ class Group(Mapping[str, T], Generic[T]):
         if name.endswith(".yaml") and Path(name).is_file():
             return self._load(Path(name))
         if name not in self:
-            raise InputError(field, name, "is not a known choice", self)
+            raise self._unknown(field, name)
         return self[name]
 
     def content(self, file: Path) -> Any:
@@ -144,6 +147,14 @@ class Models(Group[Model]):
         value = typed_value(Model, "model", read_config(file))
         value.check()
         return value
+
+    def _unknown(self, field: str, name: str) -> UnknownNameError:
+        other = other_model(name, self)
+        return (
+            super()._unknown(field, name)
+            if other is None
+            else UnknownNameError(field, name, *other)
+        )
 
 
 class Gpus(Group[Gpu]):

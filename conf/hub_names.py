@@ -1,9 +1,11 @@
-"""Models that ship, by the names that they have on the Hugging Face Hub."""
+"""Models that ship, by the names that they have on the Hugging Face Hub or that people try."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -32,6 +34,19 @@ def hub_choice(field: str, name: str) -> str | None:
     problem = "is no model of the Hugging Face Hub that ships"
     allowed = "the path of its config.json, or a name of `trainscout list models`"
     raise InputError(field, name, problem, allowed, nearest and known[nearest][0])
+
+
+def other_model(name: str, shipped: Iterable[str]) -> tuple[str, str] | None:
+    """What is wrong with a name of no family that ships, and what can be asked instead; None for
+    one that is like theirs, whose nearest names say more."""
+    families = sorted({found[0] for each in shipped if (found := re.match("[a-z]+", each))})
+    words = re.findall("[a-z]+", name.lower())
+    if any(difflib.get_close_matches(word, families, 1, cutoff=0.6) for word in words):
+        return None
+    return "is no model that ships", (
+        f"families that do: {', '.join(families)}; others by a YAML file or a config.json; what "
+        "is no transformer that generates runs as your script: trainscout live"
+    )
 
 
 @functools.cache

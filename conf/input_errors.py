@@ -25,6 +25,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from trainscout.conf.hub_names import other_model
 from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
@@ -183,8 +184,10 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
     if group == "model" and Path(name).is_dir():
         problem = "is a directory without the model's configuration"
         return InputError(group, name, problem, f"a directory with {FILE}, or a model's name")
-    problem, nearest = "is not a known choice", meant_choice(group, name)
-    return InputError(group, name, problem, list(error.options), nearest)
+    nearest = meant_choice(group, name)
+    other = other_model(name, error.options) if group == "model" and nearest is None else None
+    problem, allowed = other or ("is not a known choice", list(error.options))
+    return InputError(group, name, problem, allowed, nearest)
 
 
 def _refused_override(error: BaseException, override: Override) -> InputError:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conf.conftest import Compose
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import explain_hydra_error
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -51,6 +52,18 @@ def test_the_message_reads_as_one_sentence(composed: Compose) -> None:
     )
     # Of many names the nearest.
     assert re.search(r"and \d\d more\)$", text)
+
+
+@pytest.mark.parametrize("name", ["BERT", "bert-large", "claude", "resnet50"])
+def test_a_model_unlike_all_that_ship_is_told_what_can_be_asked(
+    composed: Compose, name: str
+) -> None:
+    error = explained(composed, f"model={name}")
+    assert error.nearest is None
+    for word in ("gpt", "llama", "config.json", "trainscout live"):
+        assert word in str(error)
+    with pytest.raises(InputError, match=r"families that do: deepseek, .*trainscout live"):
+        load_catalogue().models.chosen("model", name)
 
 
 def test_hydra_itself_is_not_offered(composed: Compose) -> None:

@@ -141,7 +141,8 @@ def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
     Path("llama3_8b.toml").write_text(TORCHTITAN, encoding="utf-8")
-    assert build_explanation(composed("explain", arguments)).first
+    plan = build_explanation(composed("explain", arguments))
+    assert plan.first or not any(argument.startswith("a.") for argument in arguments)
 
 
 def files() -> list[tuple[str, str]]:

@@ -42,6 +42,17 @@ def test_the_best_of_the_space_as_json(tmp_path):
     assert min(fitting) >= best * (1 - 1e-9)
 
 
+def test_with_no_recipe_named_the_best_is_explained(tmp_path):
+    small = [*SHAPE, "space.knobs.tp=[4,8]", "space.knobs.micro_batch=[1]"]
+    done = run("explain.py", *small, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "best  tp4 pp1 dp2" in done.stdout
+    assert "GiB free" in done.stdout
+    none_fits = run("explain.py", *small, "gpu.memory_bytes=20000000000", cwd=tmp_path)
+    assert (none_fits.returncode, none_fits.stdout) == (1, "")
+    assert "nothing to explain: no recipe of the space fits" in none_fits.stderr
+
+
 def test_a_launch_script(tmp_path):
     (tmp_path / "run.sh").write_text(SCRIPT)
     done = run(

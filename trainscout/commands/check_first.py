@@ -93,17 +93,18 @@ def check_writable(field: str, directory: Path) -> None:
     Raises:
         InputError: naming ``field``.
     """
+    instead = f"{field}=FOLDER, or start from a folder that you may write in"
     existing = directory.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        raise InputError(field, directory, f"{existing} is not a directory", "a writable place")
+        raise InputError(field, directory, f"{existing} is not a directory", instead)
     try:
         # Permission bits do not tell everything (root, read-only and virtual file systems).
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         problem = f"{existing} cannot be written to: {error.strerror}"
-        raise InputError(field, directory, problem, "a writable place") from error
+        raise InputError(field, directory, problem, instead) from error
 
 
 def _jobs(config: DictConfig) -> list[DictConfig]:

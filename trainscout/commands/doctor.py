@@ -18,6 +18,7 @@ from trainscout.commands.this_machine import (
     this_machine,
 )
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.errors import InputError
@@ -42,6 +43,7 @@ OPTIONAL = {
     "ns3": "comparison with ns-3",
 }
 # Where this folder's searches, studies and runs are.
+CACHES = ("traced", "native", "numba")
 STORES = ("mlflow.db", "outputs", "multirun", "plans")
 
 
@@ -157,10 +159,7 @@ def _version(name: str) -> str:
 
 
 def _places() -> tuple[Path, ...]:
-    from trainscout.simulators.virtual_cluster.emulation.native import cache_folder
-    from trainscout.simulators.virtual_cluster.traced.cache import cache_directory
-
-    return cache_directory(), cache_folder(), *map(Path, STORES)
+    return *(cache_folder() / each for each in CACHES), *map(Path, STORES)
 
 
 def _kept(place: Path) -> str:

@@ -33,14 +33,18 @@ def explain(config: DictConfig) -> int:
         from trainscout.commands.explain_profile import explain_profile
 
         return explain_profile(plan, profile, output)
-    other, code = plan.other, OK
-    if plan.search_best:
-        other = best_of_space(plan)
-        if other is None:
-            print("nothing to compare with: no recipe of the space fits", file=sys.stderr)
+    first, other, code = plan.first, plan.other, OK
+    if first is None or plan.search_best:
+        best = best_of_space(plan)
+        if best is None:
+            what = "explain" if first is None else "compare with"
+            print(f"nothing to {what}: no recipe of the space fits", file=sys.stderr)
             code = NOTHING_FITS
+            if first is None:
+                return code
+        first, other = (best, None) if first is None else (first, best)
+    assert first is not None
     predictions = Predictions(plan.declared, get_simulator(plan.simulator))
-    first = plan.first
     comparison = compare(
         (first.name, first.origin, first.recipe),
         None if other is None else (other.name, other.origin, other.recipe),

@@ -43,9 +43,9 @@ class Compared:
 class ExplanationPlan:
     """What is to be explained.
 
-    ``first`` beside ``other`` (None: alone, unless ``search_best``). ``given`` is what launch
-    arguments said (None: there were none); ``stored_step_s`` the step that an earlier search
-    predicted for ``other``.
+    ``first`` (None: no recipe was named, so the best of ``space``) beside ``other`` (None: alone,
+    unless ``search_best``). ``given`` is what launch arguments said (None: there were none);
+    ``stored_step_s`` the step that an earlier search predicted for ``other``.
     """
 
     declared: Question
@@ -53,7 +53,7 @@ class ExplanationPlan:
     space: Space
     options: SearchOptions
     simulator: SimulatorSpec
-    first: Compared
+    first: Compared | None
     other: Compared | None
     search_best: bool
     given: ImportedLaunch | None
@@ -97,6 +97,8 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         other, stored_step_s = _best_of(Path(config.against))
     if other is not None:
         _check(declared, "b" if b else "against", other.recipe, config.against)
+    # What is profiled with nothing said ran on one GPU.
+    named = given or a or b or config.against or config.profile.file
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
     spec = build_simulator(config)
     check_simulator(spec, declared.gpu, declared.cluster)
@@ -106,7 +108,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         space=compile_space(space_spec, declared),
         options=build_value(SearchOptions, "search", config.search),
         simulator=spec,
-        first=Compared(name, origin, first),
+        first=Compared(name, origin, first) if named else None,
         other=other,
         search_best=config.against == BEST,
         given=given,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
-from trainscout.simulators.predictor.io.output import show_text, unwritable, write_whole
+from trainscout.simulators.predictor.io.output import make_folder, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 
 MODEL = """\
@@ -96,8 +96,5 @@ def write_new(option: str, path: Path, text: str) -> None:
     Raises:
         InputError: when it cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, text)
-    except OSError as error:
-        raise unwritable(option, path, error) from error
+    make_folder(option, path.parent)
+    write_output(option, path, text)

@@ -15,7 +15,7 @@ from trainscout.commands.entry_point import run_command
 from trainscout.commands.output_choice import output_choice
 from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_congested, build_simulator
-from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.conf.build import build_question, build_recipe, build_value, given_overrides
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output
@@ -74,6 +74,9 @@ def simulate(config: DictConfig) -> int:
                 below += [Text(), expert_report(load)]
         if spec.network is not None:
             _add_network(job, spec, simulator, heat_map_file, beside, below)
+    chosen = any("recipe." in each for each in given_overrides(config))
+    if not chosen and prediction.memory.headroom_bytes < 0:
+        below += [Text(), Text("No recipe.* is given; trainscout optimize finds those that fit.")]
     if output.verbosity == "quiet":
         below = []
     if launch.directory is not None:

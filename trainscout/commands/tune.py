@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.io.command_line import (
     command_parser,
     unwritten,
 )
-from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.output import make_folder, show_text
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -130,10 +130,7 @@ def main(arguments: Sequence[str]) -> int:
         raise InputError("--resume", given.output, "holds no search", "a folder of --output")
     if not given.resume and store.exists():
         raise InputError("--output", given.output, "holds a search", "--resume, or another folder")
-    try:
-        given.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError("--output", given.output, f"cannot be made: {error}") from error
+    make_folder("--output", given.output)
 
     def progress(now: Progress) -> None:
         best = "" if now.best is None or now.best.values is None else _value(now.best.values[0])

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.io.measurements import (
     read_measurements,
     rows_text,
 )
-from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.output import check_output, make_folder, write_output
 from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.kernels.measured import CLASSES
 from trainscout.simulators.predictor.kernels.measured_rows import (
@@ -149,10 +149,7 @@ def export(arguments: Sequence[str]) -> int:
     parser.add_argument("--gpu", metavar="NAME", help="declared GPU whose rows are written")
     given = parser.parse_args(arguments)
     tables = _of_gpu(given, read_measurements("database", given.database).get("kernels"))
-    try:
-        given.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError("--output", given.output, f"cannot be made: {error.strerror}") from error
+    make_folder("--output", given.output)
     for kind, rows in tables.items():
         path = given.output / f"{kind}.csv"
         write_output("--output", path, rows_text(rows).replace("\r\n", "\n"))

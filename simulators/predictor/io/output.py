@@ -137,6 +137,20 @@ def unwritable(option: str, path: Path, error: OSError) -> InputError:
     return InputError(option, path, f"cannot be written: {error.strerror or error}")
 
 
+def make_folder(option: str, folder: Path) -> None:
+    """Make the folder that ``option`` of a command names, and those it is in.
+
+    Raises:
+        InputError: when it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            option, folder, f"cannot be made: {error.strerror or error}", "a folder of yours"
+        ) from error
+
+
 def _is_stream(path: Path) -> bool:
     return path.exists() and not path.is_file()
 

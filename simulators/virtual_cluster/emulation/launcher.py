@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     command_parser,
 )
+from trainscout.simulators.predictor.io.output import make_folder
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -289,6 +290,6 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
     if script[0] != "-m" and not Path(script[0]).is_file():
         raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
     if given.payloads is not None:
-        given.payloads.mkdir(parents=True, exist_ok=True)
+        make_folder("--payloads", given.payloads)
     for one in options:
-        one.trace.parent.mkdir(parents=True, exist_ok=True)
+        make_folder("--output", one.trace.parent)

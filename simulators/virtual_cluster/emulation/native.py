@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from trainscout.simulators.predictor.io.cache_folder import FIELD, cache_folder
+from trainscout.simulators.predictor.io.output import unwritable
 from trainscout.simulators.predictor.question.errors import InputError
 
 # Emulation uses torch's internal interfaces of this version.
@@ -85,12 +87,6 @@ def load() -> Shim:
     return _loaded
 
 
-def cache_folder() -> Path:
-    """Where compiled parts are kept (``XDG_CACHE_HOME``, else ``~/.cache``)."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "trainscout" / "native"
-
-
 def _torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
@@ -113,7 +109,7 @@ def _torch_folder() -> Path:
 def _compiled(torch_folder: Path) -> Path:
     version = importlib.metadata.version("torch")
     content = hashlib.sha256(SOURCE.read_bytes() + version.encode() + str(torch_folder).encode())
-    library = cache_folder() / f"virtual_cuda_{version}_{content.hexdigest()[:16]}.so"
+    library = cache_folder() / "native" / f"virtual_cuda_{version}_{content.hexdigest()[:16]}.so"
     if not library.exists():
         _compile(torch_folder, library)
     return library
@@ -143,9 +139,7 @@ def _compile(torch_folder: Path, library: Path) -> None:
         # Two processes may compile at once: each its own file, the last to finish wins.
         descriptor, partial = tempfile.mkstemp(suffix=".so", dir=library.parent)
     except OSError as error:
-        folder = library.parent
-        problem = f"cannot be written ({error.strerror})"
-        raise InputError("XDG_CACHE_HOME", folder, problem, "a folder of yours") from error
+        raise unwritable(FIELD, library.parent, error) from error
     os.close(descriptor)
     command = [
         *(found, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{torch_folder / 'include'}"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import command_parser
-from trainscout.simulators.predictor.io.output import check_output
+from trainscout.simulators.predictor.io.output import check_output, make_folder
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -248,7 +248,7 @@ def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
     if script[0] != "-m" and not Path(script[0]).is_file():
         raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
     if given.traces is not None:
-        given.traces.mkdir(parents=True, exist_ok=True)
+        make_folder("--traces", given.traces)
 
 
 def _banner(given: argparse.Namespace, gpu: Gpu, who: Representation) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import write_output
+from trainscout.simulators.predictor.io.output import make_folder, write_output
 from trainscout.simulators.predictor.kernels.table_rows import COLUMNS
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.profiles.measured import MeasuredOperation
 from trainscout.simulators.virtual_cluster.profiles.observed import kernel_rows
@@ -37,11 +36,7 @@ def write_files(option: str, directory: Path, texts: Mapping[str, str]) -> None:
     """
     for name, text in texts.items():
         path = directory / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            problem = f"cannot be made: {error.strerror or error}"
-            raise InputError(option, directory, problem, "a folder that can be written") from error
+        make_folder(option, path.parent)
         write_output(option, path, text)
 
 

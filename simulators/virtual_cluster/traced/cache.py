@@ -12,7 +12,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ir import Block
@@ -27,6 +27,7 @@ from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 
 FORMAT = 1
+FOLDER = "traced"
 TRACED_PACKAGES = ("torch", "megatron-core")
 # A layer's file is some tens of kilobytes; what is larger was not written here.
 MOST_BYTES = 16 * 2**20
@@ -76,15 +77,6 @@ class TracedLayer:
         )
 
 
-def cache_directory() -> Path:
-    """``$TRAINSCOUT_CACHE``, or ``trainscout`` where the user's caches are."""
-    given = os.environ.get("TRAINSCOUT_CACHE")
-    if given:
-        return Path(given) / "traced"
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "trainscout" / "traced"
-
-
 def installed_versions() -> dict[str, str] | None:
     """Versions of what layers are traced with, None where something is not installed."""
     try:
@@ -109,7 +101,7 @@ class TracedLayerCache:
     """The directory of traced layers; ``None`` is the user's."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory or cache_directory()
+        self._directory = directory or cache_folder() / FOLDER
 
     def read(self, spec: LayerSpec) -> TracedLayer | None:
         """The traced layer; None when there is none, or what is there cannot be used."""

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.traced.answers import ask
 from trainscout.simulators.virtual_cluster.traced.cache import (
+    FOLDER,
     TracedLayer,
     TracedLayerCache,
-    cache_directory,
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 
@@ -34,7 +35,7 @@ def check_traces_possible() -> None:
     Raises:
         InputError: naming what to install.
     """
-    if not any(cache_directory().glob("*.json")):
+    if not any((cache_folder() / FOLDER).glob("*.json")):
         check_installed()
 
 

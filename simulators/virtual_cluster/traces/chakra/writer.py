@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable, write_output
+from trainscout.simulators.predictor.io.output import (
+    make_folder,
+    replacing_bytes,
+    unwritable,
+    write_output,
+)
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     CollectiveCommType,
     NodeType,
@@ -73,10 +78,7 @@ def write_ranks(
             package ``protobuf`` is missing.
     """
     message_classes()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(option, directory, error) from error
+    make_folder(option, directory)
     paths = []
     for rank in ranks:
         path = directory / f"{name}.{rank.header.rank}.et"

@@ -20,7 +20,6 @@ from trainscout.simulators.virtual_cluster.traced import cache as cache_module
 from trainscout.simulators.virtual_cluster.traced.cache import (
     TracedLayer,
     TracedLayerCache,
-    cache_directory,
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, layer_specs_of
 
@@ -78,16 +77,6 @@ def test_a_damaged_file_counts_as_missing(tmp_path: Path, damage: str) -> None:
     text = json.dumps(content)
     path.write_text(text[:100] if damage == "truncated" else text)
     assert TracedLayerCache(tmp_path).read(PIECE) is None
-
-
-def test_the_directory_follows_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TRAINSCOUT_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_directory() == tmp_path / "trainscout" / "traced"
-    monkeypatch.setenv("TRAINSCOUT_CACHE", str(tmp_path / "here"))
-    assert cache_directory() == tmp_path / "here" / "traced"
 
 
 def _hold(directory: Path, spec: LayerSpec, began: Any, seconds: float) -> None:
