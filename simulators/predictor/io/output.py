@@ -146,9 +146,7 @@ def make_folder(option: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            option, folder, f"cannot be made: {error.strerror or error}", "a folder of yours"
-        ) from error
+        raise unwritable(option, folder, error) from error
 
 
 def _is_stream(path: Path) -> bool:

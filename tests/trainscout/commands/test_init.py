@@ -59,4 +59,4 @@ def test_a_name_that_is_a_path_is_refused(tmp_path, capsys):
 def test_a_place_that_cannot_be_written_is_said(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert run([tmp_path / "file"]) == 2
-    assert "cannot be made" in capsys.readouterr().err
+    assert "cannot be written" in capsys.readouterr().err
