@@ -93,6 +93,13 @@ class Framework:
     """Under sequence parallelism the gathered input of a column-parallel layer is kept for its
     backward pass (a plain autograd function), instead of gathered again (Megatron-LM,
     nanotron's ``tp_recompute_allgather``)."""
+    pads_vocabulary: bool = True
+    """The vocabulary is padded to a multiple of ``model.vocab_multiple`` and the tensor-parallel
+    degree (Megatron-LM; TorchInductor pads what it multiplies); without, of that degree alone, and
+    products with it are as slow as ``misaligned_factors`` says."""
+    writes_gelu: bool = False
+    """GeLU of models with learned positions is eight operations, of which three keep a tensor for
+    the backward pass (``gelu_new`` of Transformers' GPT-2)."""
     packs_heads: bool = False
     """Attention's output is copied into the layout of the projection that follows, and kept in
     both, where a micro-batch has several sequences."""
@@ -234,6 +241,11 @@ class Framework:
     def reduces_fp32(self) -> bool:
         """Whether gradients of a 16-bit model travel in 32 bits."""
         return self.accumulate_grads_fp32 or self.reduce_grads_fp32
+
+    @property
+    def aligns_vocabulary(self) -> bool:
+        """Whether products with the vocabulary have aligned rows."""
+        return self.pads_vocabulary or self.fusion == "compiled"
 
     @property
     def software(self) -> str:

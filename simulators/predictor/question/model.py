@@ -397,7 +397,8 @@ class Model:
         words += ["norms behind attention and MLP"] * self.post_norms
         return (*words, *["norms over all heads"] * self.qk_norm_whole)
 
-    def padded_vocab_size(self, tp: int) -> int:
-        """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""
-        multiple = self.vocab_multiple * tp
+    def padded_vocab_size(self, tp: int, padded: bool = True) -> int:
+        """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``; those that ``tp``
+        ranks share where it is not ``padded``."""
+        multiple = (self.vocab_multiple if padded else 1) * tp
         return math.ceil(self.vocab_size / multiple) * multiple

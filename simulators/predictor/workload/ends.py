@@ -97,7 +97,7 @@ def head_parts(shard: Shard) -> list[Part]:
     model, size = shard.model, shard.element_bytes
     if model.diffusion is not None:
         return last_diffusion_parts(shard)
-    vocab = model.padded_vocab_size(shard.tp) // shard.tp
+    vocab = shard.head_rows
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8, unless it is told otherwise.
     head = _in_bf16(shard) if shard.is_quantised and not shard.fp8_output else shard

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import activation_ops, clamped_inputs
+from trainscout.simulators.predictor.workload.elementwise import (
+    activation_ops,
+    clamped_inputs,
+    writes_gelu,
+)
 from trainscout.simulators.predictor.workload.ir import Alloc
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part
@@ -63,6 +67,9 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     if model.gated_mlp and shard.fusion == "eager":
         # The activated gate is a factor of a product written on its own.
         saved.append(Alloc(f"{prefix}gate", inner))
+    if writes_gelu(shard):
+        # Of x: half, tanh, and one more than that.
+        saved.append(Alloc(f"{prefix}gelu", 3 * inner))
     return Part(
         (*fc1_forward, *act_forward, *fc2_forward),
         (*fc2_backward, *act_backward, *fc1_backward),

@@ -244,7 +244,7 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
 def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     """Final norm, and the output weight unless the embedding on this rank provides it."""
     model = shard.model
-    rows = model.padded_vocab_size(shard.tp) // shard.tp if owns_weight else 0
+    rows = shard.head_rows if owns_weight else 0
     weight = rows * model.hidden_size
     return LocalParameters(
         weight + norm_parameters(shard, model.hidden_size),

@@ -172,16 +172,21 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float
 
 
 def residual(shard: Shard, name: str) -> Part:
-    """Bias, dropout and residual addition in one kernel (Megatron's bias_dropout_add)."""
+    """Bias, dropout and residual addition in one kernel (Megatron's bias_dropout_add); eagerly,
+    dropout is one of its own."""
     elements, size = shard.local_tokens * shard.model.hidden_size, shard.element_bytes
     mask = elements if shard.model.dropout else 0
+    apart = 2 * elements * size if mask and shard.fusion == "eager" else 0
     backward: list[Op] = [Streaming(f"{name}_grad_add", "elementwise", 3 * elements * size)]
     if mask:
         backward.insert(0, Streaming(f"{name}_dropout_bwd", "dropout", 2 * elements * size + mask))
     return Part(
         forward=(
             Streaming(
-                f"{name}_add", "dropout" if mask else "elementwise", 3 * elements * size + mask
+                f"{name}_add",
+                "dropout" if mask else "elementwise",
+                apart + 3 * elements * size + mask,
+                launches=2 if apart else 1,
             ),
         ),
         backward=tuple(backward),

@@ -69,6 +69,8 @@ class Shard:
     batch_first: bool
     gathers_ring: bool
     keeps_gathered: bool
+    pads_vocabulary: bool
+    writes_gelu: bool
     packs_heads: bool
     recompute_stops_early: bool
     fused_wgrad: bool
@@ -127,6 +129,8 @@ class Shard:
             gathers_ring=job.framework.gathers_ring,
             # Without sequence parallelism nothing is gathered.
             keeps_gathered=job.framework.keeps_gathered and recipe.sp,
+            pads_vocabulary=job.framework.aligns_vocabulary,
+            writes_gelu=job.framework.writes_gelu,
             packs_heads=job.framework.packs_heads,
             recompute_stops_early=job.framework.recompute_stops_early,
             fused_wgrad=job.framework.fused_wgrad,
@@ -154,9 +158,14 @@ class Shard:
         return self.tokens // self.tp if self.sp else self.tokens
 
     @property
+    def head_rows(self) -> int:
+        """Rows of the output layer on this rank."""
+        return self.model.padded_vocab_size(self.tp, self.pads_vocabulary) // self.tp
+
+    @property
     def embedding_rows(self) -> int:
         """Rows of the embedding on this rank."""
-        rows = self.model.padded_vocab_size(self.tp)
+        rows = self.head_rows * self.tp
         return rows if self.whole_embedding else rows // self.tp
 
     @property

@@ -97,7 +97,7 @@ def finish_block(
         norm_bytes = num_layers * vectors * model.hidden_size * size
         ops.append(Collective("norm_grads", "all_reduce", norm_bytes, "tp", "fp32"))
     if shares_embedding and trains:
-        rows = model.padded_vocab_size(recipe.tp) // recipe.tp
+        rows = model.padded_vocab_size(recipe.tp, job.framework.aligns_vocabulary) // recipe.tp
         ops.append(
             Collective(
                 "embedding_grads",

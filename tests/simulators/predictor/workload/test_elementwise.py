@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.part import residual
 from trainscout.simulators.predictor.workload.shard import Shard
 
 SIZE = 2
@@ -53,6 +54,44 @@ def test_rms_norm_written_in_pytorch() -> None:
     # the mean's gradient spread, the square's, and their sum with the scale's.
     undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + 12 + 12
     assert moved(backward) == 1000 * undone
+
+
+def test_gelu_written_in_pytorch() -> None:
+    gpt = replace(TINY, position="learned")
+    software = {"fusion": "eager", "writes_gelu": True}
+    forward, backward = activation_ops(shard(gpt, **software), "act", 1000)
+    power, scaled, summed, root, tanh, one_more, half, product = 2, 2, 3, 2, 2, 2, 2, 3
+    assert moved(forward) == 1000 * SIZE * (
+        power + scaled + summed + root + tanh + one_more + half + product
+    )
+    assert launches(forward) == 8
+    # Both factors; the half, tanh, root and scale; the power's own, of x^2, times three and times
+    # the gradient; and two sums of the three that reach x.
+    assert moved(backward) == 1000 * SIZE * (2 * 3 + 2 + 3 + 2 + 2 + (2 + 2 + 3) + 2 * 3)
+    plain = shard(gpt, fusion="eager")
+    for rotary_or_gated in (replace(gpt, position="rope"), replace(gpt, gated_mlp=True)):
+        written = activation_ops(shard(rotary_or_gated, **software), "act", 10)
+        assert written == activation_ops(shard(rotary_or_gated, fusion="eager"), "act", 10)
+
+    def kept(of: Shard) -> int:
+        return layer_blocks(of, DENSE_LAYER, "none")[0].saved_bytes
+
+    inner = plain.tokens * gpt.ffn_hidden_size * SIZE
+    assert kept(shard(gpt, **software)) - kept(plain) == 3 * inner
+
+
+def test_dropout_is_a_kernel_of_its_own_where_nothing_fuses() -> None:
+    model = replace(TINY, dropout=True)
+    elements = shard(model).local_tokens * model.hidden_size
+    fused, eager = (
+        residual(shard(model, fusion=fusion), "residual").forward for fusion in ("fused", "eager")
+    )
+    assert (moved(list(fused)), launches(list(fused))) == (elements * (3 * SIZE + 1), 1)
+    assert (moved(list(eager)), launches(list(eager))) == (elements * (5 * SIZE + 1), 2)
+    without = replace(TINY, dropout=False)
+    assert (
+        moved(list(residual(shard(without, fusion="eager"), "r").forward)) == 3 * SIZE * elements
+    )
 
 
 def test_layer_norm_is_one_kernel_everywhere() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
-from trainscout.simulators.predictor.workload.ir import Block, Collective
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.parameters import embedding_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -73,6 +75,22 @@ def test_ranks_that_gather_the_logits_take_the_loss_of_all() -> None:
     assert collectives(backward) == collectives(apart[1])
     alone = make_job(TINY, training={"gathers_logits": True})
     assert head_blocks(Shard.of(alone)) == head_blocks(Shard.of(make_job(TINY)))
+
+
+def test_a_vocabulary_that_nobody_pads_is_shared_as_it_is() -> None:
+    odd = replace(TINY, vocab_size=50257)
+
+    def rows(tp: int, **software: object) -> tuple[int, int]:
+        blocks = head_blocks(Shard.of(make_job(odd, tp=tp, training=software)))
+        (product,) = (op for op in blocks[0].ops if isinstance(op, Gemm))
+        return product.n, blocks[0].saved_bytes
+
+    assert rows(1)[0] == 50264
+    assert rows(1, pads_vocabulary=False)[0] == 50257
+    assert rows(4, pads_vocabulary=False)[0] == 12565
+    # TorchInductor pads what it multiplies.
+    assert rows(1, pads_vocabulary=False, fusion="compiled")[0] == 50264
+    assert rows(1)[1] - rows(1, pads_vocabulary=False)[1] == 64 * 7 * 4
 
 
 @pytest.mark.parametrize("tp", [1, 4])
