@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.results import Rows
@@ -29,6 +31,7 @@ from trainscout.simulators.laboratory.device.torch_collectives import (
 )
 from trainscout.simulators.laboratory.device.torch_host import host_seconds
 from trainscout.simulators.laboratory.interference import measure as interference
+from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.laboratory.kernels.measure import (
     CLASSES,
     CPU,
@@ -218,6 +221,21 @@ def factors(subject: Subject, found: Measurements, gpu_name: str) -> dict[str, A
     return {name: asdict(each) | {"factor": each.factor} for name, each in observed.items()}
 
 
+def overlap_of(path: Path, gpu: Gpu) -> dict[str, float]:
+    """Of kernels beside imitated communication, all alike: how many, how many times as long they
+    took and are predicted to take, and how much that differs from one to the other, of the mean
+    excess."""
+    samples = read_samples([path], {gpu.name: gpu})
+    took, priced = samples.slowdown - 1, samples.physical - 1
+    apart = took - priced * took.mean() / priced.mean()
+    return {
+        "operations": len(took),
+        "slowdown": 1 + float(took.mean()),
+        "priced": 1 + float(priced.mean()),
+        "log_spread": float(np.std(apart) / max(abs(took.mean()), 1e-9)),
+    }
+
+
 def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str, object]]:
     """Rows of ``cluster.measured_collectives``: every kind, over one node up to all."""
     rows: list[dict[str, object]] = []
@@ -351,6 +369,9 @@ def _measure_one(
         print(f"kernels beside communication are not measured: {error}", file=sys.stderr)
         return
     interference.measure(overlap, subject.gpu, found.slowdowns, end_s)
+    if found.slowdowns.rows:
+        found.save()
+        found.content["overlap"] = overlap_of(found.path, subject.gpu)
 
 
 def _summary(found: Measurements) -> str:

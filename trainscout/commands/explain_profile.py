@@ -63,11 +63,12 @@ def explain_profile(plan: ExplanationPlan, choice: ProfileChoice, output: Output
     found = compare_profiles(plan, job, profiles)
     operations = [each for profile in profiles for each in profile.operations]
     observed = observed_classes(operations, sum(each.steps for each in profiles), job.gpu)
-    record = comparison_record(found) | {"observed": observed_record(profiles, job.gpu, found)}
+    seen = observed_record(profiles, job.gpu, job.cluster, found, job.framework)
+    record = comparison_record(found) | {"observed": seen}
     if choice.directory is not None:
         title = f"{job.model.name} on {job.gpu.name}: profile and prediction"
         page = profile_page(title, found, observed)
-        texts = kept_files(record["observed"], operations, job.gpu)
+        texts = kept_files(seen, operations, job.gpu)
         texts |= {PAGE: page, COMPARISON: json_text({"ranks": record["ranks"]})}
         write_files("profile.directory", Path(choice.directory), texts)
     if output.format == "json":

@@ -1,8 +1,8 @@
-"""Factors that a profile, or ``trainscout measure``, states of a GPU's kernels."""
+"""Factors that a profile, or ``trainscout measure``, states of a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.io.measurements import read_measurements
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.applied import weight
 from trainscout.simulators.predictor.uncertainty.calibration import (
+    FACTORS,
     LARGEST_FACTOR,
     Calibration,
     Factors,
@@ -19,54 +20,82 @@ from trainscout.simulators.predictor.uncertainty.calibration import (
 
 OPTION = "--from-profile"
 _COMPUTE = ("gemm", "attention", "convolution")
+Row = tuple[float, float, float]
+"""Seconds measured and priced, and how much their ratio scatters (as ``ObservedClass``)."""
 
 
 def read_profiled(path: Path) -> Calibration:
-    """What such a file states of its GPU: seconds measured over priced of products and attention,
-    and of kernels that stream memory, all shapes together.
+    """What such a file states of its machine: how much longer than priced took products and
+    attention, kernels that stream memory, launches that the device waited for, collectives inside
+    a node and between nodes; and by how much kernels were slowed beside communication. Each as far
+    as one hardly errs by it with what was not measured, by how much that which was differs.
 
     Raises:
-        InputError: for a file that cannot be read, or in which no kernel is beside its price.
+        InputError: for a file that cannot be read, or in which nothing is beside its price.
     """
     found = read_measurements(OPTION, path)
-    classes, gpu = found.get("classes"), found.get("gpu")
-    if not isinstance(classes, Mapping) or not isinstance(gpu, str):
+    gpu = found.get("gpu")
+    if not isinstance(found.get("classes"), Mapping) or not isinstance(gpu, str):
         raise InputError(OPTION, path, "lacks classes or gpu", "a file as it was written")
-    compute = {name: each for name, each in classes.items() if name in _COMPUTE}
-    streaming = {name: each for name, each in classes.items() if name not in _COMPUTE}
-    stated = {
-        name: factor
-        for name, of in (("compute_time", compute), ("memory_time", streaming))
-        if (factor := _factor(path, of)) is not None
-    }
+    parts: dict[str, list[Row]] = {name: [] for name in FACTORS}
+    try:
+        for name, measured, priced, spread in _rows(found):
+            row = float(measured), float(priced or 0.0), float(spread)
+            if row[0] > 0 and row[1] > 0:
+                parts[name].append(row)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"is damaged ({error})"
+        raise InputError(OPTION, path, problem, "a file as it was written") from None
+    stated = {name: _factor(path, name, rows) for name, rows in parts.items() if rows}
     if not stated:
-        raise InputError(OPTION, path, "has no kernel with a price", "kernels of known shapes")
+        raise InputError(OPTION, path, "has nothing with a price", "kernels of known shapes")
     calibration = Calibration((gpu,), Factors(**stated), made=path.name)
     calibration.check()
     return calibration
 
 
-def _factor(path: Path, classes: Mapping[str, Any]) -> float | None:
-    """Measured over priced seconds of several classes, as far as one hardly errs by it with shapes
-    that were not measured, by how much those measured differ; None: none has a price."""
-    try:
-        rows = np.array(
-            [
-                [float(each.get(name, 0.0)) for name in ("measured_s", "priced_s", "log_spread")]
-                for each in classes.values()
-            ]
-        ).reshape(-1, 3)
-    except (AttributeError, TypeError, ValueError) as error:
-        problem = f"is damaged ({error})"
-        raise InputError(OPTION, path, problem, "a file as it was written") from None
-    measured_s, priced_s, spreads = rows[(rows[:, 0] > 0) & (rows[:, 1] > 0)].T
-    if not len(priced_s):
-        return None
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Every row, under the name of its factor."""
+    for name, each in found["classes"].items():
+        part = "compute_time" if name in _COMPUTE else "memory_time"
+        yield (
+            part,
+            *(each.get(field, 0.0) for field in ("measured_s", "priced_s", "log_spread")),
+        )
+    for each in ((found.get("host") or {}).get("waited_for") or {}).values():
+        yield "host_time", each["measured_s"], each["priced_s"], 0.0
+    for each in found.get("collectives") or ():
+        if "priced_s" not in each:
+            continue  # of trainscout measure: a curve, for cluster.measured_collectives
+        measured_s = each["measured_s"]
+        if each["waits_included"]:
+            # No longer than that: what others were waited for is not the network's.
+            measured_s = min(measured_s, each["priced_s"])
+        part = "network_time" if each["leaves_node"] else "node_time"
+        yield part, each["calls"] * measured_s, each["calls"] * each["priced_s"], 0.0
+    overlap = found.get("overlap") or {}
+    if overlap.get("slowdown") and overlap.get("priced"):
+        excess = overlap["slowdown"] - 1, overlap["priced"] - 1
+        yield "overlap_time", *excess, overlap.get("log_spread", 0.0)
+
+
+def _factor(path: Path, name: str, rows: list[Row]) -> float:
+    """Measured over priced, as much of it as is applied.
+
+    Raises:
+        InputError: for what no machine explains.
+    """
+    measured_s, priced_s, spreads = np.array(rows).T
     factor = float(measured_s.sum() / priced_s.sum())
     if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        problem = f"has kernels that take {factor:.3g} times their price"
+        part = name.removesuffix("_time")
+        problem = f"has times of {part} of {factor:.3g} times their price"
         raise InputError(OPTION, path, problem, f"up to {LARGEST_FACTOR:g} times, either way")
     apart = np.log(measured_s / priced_s / factor)
     unknown = np.average(spreads**2 + apart**2, weights=priced_s)
+    if name in ("node_time", "network_time"):
+        # Sizes differ from each other as from those that were not measured; one says nothing.
+        others = (priced_s**2).sum() / priced_s.sum() ** 2
+        unknown = unknown / (1 - others) if len(rows) > 1 else np.inf
     applied: float = factor ** float(weight(np.log(factor), unknown))
     return applied

@@ -32,10 +32,11 @@ def overlap_slowdowns(
     kernel_s: NDArray[np.floating],
     channels: NDArray[np.integer] | NDArray[np.floating],
     comm_bytes_per_s: NDArray[np.floating],
+    excess: float = 1.0,
 ) -> tuple[Floats, Floats]:
     """Factors by which compute block i and communication j run longer side by side.
 
-    A block's factor is the mean over its kernels' time.
+    A block's factor is the mean over its kernels' time. ``excess`` multiplies by how much longer.
 
     Args:
         gpu: where they run.
@@ -56,7 +57,8 @@ def overlap_slowdowns(
         raise InputError("kernel_s", kernel_s, "is out of range", "0 <= DRAM seconds <= seconds")
     total = np.maximum(seconds.sum(axis=1), np.finfo(np.float64).tiny)
     bound = np.minimum(dram_s.sum(axis=1) / total, 1.0)
-    return physical_slowdowns(gpu, bound, channels, comm_bytes_per_s)
+    on_compute, on_wires = physical_slowdowns(gpu, bound, channels, comm_bytes_per_s)
+    return 1 + excess * (on_compute - 1), 1 + excess * (on_wires - 1)
 
 
 def physical_slowdowns(

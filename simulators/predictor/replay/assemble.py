@@ -234,7 +234,8 @@ class Assembler:
         """Seconds and kinds by slot, those of the barrier last; the slowdowns of kinds."""
         seconds = np.concatenate([*(table.seconds for table in self.tables), [0.0]])
         kinds = np.concatenate([*(table.kind for table in self.tables), [NEUTRAL_KIND]])
-        return seconds, kinds, self.kinds.slowdowns(self.job.gpu)
+        overlap = self.pricer.factors.overlap_time
+        return seconds, kinds, self.kinds.slowdowns(self.job.gpu, overlap)
 
     @functools.cached_property
     def _lags(self) -> Floats:

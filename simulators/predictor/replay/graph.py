@@ -82,8 +82,9 @@ class Kinds:
     def _next(self) -> int:
         return len(self._computes) + len(self._wires) + 1
 
-    def slowdowns(self, gpu: Gpu) -> Floats:
-        """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it."""
+    def slowdowns(self, gpu: Gpu, excess: float) -> Floats:
+        """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it.
+        ``excess`` as in ``overlap_slowdowns``."""
         matrix = np.ones((self._next(),) * 2)
         if not self._computes or not self._wires:
             return matrix
@@ -91,7 +92,7 @@ class Kinds:
         share = np.array([key[0] for key in self._computes])[:, None]
         kernel_s = np.stack([np.frombuffer(key[1]).reshape(2, -1) for key in self._computes])
         channels, bytes_per_s = np.array(list(self._wires)).T
-        on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s)
+        on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s, excess)
         # Only the kernels of a pass compete; its own exposed communication does not.
         matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1)
         matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1)).T

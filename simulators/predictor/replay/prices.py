@@ -158,7 +158,9 @@ class Pricer:
             elif any(isinstance(op, HostSync) for op in block.ops):
                 work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
                 lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
-            priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
+            groups = list(groups_beside(operations))
+            slowdowns = slowdowns_beside(groups, self.gpu, self.factors.overlap_time)
+            priced = _sum_block(operations, groups, slowdowns, host_s, self.excess, lag_s)
             known[key] = priced
         self._found[id(block)] = block, priced
         return priced
@@ -311,9 +313,15 @@ def _host_work(
 
 
 def _sum_block(
-    ops: Sequence[PricedOp], gpu: Gpu, host_s: float, excess: float, lag_s: float
+    ops: Sequence[PricedOp],
+    groups: Sequence[BesideGroup],
+    slowed: Sequence[tuple[float, float]],
+    host_s: float,
+    excess: float,
+    lag_s: float,
 ) -> PricedBlock:
-    """Run a block alone: kernels one after another, communication beside those it overlaps.
+    """Run a block alone: kernels one after another, communication beside those it overlaps, both
+    ``slowed``.
 
     ``lag_s`` of it the device waits for the host.
     """
@@ -333,9 +341,7 @@ def _sum_block(
             communication_s += each.seconds
             channels += each.seconds * price.channels
             wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
-    groups = list(groups_beside(ops))
-    slowdowns = iter(slowdowns_beside(groups, gpu))
-    place = 0
+    slowdowns, place = iter(slowed), 0
     for group in groups:
         for each in ops[place : group.place]:
             parts[each.part] += each.seconds
@@ -388,8 +394,11 @@ def groups_beside(ops: Sequence[PricedOp]) -> Iterator[BesideGroup]:
             end = place + 1 + len(beside)
 
 
-def slowdowns_beside(groups: Sequence[BesideGroup], gpu: Gpu) -> list[tuple[float, float]]:
-    """How kernels and communication of each group that has both slow each other."""
+def slowdowns_beside(
+    groups: Sequence[BesideGroup], gpu: Gpu, overlap: float
+) -> list[tuple[float, float]]:
+    """How kernels and communication of each group that has both slow each other, the more the
+    larger ``overlap`` is."""
     both = [group for group in groups if group.overlaps]
     prices = [group.first.communication for group in both]
     if not both:
@@ -399,6 +408,7 @@ def slowdowns_beside(groups: Sequence[BesideGroup], gpu: Gpu) -> list[tuple[floa
         np.array([kernel_seconds(group.kernels) for group in both]),
         np.array([price.channels for price in prices if price]),
         np.array([price.wire_bytes_per_s for price in prices if price]),
+        overlap,
     )
     return list(zip(compute.diagonal().tolist(), communication.diagonal().tolist(), strict=True))
 

@@ -227,7 +227,8 @@ class _Build:
                 return [self._communication(ops[0], ops[0].seconds)]
             return [_Piece(self.of.pricer.block(block).seconds)]
         beside = list(groups_beside(ops))
-        slowdowns = iter(slowdowns_beside(beside, self.job.gpu))
+        overlap = self.of.pricer.factors.overlap_time
+        slowdowns = iter(slowdowns_beside(beside, self.job.gpu, overlap))
         found, place = [], 0
         for group in beside:
             found += [self._single(each) for each in ops[place : group.place]]

@@ -361,7 +361,7 @@ class _Unroll:
             (before, after, lags),
             orders,
             np.arange(ranks * len(STREAMS)) // len(STREAMS),
-            self.kinds.slowdowns(self.step.job.gpu),
+            self.kinds.slowdowns(self.step.job.gpu, self.step.pricer.factors.overlap_time),
         )
         times = run(tasks)
         columns = [operation, stage, stream, micro_batch, block, launched_by]

@@ -48,7 +48,8 @@ class Factors:
     ``compute_time``: the seconds of products and attention; ``memory_time``: of kernels that only
     stream memory; ``node_time`` and ``network_time``: of communication inside a node and of what
     leaves one; ``host_time``: the host's seconds per launch; ``straggler_time``: by how much the
-    slowest GPU is behind.
+    slowest GPU is behind; ``overlap_time``: by how much longer kernels and communication take
+    beside each other.
     """
 
     compute_time: float = 1.0
@@ -57,11 +58,15 @@ class Factors:
     network_time: float = 1.0
     host_time: float = 1.0
     straggler_time: float = 1.0
+    overlap_time: float = 1.0
 
     def slowed(self, factor: float) -> Factors:
-        """All times that much longer (how far stragglers are behind is a share of others')."""
-        longer = {name: getattr(self, name) * factor for name in FACTORS}
-        return Factors(**{**longer, "straggler_time": self.straggler_time})
+        """All times that much longer (stragglers and overlap are shares of others')."""
+        longer = {name: getattr(self, name) * factor for name in FACTORS if name not in _SHARED}
+        return dataclasses.replace(self, **longer)
+
+
+_SHARED = ("straggler_time", "overlap_time")
 
 
 FACTORS = tuple(field.name for field in dataclasses.fields(Factors))

@@ -121,7 +121,7 @@ class Contents:
                 if each.evidence is Evidence.ESTIMATED:
                     names.add(_name(each))
             estimated.append(frozenset(names))
-        slowdown = kinds.slowdowns(pricer.gpu)
+        slowdown = kinds.slowdowns(pricer.gpu, pricer.factors.overlap_time)
         rows = np.array(sorted(computes), dtype=np.int64)
         slowdown[np.ix_(rows, rows)] = SHARED_GPU
         names_of = tuple(estimated)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.counted_gpus import counted_gpus
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.profiles.files import kept_files, write_files
@@ -92,6 +94,16 @@ def _gpu(name: str | None, profile: MeasuredProfile, *, required: bool) -> Gpu |
         return None
 
 
+def _node(world_size: int, gpu: Gpu) -> Cluster | None:
+    """The server that so many GPUs usually come in; None where they are not of one, as how such
+    are connected a profile does not say."""
+    try:
+        cluster, _ = counted_gpus("--gpu", f"{world_size}x{gpu.name}", load_catalogue().gpus)
+    except InputError:
+        return None
+    return cluster if cluster.domain >= world_size else None
+
+
 def _prices(profile: MeasuredProfile, gpu: Gpu) -> list[command_tables.Part]:
     """Measured kernels that ran alone beside the prices of their shapes, a step."""
     figures = ("measured", "shapes", "priced", "of it", "price", "error")
@@ -116,5 +128,5 @@ def _prices(profile: MeasuredProfile, gpu: Gpu) -> list[command_tables.Part]:
 
 
 def _write(directory: Path, profile: MeasuredProfile, gpu: Gpu) -> None:
-    record = observed_record([profile], gpu)
+    record = observed_record([profile], gpu, _node(profile.world_size or 1, gpu))
     write_files("--output", directory, kept_files(record, profile.operations, gpu))

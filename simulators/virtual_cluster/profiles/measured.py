@@ -7,8 +7,8 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -29,7 +29,10 @@ from trainscout.simulators.virtual_cluster.traces.kineto import (
 )
 
 FIELD = "profile"
-Intervals = list[tuple[float, float]]
+Intervals = Sequence[tuple[float, float]]
+THREADS = ("python", "autograd")
+"""What launches: the thread that a step begins on, and others."""
+_MOST_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class MeasuredOperation:
     """One operation of a step: what one call launched, or one kernel where calls are not known.
 
     ``kernels`` are what it amounts to (none: not known), ``seconds`` its device time, of which
-    ``beside_s`` ran while communication did; ``launches`` how many kernels it was.
+    ``beside_s`` ran while communication did, most of it ``beside`` this call; ``launches`` how
+    many kernels it was.
     """
 
     step: int
@@ -49,6 +53,18 @@ class MeasuredOperation:
     beside_s: float
     launches: int
     call: CollectiveCall | None = None
+    beside: CollectiveCall | None = None
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """What the host did where the device waited for it, all steps together: ``seconds`` from one
+    launch to the next, without its own waits for the device; ``launches`` of kernels by so many
+    ``calls`` of operations."""
+
+    launches: int
+    calls: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -68,8 +84,9 @@ class MeasuredProfile:
     """A profile as it is compared: its steps' operations, and what the step took.
 
     ``found`` says how steps were told apart, ``earlier`` how many kernels belong to none.
-    ``launch_call_s``: the median call that launches a kernel; ``host_interval_s``: as the function
-    of that name.
+    ``launch_call_s``: the median call that launches a kernel; ``host_interval_s``: the median from
+    launch to launch of what ``host_work`` adds up, by thread (``THREADS``); None where the host
+    never was behind. The profiler's own share is in both.
     """
 
     path: Path
@@ -84,6 +101,7 @@ class MeasuredProfile:
     occupancy: Occupancy
     launch_call_s: float | None
     host_interval_s: float | None
+    host_work: Mapping[str, HostWork]
 
 
 def measure_profile(path: Path) -> MeasuredProfile:
@@ -103,6 +121,8 @@ def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
     """What was read from ``path``, cut into steps; it has device work."""
     steps = steps_of(profile)
     calls = profile.launch_calls_s
+    intervals = host_intervals(steps, profile.host_waits)
+    every = [seconds for each in intervals.values() for _, seconds in each]
     return MeasuredProfile(
         path,
         profile.gpu,
@@ -115,7 +135,11 @@ def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
         operations_of(steps),
         occupancy(steps),
         statistics.median(calls) if calls else None,
-        host_interval_s(steps),
+        statistics.median(every) if every else None,
+        {
+            name: HostWork(len(each), sum(new for new, _ in each), sum(s for _, s in each))
+            for name, each in intervals.items()
+        },
     )
 
 
@@ -124,14 +148,14 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
     found: list[MeasuredOperation] = []
     for number, kernels in enumerate(steps.kernels):
         talking = union(_spans(kernels, communicating=True))
+        talkers = [each for each in kernels if each.collective is not None]
         calls: dict[tuple[int, str, int], list[TimedKernel]] = defaultdict(list)
         products: Counter[int] = Counter()
         for position, kernel in enumerate(kernels):
             calls[_part_of_call(position, kernel, products)].append(kernel)
-        found += [
-            _operation(number, each, talking, first=part == 0)
-            for (_, _, part), each in calls.items()
-        ]
+        for (_, _, part), each in calls.items():
+            one = _operation(number, each, talking, first=part == 0)
+            found.append(replace(one, beside=_beside(one, talkers)) if one.beside_s else one)
     return tuple(sorted(found, key=lambda each: (each.step, each.start_s)))
 
 
@@ -176,6 +200,20 @@ def _operation(
     )
 
 
+def _beside(operation: MeasuredOperation, talkers: Sequence[TimedKernel]) -> CollectiveCall | None:
+    """The communication that ran longest during an operation; few run at a time."""
+    start_s, end_s = operation.start_s, operation.start_s + operation.seconds
+    last = bisect.bisect_left(talkers, end_s, key=lambda each: each.start_s)
+    return (
+        max(
+            talkers[max(0, last - _MOST_AT_ONCE) : last],
+            key=lambda each: min(each.end_s, end_s) - max(each.start_s, start_s),
+        ).collective
+        if last
+        else None
+    )
+
+
 def _known(recorded: RecordedOperation, longest: TimedKernel) -> tuple[Kernel, ...]:
     if recorded.name.startswith("aten::"):
         return kernels_of(recorded)
@@ -208,18 +246,21 @@ def occupancy(steps: Steps) -> Occupancy:
     return Occupancy(*(total / count for total in sums))
 
 
-def host_interval_s(steps: Steps) -> float | None:
-    """Seconds from one launch to the next where the device waited for it: what the host needs for
-    an operation, the median; None where it never was behind. The profiler's own share is in it."""
-    waits = []
+def host_intervals(steps: Steps, waits: Intervals) -> dict[str, list[tuple[bool, float]]]:
+    """What the host needs for a launch: by thread, each one that the device waited for, whether
+    it was a new call, and the seconds since the one before, but for ``waits``."""
+    found: dict[str, list[tuple[bool, float]]] = {name: [] for name in THREADS}
     for kernels in steps.kernels:
         for before, kernel in itertools.pairwise(kernels):
-            if before.launched_s is not None and kernel.launched_s is not None:
-                behind = kernel.launched_s > before.end_s
-                apart_s = kernel.launched_s - before.launched_s
-                if behind and apart_s > 0:
-                    waits.append(apart_s)
-    return statistics.median(waits) if waits else None
+            if before.launched_s is None or kernel.launched_s is None:
+                continue
+            behind = kernel.launched_s > before.end_s and kernel.thread == before.thread
+            apart_s = kernel.launched_s - before.launched_s
+            if behind and apart_s > 0:
+                apart_s -= _overlap(waits, before.launched_s, kernel.launched_s)
+                new = kernel.recorded is not before.recorded or kernel.recorded is None
+                found[THREADS[kernel.thread != kernels[0].thread]].append((new, apart_s))
+    return found
 
 
 def _spans(kernels: Sequence[TimedKernel], *, communicating: bool) -> Intervals:

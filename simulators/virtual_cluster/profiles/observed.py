@@ -12,20 +12,37 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
+from trainscout.simulators.predictor.collectives import CollectivePrice, price_collective
+from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row_of
+from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import Attention, Convolution, Kernel, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Communicator,
+    Convolution,
+    Kernel,
+    Streaming,
+)
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.measured import (
     FIELD,
+    THREADS,
     MeasuredOperation,
     MeasuredProfile,
 )
+from trainscout.simulators.virtual_cluster.profiles.rows import kind_of
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
+from trainscout.simulators.virtual_cluster.traces.kineto import CollectiveCall
+from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
 
 # A kernel that ran beside communication for more than this share of its time is no measure of
 # the kernel alone, and for more than the other one of overlap.
@@ -38,11 +55,29 @@ FLAG = "in_situ"
 @dataclass(frozen=True)
 class ObservedOverlap:
     """Kernels that ran beside communication: how many, of how many shapes, and how much longer
-    they took than the same shapes alone (None: none ran both ways)."""
+    they took than the same shapes alone (None: none ran both ways), measured and as predicted of
+    that communication (None: it has no price)."""
 
     operations: int
     shapes: int
     slowdown: float | None
+    priced: float | None
+
+
+@dataclass(frozen=True)
+class ObservedCollective:
+    """Equal calls: ``calls`` a step of one rank, and the seconds of one, measured and priced. With
+    ``waits_included`` one rank was profiled: the shortest call, which is no shorter than what it
+    takes once all ranks are there."""
+
+    kind: str
+    group_size: int
+    leaves_node: bool
+    bytes: int
+    calls: float
+    measured_s: float
+    priced_s: float
+    waits_included: bool
 
 
 def gpu_of(profile: MeasuredProfile, gpus: Mapping[str, Gpu]) -> Gpu:
@@ -76,20 +111,131 @@ def observed_classes(
     return found
 
 
-def observed_overlap(operations: Iterable[MeasuredOperation]) -> ObservedOverlap:
+def observed_overlap(
+    operations: Iterable[MeasuredOperation], gpu: Gpu, prices: CallPrices
+) -> ObservedOverlap:
     """How much communication slowed the kernels that ran beside it."""
     alone: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
-    beside: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
+    beside: dict[tuple[Kernel, ...], list[MeasuredOperation]] = defaultdict(list)
     for each in operations:
         if each.kernels and each.beside_s <= ALONE * each.seconds:
             alone[each.kernels].append(each.seconds)
         elif each.kernels and each.beside_s >= BESIDE * each.seconds:
-            beside[each.kernels].append(each.seconds)
+            beside[each.kernels].append(each)
     both = [kernels for kernels in beside if kernels in alone]
-    alone_s = sum(statistics.median(alone[each]) for each in both)
-    beside_s = sum(statistics.median(beside[each]) for each in both)
-    slowdown = beside_s / alone_s if alone_s else None
-    return ObservedOverlap(sum(len(beside[each]) for each in both), len(both), slowdown)
+    alone_s = {each: statistics.median(alone[each]) for each in both}
+    beside_s = sum(statistics.median(op.seconds for op in beside[each]) for each in both)
+    total_s = sum(alone_s.values())
+    priced = [
+        [slowdown for op in beside[each] if (slowdown := _slowdown(op, gpu, prices)) is not None]
+        for each in both
+    ]
+    priced_s = sum(
+        alone_s[each] * statistics.fmean(some)
+        for each, some in zip(both, priced, strict=True)
+        if some
+    )
+    return ObservedOverlap(
+        sum(len(beside[each]) for each in both),
+        len(both),
+        beside_s / total_s if total_s else None,
+        priced_s / total_s if total_s and all(priced) else None,
+    )
+
+
+def _slowdown(operation: MeasuredOperation, gpu: Gpu, prices: CallPrices) -> float | None:
+    """By how much an operation is predicted to take longer beside its communication."""
+    price = None if operation.beside is None else prices.of(operation.beside)
+    if price is None or not price_of(gpu, operation.kernels):
+        return None
+    kernels = price_kernels(gpu, operation.kernels)
+    bound = float(kernels.seconds @ kernels.memory_bound / kernels.seconds.sum())
+    slower, _ = physical_slowdowns(
+        gpu, np.array([bound]), np.array([price.channels]), np.array([price.wire_bytes_per_s])
+    )
+    return float(slower[0, 0])
+
+
+class CallPrices:
+    """Prices of recorded calls on a cluster (None: it is not known, and nothing has one), equal
+    ones once."""
+
+    def __init__(self, gpu: Gpu, cluster: Cluster | None) -> None:
+        self._gpu, self._cluster = gpu, cluster
+        self._known: dict[tuple[str, int, str, int, tuple[int, ...]], CollectivePrice | None] = {}
+
+    def communicator(self, call: CollectiveCall) -> Communicator | None:
+        """How the ranks of a call lie; None where they were not recorded, or are more than the
+        cluster has."""
+        size = 0 if self._cluster is None else self._cluster.num_gpus
+        ranks = call.ranks or (tuple(range(size)) if call.group_size == size else ())
+        if self._cluster is None or len(ranks) < 2 or max(ranks) >= size:
+            return None
+        return communicator_of("profiled", ranks, self._cluster)
+
+    def of(self, call: CollectiveCall) -> CollectivePrice | None:
+        """What it takes alone, once all ranks are there; None for what has no price."""
+        size = max(call.bytes_in, call.bytes_out)
+        key = kind_of(call.kind), size, call.dtype, call.group_size, call.ranks
+        if key not in self._known:
+            group = self.communicator(call)
+            self._known[key] = None
+            if group is not None and self._cluster is not None and key[0] in MEASURED_KINDS:
+                self._known[key] = price_collective(key[0], size, group, self._gpu, self._cluster)
+        return self._known[key]
+
+
+def observed_collectives(
+    profiles: Sequence[MeasuredProfile], prices: CallPrices
+) -> list[ObservedCollective]:
+    """Calls that have a price, of all profiles; those of several have no waits in them any more
+    (``ranks.read_profiles``)."""
+    equal: dict[tuple[str, int, Communicator], list[float]] = defaultdict(list)
+    priced = {}
+    for operation in (each for profile in profiles for each in profile.operations):
+        call = operation.call
+        price = None if call is None else prices.of(call)
+        if call is None or price is None:
+            continue
+        group = prices.communicator(call)
+        assert group is not None
+        key = kind_of(call.kind), max(call.bytes_in, call.bytes_out), group
+        equal[key].append(operation.seconds)
+        priced[key] = price.seconds
+    steps, waits = sum(profile.steps for profile in profiles), len(profiles) == 1
+    return [
+        ObservedCollective(
+            kind,
+            group.size,
+            group.nodes > 1,
+            size,
+            len(times) / steps,
+            min(times) if waits else statistics.median(times),
+            priced[kind, size, group],
+            waits,
+        )
+        for (kind, size, group), times in equal.items()
+    ]
+
+
+def observed_host(
+    profiles: Sequence[MeasuredProfile], framework: Framework | None
+) -> dict[str, dict[str, float | None]]:
+    """Of the launches that the device waited for, by thread and all steps together: how many, by
+    how many calls, what they took, and what such launches are predicted to take."""
+    found: dict[str, dict[str, float | None]] = {}
+    for name in THREADS:
+        work = [each.host_work[name] for each in profiles]
+        launches, calls = sum(each.launches for each in work), sum(each.calls for each in work)
+        priced_s = None
+        if framework is not None and not framework.cuda_graphs:
+            # What autograd launches is taken to cost the call of its kernels alone.
+            forward_s = framework.host_forward_s if name == THREADS[0] else 0.0
+            priced_s = launches * framework.host_launch_s + calls * forward_s
+        measured_s = sum(each.seconds for each in work)
+        found[name] = {"launches": launches, "calls": calls, "measured_s": measured_s}
+        found[name]["priced_s"] = priced_s
+    return found
 
 
 def kernel_rows(
@@ -135,12 +281,22 @@ def _calls(row: Mapping[str, object]) -> int:
 
 
 def observed_record(
-    profiles: Sequence[MeasuredProfile], gpu: Gpu, comparisons: Sequence[Comparison] = ()
+    profiles: Sequence[MeasuredProfile],
+    gpu: Gpu,
+    cluster: Cluster | None,
+    comparisons: Sequence[Comparison] = (),
+    framework: Framework | None = None,
 ) -> dict[str, Any]:
-    """What was observed, as plain values for calibration: docs/profiles.md has the fields."""
+    """What was observed, as plain values for calibration: docs/profiles.md has the fields.
+
+    Args:
+        cluster: where the profiles' ranks ran, for prices of what they exchanged.
+        framework: what the host is predicted to take by; None: that is not known.
+    """
     operations = [each for profile in profiles for each in profile.operations]
     steps = sum(profile.steps for profile in profiles)
     classes = observed_classes(operations, steps, gpu)
+    prices = CallPrices(gpu, cluster)
     intervals = [each.host_interval_s for each in profiles if each.host_interval_s is not None]
     calls = [each.launch_call_s for each in profiles if each.launch_call_s is not None]
     return {
@@ -153,12 +309,13 @@ def observed_record(
         "classes": {
             name: {**asdict(each), "factor": each.factor} for name, each in classes.items()
         },
-        "overlap": asdict(observed_overlap(operations)),
+        "overlap": asdict(observed_overlap(operations, gpu, prices)),
         "host": {
             "gap_s": statistics.fmean(each.occupancy.host_gap_s for each in profiles),
             "launches": sum(each.launches for each in operations) / steps,
             "launch_call_s": statistics.median(calls) if calls else None,
             "interval_s": statistics.median(intervals) if intervals else None,
+            "waited_for": observed_host(profiles, framework),
         },
         "step": {
             "measured_s": statistics.fmean(each.step_s for each in profiles),
@@ -169,9 +326,5 @@ def observed_record(
             if comparisons and all(each.whole for each in comparisons)
             else None,
         },
-        "collectives": [
-            {**asdict(row), "waits_included": len(profiles) == 1}
-            for comparison in comparisons
-            for row in comparison.collectives
-        ],
+        "collectives": [asdict(each) for each in observed_collectives(profiles, prices)],
     }

@@ -67,8 +67,8 @@ class TimedKernel:
     """Device work that was measured. Times in seconds from the first of the file.
 
     ``recorded`` launched it (None when that was not recorded), at ``launched_s`` on the host's
-    clock (None: not in the profile, as what was in flight when it began). ``bytes`` are those of a
-    copy. ``collective`` is set for NCCL kernels that carry their call.
+    clock (None: not in the profile, as what was in flight when it began), by ``thread``. ``bytes``
+    are those of a copy. ``collective`` is set for NCCL kernels that carry their call.
     """
 
     name: str
@@ -80,6 +80,7 @@ class TimedKernel:
     launched_s: float | None
     bytes: int | None = None
     collective: CollectiveCall | None = None
+    thread: int | None = None
 
     @property
     def end_s(self) -> float:
@@ -108,7 +109,8 @@ class KinetoTrace:
 
     ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``marks``:
     when the host began and ended each step that the profiler was told of; ``launch_calls_s``:
-    seconds of each call that launched a kernel.
+    seconds of each call that launched a kernel; ``host_waits``: when the host waited for the
+    device.
     """
 
     gpu: str | None
@@ -117,6 +119,7 @@ class KinetoTrace:
     marks: tuple[tuple[float, float], ...]
     kernels: tuple[TimedKernel, ...]
     launch_calls_s: tuple[float, ...] = ()
+    host_waits: tuple[tuple[float, float], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -127,11 +130,11 @@ class KinetoTrace:
 @dataclass(frozen=True)
 class _Calls:
     """What the host did: operations by number, the collectives among them; of launches, by
-    correlation, which operation made them and when."""
+    correlation, which operation made them, when, and on which thread."""
 
     operations: Mapping[int, RecordedOperation]
     collectives: Mapping[int, CollectiveCall]
-    launches: Mapping[int, tuple[int, float]]
+    launches: Mapping[int, tuple[int, float, int | None]]
 
 
 def read_kineto(path: Path) -> KinetoTrace:
@@ -160,7 +163,19 @@ def read_kineto(path: Path) -> KinetoTrace:
         _marks(path, events, origin_us),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
         tuple([_number(path, event, "dur") * 1e-6 for event in launched]),
+        _host_waits(path, events, origin_us),
     )
+
+
+def _host_waits(
+    path: Path, events: list[dict[str, Any]], origin_us: float
+) -> tuple[tuple[float, float], ...]:
+    found = []
+    for event in events:
+        if event.get("cat") in LAUNCHES and "Synchronize" in str(event.get("name")):
+            start = (_number(path, event, "ts") - origin_us) * 1e-6
+            found.append((start, start + _number(path, event, "dur") * 1e-6))
+    return tuple(sorted(found))
 
 
 def _marks(
@@ -222,8 +237,9 @@ def _is_launch(event: Mapping[str, Any]) -> bool:
 
 def _launches(
     path: Path, events: list[dict[str, Any]], origin_us: float
-) -> dict[int, tuple[int, float]]:
-    """By correlation: the External id of the operation (-1: none), and when the call began."""
+) -> dict[int, tuple[int, float, int | None]]:
+    """By correlation: the External id of the operation (-1: none), when the call began, and on
+    which thread."""
     found = {}
     for event in events:
         args = event.get("args")
@@ -231,7 +247,8 @@ def _launches(
             correlation, external = args.get("correlation"), args.get("External id")
             if type(correlation) is int:
                 began_s = (_number(path, event, "ts") - origin_us) * 1e-6
-                found[correlation] = external if type(external) is int else -1, began_s
+                number = external if type(external) is int else -1
+                found[correlation] = number, began_s, _optional_integer(event.get("tid"))
     return found
 
 
@@ -257,6 +274,7 @@ def _kernel(path: Path, event: dict[str, Any], start_us: float, calls: _Calls) -
         None if launch is None else launch[1],
         copied if type(copied) is int else None,
         _collective(path, event, args) or calls.collectives.get(external),
+        None if launch is None else launch[2],
     )
 
 

@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import (
+    FACTORS,
     Calibration,
     CalibrationRun,
     Factors,
@@ -65,7 +66,11 @@ def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
         assert bounds.used_bytes[0] == memory.capacity_bytes - memory.headroom_bytes
 
 
-@given(jobs(), st.lists(st.floats(0.5, 2), min_size=6, max_size=6), st.floats(0.7, 1.5))
+@given(
+    jobs(),
+    st.lists(st.floats(0.5, 2), min_size=len(FACTORS), max_size=len(FACTORS)),
+    st.floats(0.7, 1.5),
+)
 def test_bounds_follow_a_calibration(job, factors, longer):
     """Stated factors, and runs: one of the job's own traits, one that differs."""
     shares = (0.2, 0.1, 0.2, 0.05, 0.03)

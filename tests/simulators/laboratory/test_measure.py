@@ -125,6 +125,8 @@ def test_one_file_is_read_by_everything(
     assert found["host"] == {"launch_s": 5e-6, "module_s": 20e-6}
     assert found["bandwidth"]["copy_bytes_per_s"] > 0
     assert {row["level"] for row in found["slowdowns"]} == {"kernel", "comm-slowdown"}
+    assert found["overlap"]["slowdown"] == pytest.approx(1.1)
+    assert found["overlap"]["priced"] > 1
 
     gpu = load_catalogue().gpus["h100"]
     ops = [op for op in kernels_of(the_job()) if isinstance(op, Gemm)]

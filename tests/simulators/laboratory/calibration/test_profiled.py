@@ -11,6 +11,7 @@ from trainscout.simulators.laboratory.calibration.profiled import read_profiled
 from trainscout.simulators.laboratory.calibration.runs import beside_predictions
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.uncertainty.calibration import Factors
 
 calibrate = command("calibrate")
 
@@ -50,15 +51,67 @@ def test_of_what_differs_from_shape_to_shape_less_is_stated(tmp_path):
     assert 1 < read_profiled(path).factors.memory_time < 1.5
 
 
+def calls(size, measured_s, priced_s, leaves_node=False, waits_included=False):
+    return {
+        "bytes": size,
+        "calls": 2.0,
+        "measured_s": measured_s,
+        "priced_s": priced_s,
+        "leaves_node": leaves_node,
+        "waits_included": waits_included,
+    }
+
+
+def test_host_collectives_and_overlap_are_learned(tmp_path):
+    changes = {
+        "host": {
+            "waited_for": {
+                "python": {"launches": 90, "calls": 80, "measured_s": 3.0, "priced_s": 2.0},
+                "autograd": {"launches": 9, "calls": 8, "measured_s": 0.3, "priced_s": 0.2},
+            }
+        },
+        "collectives": [
+            *(calls(size, 1.2e-9 * size, 1e-9 * size) for size in (10**6, 10**7, 10**8)),
+            *(calls(size, 2e-9 * size, 1e-9 * size, True) for size in (10**6, 10**7, 10**8)),
+        ],
+        "overlap": {"operations": 9, "shapes": 3, "slowdown": 1.3, "priced": 1.2},
+    }
+    factors = read_profiled(observed(tmp_path / "kept.json", {}, changes=changes)).factors
+    assert factors.host_time == pytest.approx(1.5)
+    assert factors.node_time == pytest.approx(1.2)
+    assert factors.network_time == pytest.approx(2.0)
+    assert factors.overlap_time == pytest.approx(1.5)
+    assert factors.compute_time == factors.memory_time == factors.straggler_time == 1
+
+
+def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
+    # One rank was profiled: its calls took longer, which they may have waited; or less, which
+    # nothing but a faster network explains.
+    sizes = (10**6, 10**7, 10**8)
+    for times, factor in ((5e-9, 1.0), (0.5e-9, 0.5)):
+        waited = [calls(size, times * size, 1e-9 * size, waits_included=True) for size in sizes]
+        path = observed(tmp_path / "kept.json", {}, changes={"collectives": waited})
+        assert read_profiled(path).factors.node_time == pytest.approx(factor)
+    # One size says nothing of others; kernels that ran faster beside communication, nothing.
+    changes = {
+        "collectives": [calls(10**6, 2.0, 1.0)],
+        "overlap": {"slowdown": 0.9, "priced": 1.2},
+    }
+    path = observed(tmp_path / "one.json", {"gemm": (1.0, 1.0)}, changes=changes)
+    assert read_profiled(path).factors == Factors()
+
+
 @pytest.mark.parametrize(
     ("classes", "changes", "said"),
     [
-        ({"other": (0.0, 0.0)}, {}, "no kernel with a price"),
+        ({"other": (0.0, 0.0)}, {}, "nothing with a price"),
         ({}, {"classes": {"gemm": 3}}, "is damaged"),
-        ({"gemm": (30.0, 1.0)}, {}, "30 times their price"),
+        ({"gemm": (30.0, 1.0)}, {}, "of 30 times their price"),
         ({}, {"classes": []}, "lacks classes or gpu"),
         ({}, {"classes": {"gemm": {"measured_s": "much"}}}, "is damaged"),
         ({}, {"version": 2}, "is of version 2"),
+        ({}, {"host": {"waited_for": {"python": {}}}}, "is damaged"),
+        ({}, {"collectives": [{"priced_s": 1.0}]}, "is damaged"),
     ],
 )
 def test_what_states_nothing_is_refused(tmp_path, classes, changes, said):

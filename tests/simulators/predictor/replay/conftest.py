@@ -100,9 +100,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return communication(rates.send_s if group.size > 1 else 0.0)
 
         def overlap_slowdowns(
-            gpu: Gpu, kernel_s: np.ndarray, channels: np.ndarray, traffic: np.ndarray
+            gpu: Gpu,
+            kernel_s: np.ndarray,
+            channels: np.ndarray,
+            traffic: np.ndarray,
+            excess: float = 1.0,
         ) -> tuple[np.ndarray, np.ndarray]:
-            factors = np.full((len(kernel_s), len(channels)), rates.slowdown)
+            slowdown = 1 + excess * (rates.slowdown - 1)
+            factors = np.full((len(kernel_s), len(channels)), slowdown)
             return factors, factors
 
         def host_launch_s(framework: Framework) -> float:

@@ -168,6 +168,17 @@ def test_memory_and_straggler_time_multiply_theirs():
     assert twice == pytest.approx(2 * share)
 
 
+def test_overlap_time_multiplies_by_how_much_kernels_and_communication_slow_each_other():
+    beside = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    job = make_job(GPT175B, nodes=16, tp=8, batch=16, sp=True, **beside)
+    less, plain, more = (
+        simulate(job, overlap_time=factor).step_time_s for factor in (0.5, 1.0, 1.5)
+    )
+    assert plain - less == pytest.approx(more - plain, rel=0.1)
+    assert more > 1.001 * plain
+    assert Factors(overlap_time=2.0).slowed(1.5).overlap_time == 2.0
+
+
 def test_host_time_multiplies_launches():
     job = make_job()
     workload = build_workload(job)

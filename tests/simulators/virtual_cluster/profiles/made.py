@@ -92,6 +92,10 @@ class Recorder:
         self.host_us += LAUNCH_US
         self.device_us = start_us + seconds * 1e6
 
+    def wait(self, us: float) -> None:
+        """The host waits for the device for the last ``us`` of its time."""
+        self._event("cuda_runtime", "cudaStreamSynchronize", self.host_us - us, us, 1, {})
+
     def mark(self, number: int, start_us: float) -> None:
         name = f"ProfilerStep#{number}"
         self._event("user_annotation", name, start_us, self.host_us - start_us, 1, {})

@@ -18,6 +18,7 @@ from tests.simulators.virtual_cluster.profiles.made import (
     small_job,
     tensors,
 )
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ir import Gemm
@@ -27,8 +28,11 @@ from trainscout.simulators.virtual_cluster.profiles.comparison import (
 )
 from trainscout.simulators.virtual_cluster.profiles.measured import measure_profile
 from trainscout.simulators.virtual_cluster.profiles.observed import (
+    CallPrices,
     kernel_rows,
     observed_classes,
+    observed_collectives,
+    observed_host,
     observed_overlap,
     observed_record,
 )
@@ -234,6 +238,46 @@ def test_gaps_are_the_hosts_where_the_kernel_had_not_been_launched(tmp_path: Pat
     assert found.launch_call_s == pytest.approx(2e-6)
 
 
+def test_launches_that_the_device_waited_for_are_what_the_host_needs(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.launch(ELEMENTWISE, 1e-6, "aten::add")
+    recorder.host_us += 20
+    recorder.launch(ELEMENTWISE, 1e-6, "aten::add")  # 24 us later, another call
+    recorder.host_us += 6
+    recorder.again(ELEMENTWISE, 1e-6)  # 10 us later, of the same call
+    recorder.host_us += 100
+    recorder.wait(60.0)  # of what the host waited itself, nothing counts
+    recorder.launch(ELEMENTWISE, 1e-3, "aten::add")
+    recorder.host_us += 6
+    recorder.launch(ELEMENTWISE, 1e-6, "aten::add")  # the device is busy: not waited for
+    found = measure_profile(recorder.write(tmp_path / "p.json"))
+    framework = load_catalogue().frameworks["huggingface"]
+    host = observed_host([found], framework)
+    python = host["python"]
+    assert (python["launches"], python["calls"]) == (3, 2)
+    assert python["measured_s"] == pytest.approx((24 + 10 + 104 - 60) * 1e-6)
+    wanted = 3 * framework.host_launch_s + 2 * framework.host_forward_s
+    assert python["priced_s"] == pytest.approx(wanted)
+    assert host["autograd"]["launches"] == 0
+    assert observed_host([found], None)["python"]["priced_s"] is None
+
+
+def test_collectives_are_priced_call_by_call(tmp_path: Path) -> None:
+    cluster = replace(small_job().cluster, num_nodes=2, gpus_per_node=8)
+    gpu = small_job().gpu
+    recorder = Recorder(0, 16)
+    for seconds, ranks in ((3e-3, 8), (2e-3, 8), (4e-3, 16)):
+        call = collective("all_reduce", 1 << 24, ranks)
+        recorder.launch("ncclDevKernel", seconds, "", COMMUNICATION, **call)
+    found = measure_profile(recorder.write(tmp_path / "p.json"))
+    inside, between = observed_collectives([found], CallPrices(gpu, cluster))
+    assert (inside.calls, inside.leaves_node, inside.waits_included) == (2, False, True)
+    assert inside.measured_s == pytest.approx(2e-3)
+    assert between.leaves_node
+    assert between.priced_s > inside.priced_s > 0
+    assert not observed_collectives([found], CallPrices(gpu, None))
+
+
 def test_factors_and_tables_of_kernels_follow_from_shapes_alone(tmp_path: Path) -> None:
     job = small_job()
     found = measure_profile(profile(tmp_path / "p.json", steps=2))
@@ -241,7 +285,7 @@ def test_factors_and_tables_of_kernels_follow_from_shapes_alone(tmp_path: Path) 
     assert classes["gemm"].factor == pytest.approx(1.25)
     assert classes["gemm"].log_spread == pytest.approx(0, abs=1e-9)
     assert classes["optimizer"].factor is None
-    record_ = observed_record([found], job.gpu)
+    record_ = observed_record([found], job.gpu, job.cluster)
     assert record_["classes"]["gemm"]["operations"] == classes["gemm"].operations
     rows = kernel_rows(found.operations, job.gpu)
     assert len(rows["gemm"]) == classes["gemm"].shapes
@@ -266,8 +310,14 @@ def test_kernels_beside_communication_measure_overlap_and_nothing_else(tmp_path:
     recorder.device_us -= 0.9e6
     record(recorder, [gemm], lambda _: 1.2)
     found = measure_profile(recorder.write(tmp_path / "p.json"))
-    overlap = observed_overlap(found.operations)
+    overlap = observed_overlap(found.operations, job.gpu, CallPrices(job.gpu, job.cluster))
     assert overlap.operations == 1
     assert overlap.slowdown == pytest.approx(1.2)
+    # On one GPU nobody knows what its communication takes; on two it holds SMs.
+    assert overlap.priced is None
+    two = replace(job.cluster, gpus_per_node=2)
+    known = observed_overlap(found.operations, job.gpu, CallPrices(job.gpu, two))
+    assert known.priced is not None
+    assert 1 < known.priced < 1.5
     classes = observed_classes(found.operations, 1, job.gpu)
     assert classes["gemm"].factor == pytest.approx(1.0)
