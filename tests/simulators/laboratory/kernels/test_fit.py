@@ -100,6 +100,20 @@ def test_attention_generations_are_kept_apart(tmp_path: Path) -> None:
         assert all(figures["median"] < 0.05 for figures in report.values())
 
 
+def test_deterministic_backward_passes_are_no_measure_of_training(tmp_path: Path) -> None:
+    rows = attention_rows().assign(flag="")
+    again = rows[rows["pass"] == "bwd"].assign(flag="deterministic;")
+    slower = again.assign(time_us=again["time_us"] * 1.2)
+    content = {}
+    for name, part in (("plain", rows), ("both", pd.concat([rows, slower]))):
+        (tmp_path / name).mkdir()
+        part.to_csv(tmp_path / "attention.csv", index=False)
+        main([str(tmp_path / "attention.csv"), "--output", str(tmp_path / name)])
+        fitted = yaml.safe_load((tmp_path / name / "h100.yaml").read_text())
+        content[name] = fitted["attention"]["half"]["coefficients"]
+    assert content["both"] == content["plain"]
+
+
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
