@@ -102,6 +102,7 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
             **_switches(said, "use_megatron_fsdp"),
             "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
             **_switches(said, "overlap_grad_reduce overlap_param_gather"),
+            **_unchecked("check_for_nan_in_grad", False, said),
         },
         "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping"),
         "comm_overlap": _overlap(said),
@@ -115,8 +116,23 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
             "ckpt_format": said.get("--ckpt-format", "torch_dist"),
             **({"pretrained_checkpoint": Code("PRETRAINED")} if is_finetuning(job) else {}),
         },
+        "rng": _switches(said, "te_rng_tracker"),
+        **_unchecked("rerun_state_machine", {"check_for_nan_in_loss": False}, said),
         **_adapters(job),
     }
+
+
+def _unchecked(name: str, value: Any, said: Settings) -> Section:
+    """What does not look for infinite numbers, where nothing may wait to."""
+    return {name: value} if "--no-check-for-nan-in-loss-and-grad" in said else {}
+
+
+def _graphs(said: Settings) -> Section:
+    if "--cuda-graph-impl" not in said:
+        return {}
+    scope = list(said["--cuda-graph-scope"])  # type: ignore[arg-type]
+    captured = _taken(said, "cuda_graph_impl")
+    return {**captured, "cuda_graph_scope": scope, "use_te_rng_tracker": True}
 
 
 def _adapters(job: Job) -> dict[str, Section]:
@@ -197,6 +213,7 @@ def _model(job: Job, said: Settings) -> Section:
         **_taken(said, "account_for_embedding_in_pipeline_split"),
         **_taken(said, "account_for_loss_in_pipeline_split recompute_granularity"),
         **_recomputed(said),
+        **_graphs(said),
         **({"use_transformer_engine_op_fuser": True} if fuses_experts(job) else {}),
         **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
         **_taken(said, "cpu_offloading_num_layers"),

@@ -46,6 +46,8 @@ _RECOMPUTE_MODULES = (
 )
 
 
+WHOLE_ITERATION = ("full_iteration",)
+UP_TO_EXPERTS = ("attn", "moe_router", "moe_preprocess")
 # Knobs that several settings say together, and those that are said not to be supported.
 _TOGETHER = (
     *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
@@ -55,7 +57,6 @@ _TOGETHER = (
         "pipeline_layout",
         "grad_dtype",
         "fp8_param_gather",
-        "fp8_output_proj",
         "optimizer_states",
         "optimizer_offload",
         "moe_dispatcher",
@@ -123,6 +124,38 @@ def quantised_parameters(job: Job) -> tuple[str, ...]:
     return (eight, through_gradients) if shared else (eight,)
 
 
+def graph_scope(job: Job) -> tuple[str, ...]:
+    """What CUDA graphs hold, as ``--cuda-graph-scope`` names it; nothing where there are none.
+
+    Its rules: ``transformer_config.py``. Megatron's FSDP has none, nor has a module that draws
+    random numbers and is recomputed.
+    """
+    model, recipe, moe = job.model, job.recipe, job.model.moe
+    if not job.framework.cuda_graphs or recipe.zero_stage >= 2:
+        return ()
+    selective = recipe.recompute == "selective"
+    again = set((recompute_modules(job) or ("core_attn",)) if selective else ())
+    if model.dropout and again & {"core_attn", "mlp", "moe"}:
+        return ()
+    if moe is None or (moe.padded and not recipe.overlap_moe_expert_parallel_comm):
+        return WHOLE_ITERATION
+    if recipe.recompute == "full":
+        return ()
+    if "moe" in again:
+        return UP_TO_EXPERTS[:1]
+    # Experts with a capacity, not padded: this dispatcher copies their counts to the host.
+    counted = job.dispatcher == "alltoall" and moe.capacity_factor is not None
+    return UP_TO_EXPERTS[:2] if counted else UP_TO_EXPERTS
+
+
+def _predicted_scope(job: Job) -> tuple[str, ...]:
+    """What a job's CUDA graphs hold in its prediction."""
+    moe, framework = job.model.moe, job.framework
+    fused = framework.fused_experts and job.precision == "mxfp8"
+    whole = moe is None or moe.padded or fused or not framework.graphs_leave_experts
+    return WHOLE_ITERATION if whole else UP_TO_EXPERTS
+
+
 def unsupported(job: Job, framework: str) -> tuple[str, ...]:
     """What the recipe asks for and Megatron-Core does otherwise, or ``framework`` around it knows
     nothing of, in words."""
@@ -145,8 +178,6 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         unnamed = [module for module in named if not _can_recompute(job, module)]
         if unnamed:
             missing.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
-    if recipe.fp8_output_proj and job.precision == "mxfp8":
-        missing.append("fp8_output_proj (it has model.fp8_output_proj since 2026)")
     if job.precision == "tf32":
         missing.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.attention != "unfused" and job.precision in ("fp32", "tf32"):
@@ -156,8 +187,10 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         )
     if job.model.moe is not None and not grouped_gemm(job):
         missing.append(f"grouped GEMM in {job.precision} (Megatron has it for bf16 models)")
-    if job.framework.cuda_graphs:
-        missing.append("CUDA graphs, which framework.cuda_graphs assumes (see --cuda-graph-impl)")
+    scope = graph_scope(job)
+    if job.framework.cuda_graphs and scope != _predicted_scope(job):
+        said = f"--cuda-graph-scope {' '.join(scope)}" if scope else "no CUDA graphs here"
+        missing.append(f"CUDA graphs of {' '.join(_predicted_scope(job))} ({said})")
     return tuple(missing)
 
 

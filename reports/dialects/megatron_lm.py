@@ -188,6 +188,17 @@ def _whole(job: Job) -> bool:
     return job.recipe.recompute == "full"
 
 
+def _graphs(job: Job) -> str | None:
+    """What captures CUDA graphs; Megatron names whole iterations as the scope of its own."""
+    scope = megatron_core.graph_scope(job)
+    own = "local" if scope == megatron_core.WHOLE_ITERATION else "transformer_engine"
+    return own if scope else None
+
+
+def _whole_iteration(job: Job) -> bool:
+    return megatron_core.graph_scope(job) == megatron_core.WHOLE_ITERATION
+
+
 def _fsdp(job: Job) -> bool:
     return job.recipe.zero_stage >= 2
 
@@ -314,6 +325,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_in_place),
     Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_expert),
     Setting("--no-gradient-accumulation-fusion", "framework.fused_wgrad", on=False, default=True),
+    Setting("--cuda-graph-impl", _graphs),
+    Setting("--cuda-graph-scope", lambda job: megatron_core.graph_scope(job) or None),
+    Setting("--te-rng-tracker", lambda job: _graphs(job) is not None),
+    # The host would wait to look.
+    Setting("--no-check-for-nan-in-loss-and-grad", _whole_iteration),
     _knob("tp"),
     _knob("pp"),
     _knob("cp"),

@@ -381,9 +381,17 @@ class MegatronReader:
         scope = options.texts("--cuda-graph-scope") or ["full"]
         if impl in (None, "none"):
             return {}
-        if not set(scope) <= {"full", "full_iteration"}:
-            options.assume(f"--cuda-graph-scope {' '.join(scope)}", "graphs hold whole layers")
-        return {"cuda_graphs": True}
+        if set(scope) <= {"full", "full_iteration"}:
+            # Whole iterations hold experts without a fixed size only so.
+            stashed = options.has("--moe-paged-stash")
+            return {"cuda_graphs": True} | ({"graphs_leave_experts": False} if stashed else {})
+        said = f"--cuda-graph-scope {' '.join(scope)}"
+        if "attn" not in scope:
+            options.assume(said, "graphs that hold no attention save the host nothing")
+            return {}
+        if not {"moe_router", "moe_preprocess"} <= set(scope):
+            options.assume(said, "graphs end where tokens go to experts")
+        return {"cuda_graphs": True, "graphs_leave_experts": True}
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""

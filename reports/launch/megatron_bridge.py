@@ -34,6 +34,8 @@ _CLASSES = {
     "dataset": "GPTDatasetConfig",
     "tokenizer": "TokenizerConfig",
     "checkpoint": "CheckpointConfig",
+    "rng": "RNGConfig",
+    "rerun_state_machine": "RerunStateMachineConfig",
     "peft": "LoRA",
 }
 
@@ -49,9 +51,10 @@ def launch(job: Job) -> Launch:
     )
     if made.impossible:
         return made
+    version = "0.6" if job.recipe.fp8_output_proj else "0.3"
     header = made.header(
         job,
-        "Runs megatron_bridge.py beside it, with Megatron-Bridge 0.3, the training loop of NeMo.",
+        f"Runs megatron_bridge.py beside it, with Megatron-Bridge {version}, NeMo's training.",
         "Arguments override its configuration: train.train_iters=10",
     )
     environment = megatron_core.environment(job) | write_environment(job)
@@ -72,7 +75,7 @@ def _module(job: Job) -> str:
         name: Code(call(classes[name], fields, 8))
         for name, fields in megatron_bridge.configuration(job).items()
     }
-    sections |= {"logger": Code("LoggerConfig(log_interval=1)"), "rng": Code("RNGConfig()")}
+    sections["logger"] = Code("LoggerConfig(log_interval=1)")
     tunes = megatron_bridge.is_finetuning(job)
     distils = job.training.distillation is not None
     body = _BODY.format(
@@ -109,6 +112,7 @@ _IMPORTS = {
         "LoggerConfig",
         "OptimizerConfig",
         "RNGConfig",
+        "RerunStateMachineConfig",
         "SchedulerConfig",
         "TokenizerConfig",
         "TrainingConfig",

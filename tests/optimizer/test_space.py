@@ -174,6 +174,19 @@ def test_a_huge_space_is_refused_by_its_distinct_points(monkeypatch):
     assert len(survey(compile_space(spec, declared()))) > 0
 
 
+@pytest.mark.parametrize(("hidden", "graphs"), [(1024, True), (16384, None)])
+def test_graphs_are_looked_at_where_dense_products_are_small(hidden, graphs):
+    question = declared()
+    model = dataclasses.replace(question.model, hidden_size=hidden, ffn_hidden_size=4 * hidden)
+    gpu = dataclasses.replace(question.gpu, compute_capability=9.0)
+    found = survey(
+        compile_space(shipped("megatron"), dataclasses.replace(question, model=model, gpu=gpu))
+    )
+    sharded_little = [each for each in found.recipes if each.zero_stage < 2 and each.tp == 1]
+    plain = [each for each in sharded_little if each.recompute == "none" and each.micro_batch == 1]
+    assert {each.cuda_graphs for each in plain} == {graphs}
+
+
 @pytest.mark.parametrize(
     ("layers", "nodes", "experts"), [(126, 4, 0), (61, 8, 0), (96, 12, 0), (7, 3, 0), (24, 2, 8)]
 )

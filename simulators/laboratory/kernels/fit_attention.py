@@ -81,8 +81,8 @@ def fit_attention(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
     if "tflops" in rows.columns:
         # A rate that disagrees with the shape: a window or a varlen batch, not full attention.
         usable &= ~(np.abs(rate / rows["tflops"] - 1) >= 0.1)
-    # Training adds up in a fixed order only when told to. With 16-bit heads of 128 that takes 16 to
-    # 19 % longer (cuDNN on GB200 and GB300, 38 pairs of rows), with others no longer.
+    # Training adds up in a fixed order only when told to. With 16-bit heads of 128 that takes 16
+    # to 19 % longer (cuDNN on GB200 and GB300, 38 pairs of rows), with others no longer.
     slow = (rows["head_dim"] <= WIDE_HEAD) & (PRECISION_CLASS[dtype] == "half")
     usable &= ~(slow & rows["flag"].str.contains("deterministic"))
     rows = rows[usable]

@@ -48,6 +48,12 @@ def assumptions_of(
         stated.append(
             f"attention is unfused: {job.gpu.name} has no {job.framework.attention} kernels"
         )
+    if job.framework.cuda_graphs:
+        # NVIDIA-NeMo/Megatron-Bridge@067f987d, skills/nemo-mbridge-perf-cuda-graphs.
+        stated.append(
+            "memory that CUDA graphs keep is not counted (Megatron-Bridge speaks of a few GB for "
+            "layers, of 1.5 to 2 times the peak for whole iterations)"
+        )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
         if job.framework.loops_experts and recipe.zero_stage == 3:

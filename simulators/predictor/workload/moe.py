@@ -216,7 +216,8 @@ def _scores(name: str, kind: str, kernels: int, score_bytes: int) -> Streaming:
 def _counts(shard: Shard) -> Part:
     """How many tokens go to each expert: shared among ranks and read by the host.
 
-    Experts that are padded to their capacity need no count.
+    Experts that are padded to their capacity need no count, and one kernel for all of them takes
+    it on the device (Megatron-Bridge captures whole iterations with such).
     """
     moe = shard.model.moe
     assert moe is not None
@@ -226,7 +227,8 @@ def _counts(shard: Shard) -> Part:
     if shard.ep * shard.etp > 1:
         table = 8 * moe.num_experts * shard.ep * shard.etp
         forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))
-    return Part((*forward, HostSync("expert_counts")), (), module="moe")
+    read = () if shard.fused_experts else (HostSync("expert_counts"),)
+    return Part((*forward, *read), (), module="moe")
 
 
 def _experts(shard: Shard) -> Part:

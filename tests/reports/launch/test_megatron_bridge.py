@@ -79,6 +79,7 @@ def stand_ins() -> dict[str, types.ModuleType]:
             "LoggerConfig",
             "OptimizerConfig",
             "RNGConfig",
+            "RerunStateMachineConfig",
             "SchedulerConfig",
             "TokenizerConfig",
             "TrainingConfig",

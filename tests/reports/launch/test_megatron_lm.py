@@ -260,3 +260,48 @@ def test_a_layout_is_written_and_nothing_is_said_to_be_otherwise() -> None:
     job = job_of(Recipe(pp=2, pipeline_layout="E|t*8L"))
     assert arguments(job)["--pipeline-model-parallel-layout"] == "E|t*8L"
     assert megatron_launch(job).unsupported == ()
+
+
+EXPERTS_GRAPHED = Framework(cuda_graphs=True, graphs_leave_experts=True)
+
+
+def test_graphs_hold_whole_iterations_without_experts() -> None:
+    given = arguments(job_of(Recipe(cuda_graphs=True)))
+    assert given["--cuda-graph-impl"] == "local"
+    assert given["--cuda-graph-scope"] == "full_iteration"
+    assert {"--no-check-for-nan-in-loss-and-grad", "--te-rng-tracker"} <= set(given)
+    assert "--cuda-graph-impl" not in arguments(job_of(Recipe()))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scope"),
+    [
+        (Recipe(ep=2), "attn moe_router moe_preprocess"),
+        (Recipe(ep=2, recompute="selective", recompute_modules="moe"), "attn"),
+    ],
+)
+def test_graphs_end_where_tokens_go_to_experts(recipe: Recipe, scope: str) -> None:
+    job = replace(moe_job_of(recipe), framework=EXPERTS_GRAPHED)
+    job = replace(job, model=replace(job.model, dropout=False))
+    given = arguments(job)
+    assert given["--cuda-graph-impl"] == "transformer_engine"
+    assert given["--cuda-graph-scope"] == scope
+    assert "--no-check-for-nan-in-loss-and-grad" not in given
+
+
+def test_graphs_that_megatron_has_not_are_said() -> None:
+    job = replace(moe_job_of(Recipe(ep=2)), framework=Framework(cuda_graphs=True))
+    assert "CUDA graphs of full_iteration (--cuda-graph-scope attn moe_router moe_preprocess)" in (
+        megatron_launch(job).unsupported
+    )
+    sharded = job_of(Recipe(zero_stage=2, cuda_graphs=True))
+    assert "CUDA graphs of full_iteration (no CUDA graphs here)" in (
+        megatron_launch(sharded).unsupported
+    )
+
+
+def test_logits_of_eight_bits() -> None:
+    gpu = replace(GPU, architecture=ARCHITECTURES["blackwell"], compute_capability=10.0)
+    job = replace(job_of(Recipe(precision="mxfp8", fp8_output_proj=True)), gpu=gpu)
+    assert "--fp8-output-proj" in arguments(job)
+    assert not any("fp8_output_proj" in words for words in megatron_launch(job).unsupported)

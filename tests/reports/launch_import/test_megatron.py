@@ -86,6 +86,21 @@ def test_type_of_accumulated_gradients(arguments, fp32):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "graphs", "leaves"),
+    [
+        ("--enable-cuda-graph", True, False),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", True, False),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp", True, True),
+        ("--cuda-graph-impl local --cuda-graph-scope attn moe_router moe_preprocess", True, True),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope moe_router", False, False),
+    ],
+)
+def test_cuda_graphs(arguments, graphs, leaves):
+    found = shape(arguments).question.framework
+    assert (found.cuda_graphs, found.graphs_leave_experts) == (graphs, leaves)
+
+
+@pytest.mark.parametrize(
     ("arguments", "precision"),
     [
         ("--bf16", "bf16"),

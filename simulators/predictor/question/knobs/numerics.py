@@ -9,6 +9,7 @@ from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     LAYER_BLOCKS,
     MEGATRON_BRIDGE,
+    MEGATRON_LM,
     STEP_END,
     TORCHTITAN,
     Canonical,
@@ -124,6 +125,10 @@ class Numerics:
         topic="numerics",
         canonical=_LOW_PRECISION,
         numerics={True: "any"},
+        flags={
+            MEGATRON_LM: Flag("--fp8-output-proj"),
+            MEGATRON_BRIDGE: Flag("model.fp8_output_proj"),
+        },
     )
     """In MXFP8, the logits are a product of 8 bits as those of the layers are, instead of 16
     (Megatron-Core's option of that name)."""

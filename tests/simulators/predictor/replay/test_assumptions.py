@@ -38,6 +38,11 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "share a NIC" in said(model=TINY, pp=2, vpp=2)
 
 
+def test_memory_of_graphs_is_said_not_to_be_counted() -> None:
+    assert "CUDA graphs" not in said(model=TINY)
+    assert "memory that CUDA graphs keep is not counted" in said(model=TINY, cuda_graphs=True)
+
+
 def test_gathers_of_experts_in_a_loop_are_said_to_be_too_few() -> None:
     loop = {"loops_experts": True}
     assert "far too fast" in said(model=MOE, zero_stage=3, training=loop)
