@@ -7,54 +7,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.label_phrases import LABEL
-from trainscout.simulators.laboratory.published.phrase import Phrase
-from trainscout.simulators.laboratory.published.phrases import NOTES, RECOMPUTE, SHARDING
+from trainscout.simulators.laboratory.published.phrases import (
+    EMPTY,
+    LABEL,
+    NOTES,
+    RECOMPUTE,
+    SHARDING,
+    Phrase,
+)
 from trainscout.simulators.laboratory.published.rows import Row
 
 _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")
-_EMPTY = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "each",
-        "for",
-        "from",
-        "given",
-        "had",
-        "has",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "only",
-        "or",
-        "per",
-        "so",
-        "that",
-        "the",
-        "their",
-        "then",
-        "this",
-        "to",
-        "used",
-        "uses",
-        "using",
-        "was",
-        "were",
-        "where",
-        "which",
-        "with",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -103,22 +66,17 @@ def _facts(phrases: Iterable[Phrase], text: str) -> tuple[dict[str, str], str]:
     """The first value of every fact that a text says, and the text without what was read."""
     facts: dict[str, str] = {}
     for phrase in phrases:
-        matches = list(_compiled(phrase).finditer(text))
+        matches = list(phrase.pattern.finditer(text))
         if not matches:
             continue
         if phrase.fact:
             value = phrase.value if phrase.value is not None else matches[0][1]
             facts.setdefault(phrase.fact, value)
-        text = _compiled(phrase).sub(" ; ", text)
+        text = phrase.pattern.sub(" ; ", text)
     return facts, text
-
-
-@functools.cache
-def _compiled(phrase: Phrase) -> re.Pattern[str]:
-    return phrase.compiled
 
 
 def _left(text: str) -> list[str]:
     """Parts with a word in them that says something."""
     parts = (" ".join(part.split()).strip(" .:=-+'\"") for part in _PARTS.split(text))
-    return [part for part in parts if set(re.findall(r"[a-z_]{2,}", part)) - _EMPTY]
+    return [part for part in parts if set(re.findall(r"[a-z_]{2,}", part)) - EMPTY]

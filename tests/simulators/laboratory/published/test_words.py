@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations, replayable
-from trainscout.simulators.laboratory.published import label_phrases, phrases
+from trainscout.simulators.laboratory.published import phrases
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.words import said_by
@@ -160,7 +160,7 @@ def test_a_fabric_in_the_notes_is_used():
 
 
 def test_every_fact_is_asked_for_by_a_reader():
-    facts = {phrase.fact for phrase in (*label_phrases.LABEL, *phrases.NOTES, *phrases.SHARDING)}
+    facts = {phrase.fact for phrase in (*phrases.LABEL, *phrases.NOTES, *phrases.SHARDING)}
     asked = {
         node.value
         for file in FOLDER.glob("*.py")
