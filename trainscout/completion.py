@@ -13,6 +13,7 @@ import io
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainscout.cli import COMMANDS, nested, top_level
 from trainscout.cli import main as run
@@ -31,45 +32,7 @@ SETTINGS = {
 HYDRA_FLAGS = ("--cfg", "--config-dir", "--help", "--hydra-help", "--multirun", "--version")
 QUERY = "query"
 
-_BASH = r"""_trainscout() {
-    local IFS=$'\n' line=${COMP_LINE:0:COMP_POINT}
-    local typed=${line##* }
-    COMPREPLY=($(trainscout completion query "$line" 2>/dev/null))
-    # Bash takes what stands before the last "=" for a word of its own, and keeps it.
-    if [[ $COMP_WORDBREAKS == *=* && $typed == *=* ]]; then
-        COMPREPLY=("${COMPREPLY[@]#"${typed%"${typed##*=}"}"}")
-    fi
-    if [[ ${COMPREPLY[0]-} == *[=./] ]]; then
-        compopt -o nospace 2>/dev/null
-    fi
-}
-complete -o default -F _trainscout trainscout
-"""
-_ZSH = r"""_trainscout() {
-    local -a found
-    found=(${(f)"$(trainscout completion query "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
-    if (( $#found )); then
-        compadd -Q -S '' -- ${(M)found:#*[=./]}
-        compadd -Q -- ${found:#*[=./]}
-    else
-        compset -P '*='
-        _files
-    fi
-}
-(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
-compdef _trainscout trainscout
-"""
-_FISH = r"""function __trainscout
-    set -l found (trainscout completion query (commandline -cp | string collect) 2>/dev/null)
-    if set -q found[1]
-        printf '%s\n' $found
-    else
-        __fish_complete_path (commandline -ct)
-    end
-end
-complete -c trainscout -f -a '(__trainscout)'
-"""
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+SHELLS = ("bash", "zsh", "fish")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,14 +44,14 @@ def main(arguments: Sequence[str]) -> int:
         'eval "$(trainscout completion zsh)"         # also in ~/.zshrc\n'
         "trainscout completion fish | source         # also in ~/.config/fish/config.fish",
     )
-    shells = "{" + ",".join(SCRIPTS) + "}"
-    parser.add_argument("shell", metavar=shells, choices=[*SCRIPTS, QUERY])
+    shells = "{" + ",".join(SHELLS) + "}"
+    parser.add_argument("shell", metavar=shells, choices=[*SHELLS, QUERY])
     parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.shell == QUERY:
         _show_candidates(given.line)
     else:
-        show_text(SCRIPTS[given.shell])
+        show_text(script(given.shell))
     return OK
 
 
@@ -100,12 +63,17 @@ def shell_completion(arguments: Sequence[str]) -> int:
     """
     question, _, shell = arguments[-1].partition("=")
     require_choice("--shell-completion", question, ("install", QUERY))
-    require_choice(question, shell, SCRIPTS)
+    require_choice(question, shell, SHELLS)
     if question == QUERY:
         _show_candidates(os.environ.get("COMP_LINE", ""))
     else:
-        show_text(SCRIPTS[shell])
+        show_text(script(shell))
     return OK
+
+
+def script(shell: str) -> str:
+    """What a shell is to run."""
+    return (Path(__file__).parent / "templates" / f"{shell}.txt").read_text("utf-8")
 
 
 def _show_candidates(line: str) -> None:

@@ -23,7 +23,7 @@ from trainscout.reports.dialects.torchtitan import (
     SCHEDULES,
     TITLE,
 )
-from trainscout.reports.dialects.torchtitan_presets import CONFIGURATIONS, FLAVORS
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
@@ -32,6 +32,7 @@ from trainscout.simulators.predictor.question.schedule_file import pinned, read_
 from trainscout.simulators.predictor.question.training import Training
 
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
+_PRESETS = Path(__file__).parent / "torchtitan_presets.yaml"
 _EIGHT_BITS = ("--float8.*", "--quantize.*", "--mx.*")
 _GATHERS_EIGHT_BITS = (
     "--float8.enable-fsdp-float8-all-gather",
@@ -87,8 +88,9 @@ class TorchTitanReader:
         # The configurations of 0.3 are told by their name.
         self.recent = named.has("--config") or named.has("--module")
         configuration = named.text("--config") or ""
-        preset_model, preset = CONFIGURATIONS.get(configuration, (None, ()))
-        self.options = Options([*preset, *plain], _OLDER)
+        presets = read_yaml(_PRESETS)
+        preset = presets["configurations"].get(configuration, {"model": None, "settings": ""})
+        self.options = Options([*preset["settings"].split(), *plain], _OLDER)
         for name in ("--module", "--config"):
             self.options.has(name)
         if self.recent:
@@ -96,15 +98,15 @@ class TorchTitanReader:
                 "0.3 computes the loss in pieces: predicted whole, its logits take more memory"
             )
         self._recompute_choice = chosen.get("activation-checkpoint")
-        self.model_name = preset_model or self._flavor()
+        self.model_name = preset["model"] or self._flavor(presets["flavors"])
         if self.model_name is None:
             what = f"configuration {configuration}" if configuration else "model"
             self.options.note(f"its {what} is not a known one: the model is that of model=")
 
-    def _flavor(self) -> str | None:
+    def _flavor(self, flavors: Mapping[str, Mapping[str, str]]) -> str | None:
         name = self.options.text("--model.name")
         flavor = self.options.text("--model.flavor")
-        return FLAVORS.get((name or "llama3", flavor or ""))
+        return flavors.get(name or "llama3", {}).get(flavor or "")
 
     def _on(self, name: str, default: bool) -> bool:
         """A switch: ``--section.key``, ``--section.no-key`` or ``key = true``."""

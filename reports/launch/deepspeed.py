@@ -10,7 +10,7 @@ from trainscout.reports.dialects.environment import write_environment
 from trainscout.reports.dialects.tuning import hugging_face_targets
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import HERE, shell_script, title_lines
-from trainscout.reports.launch.source import call, python_module
+from trainscout.reports.launch.source import call, python_module, template
 from trainscout.simulators.predictor.question.job import Job
 
 _FILL_IN = (
@@ -63,7 +63,7 @@ def _script(job: Job) -> str:
         adapted = f"    model = get_peft_model(model, {call('LoraConfig', arguments, 4)})\n"
         # The input of a recomputed layer must ask for a gradient.
         adapted += "    model.enable_input_require_grads()\n" if recompute else ""
-    body = _BODY.format(
+    body = template("deepspeed").format(
         adapted=adapted,
         trained=_TRAINED if lora is not None else "model.parameters()",
         sequence=job.sequence_length,
@@ -89,55 +89,3 @@ def _script(job: Job) -> str:
 
 
 _TRAINED = "[each for each in model.parameters() if each.requires_grad]"
-_BODY = """SEQUENCE = {sequence}
-TOKENS = {tokens}
-
-
-def build_model():
-    config = {config}
-    model = AutoModelForCausalLM.from_config(config)
-{recompute}{adapted}    return model
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, help="instead of as many as the tokens take")
-    args = parser.parse_args()
-    settings = json.loads(Path(__file__).with_name("deepspeed.json").read_text())
-    deepspeed.init_distributed("nccl")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Stage 3 shards parameters as they are made.
-    with deepspeed.zero.Init(
-        config_dict_or_path=settings, enabled=settings["zero_optimization"]["stage"] == 3
-    ):
-        model = build_model()
-    engine, _, _, _ = deepspeed.initialize(
-        model=model, model_parameters={trained}, config=settings
-    )
-    micro_batch = settings["train_micro_batch_size_per_gpu"]
-    accumulated = settings["gradient_accumulation_steps"]
-    steps = args.steps or math.ceil(TOKENS / (settings["train_batch_size"] * SEQUENCE))
-    directory = os.environ.get("CHECKPOINTS")
-    interval = int(os.environ.get("SAVE_INTERVAL", "500"))
-    if directory is not None:
-        engine.load_checkpoint(directory)
-    for step in range(engine.global_steps, steps):
-        start = time.perf_counter()
-        for _ in range(accumulated):
-            tokens = torch.randint(
-                model.config.vocab_size, (micro_batch, SEQUENCE), device=engine.device
-            )
-            loss = engine(input_ids=tokens, labels=tokens).loss
-            engine.backward(loss)
-            engine.step()
-        torch.cuda.synchronize()
-        seconds = time.perf_counter() - start
-        if get_rank() == 0:
-            print(f"step {{step}}: {{seconds:.3f}} s, loss {{loss.item():.3f}}")
-        if directory is not None and (step + 1) % interval == 0:
-            engine.save_checkpoint(directory)
-
-
-if __name__ == "__main__":
-    main()
-"""

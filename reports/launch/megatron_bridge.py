@@ -9,7 +9,8 @@ from trainscout.reports.dialects.environment import write_environment
 from trainscout.reports.dialects.setting import Code
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import HERE, shell_script, title_lines
-from trainscout.reports.launch.source import call, python_module
+from trainscout.reports.launch.source import TEMPLATES, call, python_module, template
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE
 
@@ -78,56 +79,17 @@ def _module(job: Job) -> str:
     sections["logger"] = Code("LoggerConfig(log_interval=1)")
     tunes = megatron_bridge.is_finetuning(job)
     distils = job.training.distillation is not None
-    body = _BODY.format(
+    body = template("megatron_bridge").format(
         config=call("ConfigContainer", sections, 4),
         run=_RUN.format("finetune" if tunes else "pretrain") if not distils else _DISTIL,
-        taught=_TAUGHT if distils else "",
+        taught=template("distillation") if distils else "",
         given="".join(_GIVEN[name] for name in _given(job)),
     )
+    known = read_yaml(TEMPLATES / "megatron_bridge_imports.yaml")
     about = "A Megatron-Bridge configuration and what runs it; megatron_bridge.sh starts it."
-    return python_module([*title_lines(job), "", about], _IMPORTS, body)
+    return python_module([*title_lines(job), "", about], known, body)
 
 
-_IMPORTS = {
-    "importlib.util": (),
-    "os": (),
-    "sys": (),
-    "functools": ("partial",),
-    "torch": (),
-    "megatron.bridge": ("AutoBridge",),
-    "megatron.bridge.models.distillation_provider": ("convert_to_distillation_provider",),
-    "megatron.bridge.models.gpt_provider": ("GPTModelProvider",),
-    "megatron.bridge.models.mla_provider": ("MLAModelProvider",),
-    "megatron.bridge.data.datasets.packed_sequence": ("PackedSequenceSpecs",),
-    "megatron.bridge.peft.lora": ("LoRA",),
-    "megatron.bridge.training": ("initialize",),
-    "megatron.bridge.training.comm_overlap": ("CommOverlapConfig",),
-    "megatron.bridge.training.config": (
-        "CheckpointConfig",
-        "ConfigContainer",
-        "DistributedDataParallelConfig",
-        "DistributedInitConfig",
-        "FinetuningDatasetConfig",
-        "GPTDatasetConfig",
-        "LoggerConfig",
-        "OptimizerConfig",
-        "RNGConfig",
-        "RerunStateMachineConfig",
-        "SchedulerConfig",
-        "TokenizerConfig",
-        "TrainingConfig",
-    ),
-    "megatron.bridge.training.distill": ("distill",),
-    "megatron.bridge.training.finetune": ("finetune",),
-    "megatron.bridge.training.gpt_step": ("forward_step",),
-    "megatron.bridge.training.mixed_precision": ("MixedPrecisionConfig",),
-    "megatron.bridge.training.post_training.distillation": ("ModelOptDistillConfig",),
-    "megatron.bridge.training.pretrain": ("pretrain",),
-    "megatron.bridge.training.utils.omegaconf_utils": ("process_config_with_overrides",),
-    "megatron.core.models.gpt.gpt_layer_specs": ("get_gpt_decoder_block_spec",),
-    "megatron.core.transformer.enums": ("AttnBackend",),
-    "torch.nn": ("functional",),
-}
 _GIVEN = {
     "PRETRAINED": 'PRETRAINED = os.environ["PRETRAINED"]\n',
     "DATASET": 'DATASET = os.environ["DATASET"]\n',
@@ -143,42 +105,3 @@ def _given(job: Job) -> list[str]:
 
 
 _RUN, _DISTIL = "{}(config, forward_step)", "distill(taught(config))"
-_TAUGHT = """
-def taught(config: ConfigContainer) -> ConfigContainer:
-    student = config.model
-    bridge = AutoBridge.from_hf_pretrained(TEACHER)
-    teacher = bridge.to_megatron_provider(load_weights=True)
-    for name in (
-        "tensor_model_parallel_size",
-        "pipeline_model_parallel_size",
-        "context_parallel_size",
-        "expert_model_parallel_size",
-        "expert_tensor_parallel_size",
-        "sequence_parallel",
-        "seq_length",
-        "pipeline_dtype",
-    ):
-        setattr(teacher, name, getattr(student, name))
-    config.model = convert_to_distillation_provider(student, teacher, ModelOptDistillConfig())
-    return config
-
-"""
-_BODY = """CHECKPOINTS = os.environ.get("CHECKPOINTS")
-{given}
-
-def recipe() -> ConfigContainer:
-    return {config}
-
-{taught}
-def main() -> None:
-    if importlib.util.find_spec("megatron.core.datasets.helpers_cpp"):
-        # Built already, as packages of Megatron-Core are, which have no makefile to build it.
-        initialize.compile_helpers = lambda: None
-    config = recipe()
-    process_config_with_overrides(config, cli_overrides=sys.argv[1:])
-    {run}
-
-
-if __name__ == "__main__":
-    main()
-"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.reports.launch.shell import comment, title_lines
+from trainscout.reports.launch.source import template
 from trainscout.simulators.predictor.question.job import Job
 
 NAME = "slurm.sbatch"
@@ -35,32 +36,10 @@ def slurm_script(job: Job, script: str) -> str:
             "#!/usr/bin/env bash",
             *(f"#SBATCH {directive}" for directive in directives),
             *comment(header),
-            _BODY.format(script=script),
+            template("slurm").format(script=script),
         ]
     )
 
 
 def _job_name(job: Job) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in job.model.name)
-
-
-_BODY = """set -euo pipefail
-
-script="${{1:-{script}}}"
-hosts="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
-export MASTER_ADDR="${{hosts%%$'\\n'*}}"
-# Jobs that share a node must not meet.
-export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"
-export CHECKPOINTS="${{CHECKPOINTS:-$PWD/checkpoints/$(basename "$script" .sh)}}"
-mkdir -p "$CHECKPOINTS"
-
-status=0
-# Tasks may use every core of their node: data loaders and NCCL's threads want them.
-srun --kill-on-bad-exit=1 --cpu-bind=none \\
-  bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$1"' launch "$script" || status=$?
-
-if [[ "$status" -ne 0 && "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-3}}" ]]; then
-  scontrol requeue "$SLURM_JOB_ID"
-fi
-exit "$status"
-"""

@@ -1,10 +1,13 @@
-"""Python source of configuration calls."""
+"""Templates of launch files, and Python source of configuration calls."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 def call(function: str, arguments: Mapping[str, object], indent: int = 4) -> str:
@@ -39,3 +42,8 @@ def python_module(about: Sequence[str], known: Mapping[str, Sequence[str]], body
     # People name models and clusters as they like.
     text = "\n".join(about).replace("\\", "/").replace('"', "'")
     return "\n".join([f'"""{text}\n"""\n', imports(known, body), "", body])
+
+
+def template(name: str) -> str:
+    """A launch file as it is but for what depends on the job, in braces."""
+    return (TEMPLATES / f"{name}.txt").read_text("utf-8")

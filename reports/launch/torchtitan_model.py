@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainscout.reports.dialects.setting import Code
 from trainscout.reports.dialects.torchtitan import equal_chunks
 from trainscout.reports.launch.shell import title_lines
-from trainscout.reports.launch.source import call, python_module
+from trainscout.reports.launch.source import call, python_module, template
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 
@@ -48,7 +48,7 @@ def module_source(job: Job) -> str:
     """The module's text; ``recipe`` is its configuration function."""
     model = job.model
     family = _family(model)
-    body = _BODY.format(
+    body = template("torchtitan").format(
         name=model.name,
         rope=family.rope,
         family=family,
@@ -222,63 +222,3 @@ def _split(job: Job) -> str:
 
 
 _EXPERTS = 'EXPERTS = {"w1_EFD": NORMAL, "w2_EDF": NORMAL, "w3_EFD": NORMAL}\n'
-_BODY = """DIM = {dim}
-VOCABULARY = {vocab}
-
-NORMAL = partial(nn.init.trunc_normal_, std=0.02)
-LINEAR = {{"weight": NORMAL, "bias": nn.init.zeros_}}
-NORM = {{"weight": nn.init.ones_}}
-{experts}ROPE = {rope}.Config(dim={head_dim}, max_seq_len={seq_len}, theta=10000.0)
-
-
-def norm(size):
-    return RMSNorm.Config(normalized_shape=size, param_init=NORM)
-
-
-def feed_forward(width):
-    return make_ffn_config(
-        dim=DIM, hidden_dim=width, w1_param_init=LINEAR, w2w3_param_init=LINEAR
-    )
-
-
-def layer(number):
-    return {family.block}.Config(
-        attention_norm=norm(DIM),
-        ffn_norm=norm(DIM),
-        attention={attention},
-        {mlp}
-    )
-
-
-def model():
-    return {family.model}.Config(
-        dim=DIM,
-        vocab_size=VOCABULARY,
-        enable_weight_tying={tied},
-        tok_embeddings=Embedding.Config(
-            num_embeddings=VOCABULARY, embedding_dim=DIM, param_init={{"weight": NORMAL}}
-        ),
-        norm=norm(DIM),
-        lm_head=Linear.Config(in_features=DIM, out_features=VOCABULARY, param_init=LINEAR),
-        layers=[layer(number) for number in range({layers})],
-    )
-
-
-def recipe() -> Trainer.Config:
-    return Trainer.Config(
-        model_spec=ModelSpec(
-            name="{family.package}",
-            flavor={name!r},
-            model=model(),
-            parallelize_fn={family.parallelize},
-            pipelining_fn=pipeline_llm,
-            post_optimizer_build_fn={hook},
-            state_dict_adapter={family.adapter},
-        ),
-        loss=ChunkedLossWrapper.Config(
-            loss_fn=CrossEntropyLoss.Config(global_vocab_size=VOCABULARY)
-        ),
-        optimizer={optimizer},
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),
-{split}    )
-"""

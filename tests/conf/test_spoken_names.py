@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.input_errors import _CHOSEN, _MEANT, meant_choice, meant_setting
+from trainscout.conf.input_errors import _spoken, meant_choice, meant_setting
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import EXECUTORS, SAMPLERS
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.training import Training
 
+_MEANT, _CHOSEN = _spoken()
 _PARTS = {
     "training": Training,
     "gpu": Gpu,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.commands import ROOT, environment
 from trainscout.cli import main
-from trainscout.completion import SCRIPTS, candidates
+from trainscout.completion import SHELLS, candidates, script
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_bash_completes(line, breaks, reply, bash):
     assert replies == [reply], done.stderr
 
 
-@pytest.mark.parametrize("shell", SCRIPTS)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_scripts_are_what_the_shell_reads(shell, tmp_path, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_scripts_are_what_the_shell_reads(shell, tmp_path, capsys):
 
 def test_hydras_own_question_is_answered(capsys, monkeypatch):
     assert main(["simulate", "-sc", "install=bash"]) == 0
-    assert capsys.readouterr().out == SCRIPTS["bash"]
+    assert capsys.readouterr().out == script("bash")
     monkeypatch.setenv("COMP_LINE", "trainscout simulate cluster=h800")
     assert main(["simulate", "--shell-completion", "query=bash"]) == 0
     assert capsys.readouterr().out == "cluster=h800_96\n"

@@ -9,51 +9,7 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import make_folder, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 
-MODEL = """\
-# A decoder's shape. Each field: docs/reference.md; a Hugging Face config.json is a model as it is.
-name: ours                   # what results call it
-source: ours                 # where these figures are from
-num_layers: 32
-hidden_size: 4096
-num_heads: 32
-num_query_groups: 8          # heads that keys and values have; num_heads: no grouping
-ffn_hidden_size: 14336       # the MLP's width
-vocab_size: 128256           # as trained, padding included
-sequence_length: 8192        # tokens a sample
-gated_mlp: true              # SwiGLU: three matrices; false: two, with GeLU
-normalization: rmsnorm       # or layernorm
-position: rope               # or learned
-linear_bias: false
-qkv_bias: false
-dropout: false
-tied_embeddings: false       # the output layer is the embedding's matrix
-# moe:                       # experts in place of the MLP
-#   num_experts: 8
-#   top_k: 2                 # experts a token goes to
-#   ffn_hidden_size: 14336   # the width of each
-"""
-
-CLUSTER = """\
-# Nodes of equal GPUs and what joins them. `trainscout doctor --cluster FILE` on a GPU node writes
-# this from what the machine says.
-defaults:
-  - override /gpu@_global_.gpu: h100    # `trainscout list gpus`
-  - _self_
-
-name: ours                   # what results call it
-source: ours                 # where these figures are from
-num_nodes: 8
-gpus_per_node: 8
-nics_per_node: 8             # of the compute fabric: without those of storage and management
-nic_gbps: 400                # one NIC's rate, in Gb/s
-fabric: infiniband           # roce, efa, slingshot, tcpx, omni_path, ethernet; none on one node
-# nvlink_domain: 72          # GPUs that NVLink joins, where it is not the node
-# nvswitch: false            # NVLink without switches between the GPUs
-# oversubscription: 2        # what leaves a node has this part of the NICs' rate
-# memory_reserve: 0.05       # of GPU memory, to be left free by what is called fitting
-"""
-
-FILES = {"model": MODEL, "cluster": CLUSTER}
+_TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,11 +27,15 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if not given.name.replace("_", "").replace("-", "").isalnum():
         raise InputError("--name", given.name, "is no name", "letters, digits, _ and -")
-    files = {given.folder / group / f"{given.name}.yaml": text for group, text in FILES.items()}
+    files = {
+        given.folder / group / f"{given.name}.yaml": _TEMPLATES / f"{group}.yaml"
+        for group in ("model", "cluster")
+    }
     for path in files:
         refuse_existing("folder", path)
-    for path, text in files.items():
-        write_new("folder", path, text.replace(" ours ", f" {given.name} ", 1))
+    for path, template in files.items():
+        text = template.read_text("utf-8").replace(" ours ", f" {given.name} ", 1)
+        write_new("folder", path, text)
     show_text(
         "".join(f"Wrote {path}\n" for path in files)
         + f"Edit them, then: trainscout optimize --config-dir {given.folder} "
