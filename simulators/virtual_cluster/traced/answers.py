@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
 from trainscout.simulators.predictor.io.own_process import own_process
@@ -41,6 +42,17 @@ def ask(module: str, about: Any, questions: Sequence[Any]) -> list[dict[str, Any
         if process.returncode or len(answers) != len(questions):
             raise RuntimeError(f"{module} ended early: {_last_lines(complaints)}")
     return [json.loads(answer) for answer in answers]
+
+
+def ask_several(
+    module: str, about: Any, questions: Sequence[Any], processes: int
+) -> Iterator[dict[str, Any]]:
+    """As ``ask``, of so many processes, each for an equal part of the questions."""
+    size = -(-len(questions) // processes)
+    shares = [questions[first : first + size] for first in range(0, len(questions), size)]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        for answers in pool.map(lambda share: ask(module, about, share), shares):
+            yield from answers
 
 
 def _last_lines(file: IO[str]) -> str:

@@ -7,13 +7,10 @@ made counts as missing; where they are not, it is taken as it is.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import importlib.metadata
 import json
-import types
-import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +22,9 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+from trainscout.simulators.virtual_cluster.traces.codec import LineCodec, MalformedError
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "traced"
 TRACED_PACKAGES = ("torch", "megatron-core")
 # A layer's file is some tens of kilobytes; what is larger was not written here.
@@ -58,17 +56,17 @@ class TracedLayer:
 
     @staticmethod
     def from_json(given: object) -> TracedLayer:
-        """Raises MalformedBlockError for what ``to_json`` does not write."""
+        """Raises MalformedError for what ``to_json`` does not write."""
         names = {"forward", "backward", "parameters", "versions"}
         if not isinstance(given, dict) or set(given) != names:
-            raise MalformedBlockError(f"a traced spec has {', '.join(sorted(names))}")
+            raise MalformedError(f"a traced spec has {', '.join(sorted(names))}")
         counts, versions = given["parameters"], given["versions"]
         if not isinstance(counts, list) or [type(each) for each in counts] != [int, int]:
-            raise MalformedBlockError("parameters are two counts")
+            raise MalformedError("parameters are two counts")
         if not isinstance(versions, dict) or not all(
             isinstance(text, str) for text in versions.values()
         ):
-            raise MalformedBlockError("versions are texts")
+            raise MalformedError("versions are texts")
         return TracedLayer(
             decode_block(given["forward"]),
             decode_block(given["backward"]),
@@ -119,7 +117,7 @@ class TracedLayerCache:
             return None
         try:
             traced = TracedLayer.from_json(content.get("traced"))
-        except MalformedBlockError:
+        except MalformedError:
             return None
         installed = installed_versions()
         return None if installed is not None and traced.versions != installed else traced
@@ -159,23 +157,13 @@ def _as_json(spec: LayerSpec) -> Any:
     return json.loads(json.dumps(spec.to_json()))
 
 
-_CLASSES: dict[str, type[Any]] = {each.__name__: each for each in get_args(ir.Op)}
-_FIELDS = {name: tuple(f.name for f in dataclasses.fields(c)) for name, c in _CLASSES.items()}
-_TYPES = {name: typing.get_type_hints(cls) for name, cls in _CLASSES.items()}
-
-
-class MalformedBlockError(ValueError):
-    """What was read is no block."""
+_OPERATIONS = LineCodec(get_args(ir.Op), {})
 
 
 def encode_block(block: Block) -> dict[str, Any]:
-    ops = [
-        [type(op).__name__, *(getattr(op, name) for name in _FIELDS[type(op).__name__])]
-        for op in block.ops
-    ]
     return {
         "name": block.name,
-        "ops": ops,
+        "ops": [list(_OPERATIONS.row(op)) for op in block.ops],
         "peak_bytes": block.peak_bytes,
         "forward_ops": block.forward_ops,
     }
@@ -185,41 +173,14 @@ def decode_block(given: object) -> Block:
     """The block that ``encode_block`` wrote.
 
     Raises:
-        MalformedBlockError: for anything else.
+        MalformedError: for anything else.
     """
     if not isinstance(given, dict) or set(given) != {"name", "ops", "peak_bytes", "forward_ops"}:
-        raise MalformedBlockError("a block has name, ops, peak_bytes and forward_ops")
+        raise MalformedError("a block has name, ops, peak_bytes and forward_ops")
     name, ops = given["name"], given["ops"]
-    peak, forward = given["peak_bytes"], given["forward_ops"]
+    counts = given["peak_bytes"], given["forward_ops"]
     if not isinstance(name, str) or not isinstance(ops, list):
-        raise MalformedBlockError("name is a text and ops a list")
-    if not (_fits(peak, int) and _fits(forward, int)) or min(peak, forward) < 0:
-        raise MalformedBlockError("peak_bytes and forward_ops are counts")
-    return Block(name, tuple(_decode_op(op) for op in ops), peak, forward)
-
-
-def _decode_op(given: object) -> ir.Op:
-    if not isinstance(given, list) or not given or given[0] not in _CLASSES:
-        raise MalformedBlockError(f"no operation: {given!r:.80}")
-    kind, *values = given
-    names = _FIELDS[kind]
-    if len(values) != len(names):
-        raise MalformedBlockError(f"{kind} has {len(names)} fields, not {len(values)}")
-    values = [tuple(value) if isinstance(value, list) else value for value in values]
-    for name, value in zip(names, values, strict=True):
-        if not _fits(value, _TYPES[kind][name]):
-            raise MalformedBlockError(f"{kind}.{name} cannot be {value!r:.80}")
-    op: ir.Op = _CLASSES[kind](*values)
-    return op
-
-
-def _fits(value: object, wanted: Any) -> bool:
-    origin = typing.get_origin(wanted)
-    if origin is tuple:
-        inner = get_args(wanted)[0]
-        return isinstance(value, tuple) and all(_fits(each, inner) for each in value)
-    if origin in (types.UnionType, typing.Union):
-        return any(_fits(value, each) for each in get_args(wanted))
-    if wanted is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, wanted)
+        raise MalformedError("name is a text and ops a list")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise MalformedError("peak_bytes and forward_ops are counts")
+    return Block(name, tuple(map(_OPERATIONS.value, ops)), *counts)

@@ -61,12 +61,12 @@ def shape_of(op: object) -> Shape | None:
     return None
 
 
-def differences(builtin: Block, traced: Block) -> list[Difference]:
-    """What one block does and the other does not, in a fixed order."""
-    ours, theirs = shapes(builtin), shapes(traced)
+def differences(ours: Counter[Shape], theirs: Counter[Shape]) -> list[Difference]:
+    """What the built-in source does and the traced one does not, and the reverse; most frequent
+    first."""
     found = [
         Difference(source, shape, count)
         for source, rest in (("builtin", ours - theirs), ("traced", theirs - ours))
         for shape, count in rest.items()
     ]
-    return sorted(found, key=str)
+    return sorted(found, key=lambda each: (-each.count, str(each)))

@@ -29,6 +29,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     OPTIMIZER,
     Event,
     Group,
+    Parameters,
     Phase,
     PointToPoint,
     Trace,
@@ -69,8 +70,8 @@ def work_of(ops: Iterable[tuple[Op, int]], parameter_bytes: int) -> Work:
     return Work(parameter_bytes, flops, dict(communicated), shapes)
 
 
-def traced_work(trace: Trace, parameter_bytes: int) -> Work:
-    """What a traced rank, which holds ``parameter_bytes``, does in its last step.
+def traced_work(trace: Trace) -> Work:
+    """What a traced rank does in its last step.
 
     Messages of the pipeline count when they are sent, as in the built-in source; between two
     stages Megatron-Core sends them over the group of all ranks.
@@ -88,7 +89,8 @@ def traced_work(trace: Trace, parameter_bytes: int) -> Work:
         for event in events
         if isinstance(event, PointToPoint) and event.kind == "send" and groups[event.group] != "cp"
     ]
-    return work_of(ops, parameter_bytes)
+    held = next(event.bytes for event in trace.events if isinstance(event, Parameters))
+    return work_of(ops, held)
 
 
 def _last_step(events: Sequence[Event]) -> Sequence[Event]:

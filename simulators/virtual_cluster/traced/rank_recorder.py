@@ -2,7 +2,7 @@
 
 The first line of standard input is ``{"gpu": ..., "local_world_size": ...}``, each that follows
 ``{"job": ..., "micro_batches": [...], "rank": ..., "file": ...}``; every rank is answered with a
-line, ``{"parameter_bytes": ...}`` or ``{"failed": reason}``.
+line, ``{}`` or ``{"failed": reason}``.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class RankTracer:
         self._rank.restart(sink, world_size=job.world_size, rank=rank)
         from trainscout.simulators.virtual_cluster.traced.train_rank import train
 
-        held = train(job, asked["micro_batches"])
+        train(job, asked["micro_batches"])
         write_trace(Path(asked["file"]), Trace(_header(job, rank), tuple(sink.events)))
-        return {"parameter_bytes": held}
+        return {}
 
 
 def _header(job: Job, rank: int) -> Header:

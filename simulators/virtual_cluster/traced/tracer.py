@@ -7,15 +7,13 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.traced.answers import ask
+from trainscout.simulators.virtual_cluster.traced.answers import ask_several
 from trainscout.simulators.virtual_cluster.traced.cache import (
     FOLDER,
     TracedLayer,
@@ -23,6 +21,7 @@ from trainscout.simulators.virtual_cluster.traced.cache import (
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 
+RECORDER = "trainscout.simulators.virtual_cluster.traced.recorder"
 # A process costs as much to start as this many layers to trace (5 s against 0.2 s each).
 LAYERS_PER_PROCESS = 24
 # What a tracing process may come to hold.
@@ -102,12 +101,11 @@ def _trace(
         return
     # Equal layouts one after another: groups are made anew when the layout changes.
     ordered = sorted(specs, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
+    questions = [spec.to_json() for spec in ordered]
     count = _processes(len(ordered))
-    size = -(-len(ordered) // count)
-    shares = [ordered[first : first + size] for first in range(0, len(ordered), size)]
-    with ThreadPoolExecutor(len(shares)) as pool:
-        for answers in pool.map(partial(_trace_share, gpu), shares):
-            yield from answers
+    answers = ask_several(RECORDER, dataclasses.asdict(gpu), questions, count)
+    for spec, answer in zip(ordered, answers, strict=True):
+        yield spec, _read(answer)
 
 
 def _processes(specs: int) -> int:
@@ -121,17 +119,6 @@ def _free_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return PROCESS_BYTES
-
-
-def _trace_share(
-    gpu: Gpu, specs: Sequence[LayerSpec]
-) -> list[tuple[LayerSpec, TracedLayer | Refused]]:
-    """Trace layers in one process of their own."""
-    questions = [spec.to_json() for spec in specs]
-    answers = ask(
-        "trainscout.simulators.virtual_cluster.traced.recorder", dataclasses.asdict(gpu), questions
-    )
-    return [(spec, _read(answer)) for spec, answer in zip(specs, answers, strict=True)]
 
 
 def _read(answer: dict[str, Any]) -> TracedLayer | Refused:

@@ -36,11 +36,8 @@ def main(path: str) -> None:
     train(read_job(asked["job"]), asked["micro_batches"])
 
 
-def train(job: Job, micro_batches: Sequence[int]) -> int:
-    """Run steps of so many micro-batches each.
-
-    Returns the bytes of this rank's parameters.
-    """
+def train(job: Job, micro_batches: Sequence[int]) -> None:
+    """Run steps of so many micro-batches each."""
     spec, recipe = whole_model(job), job.recipe
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     megatron_job.join_ranks(
@@ -79,7 +76,6 @@ def train(job: Job, micro_batches: Sequence[int]) -> int:
             config.param_sync_func = gather
             for chunk in chunks:
                 chunk.enable_forward_pre_hook()
-    return sum(each.nbytes for chunk in chunks for each in chunk.parameters())
 
 
 def _pipeline(job: Job) -> dict[str, Any]:

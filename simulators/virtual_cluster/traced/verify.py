@@ -5,11 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,8 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
-from trainscout.simulators.virtual_cluster.traced.answers import ask
-from trainscout.simulators.virtual_cluster.traced.compare import Difference
+from trainscout.simulators.virtual_cluster.traced.answers import ask_several
+from trainscout.simulators.virtual_cluster.traced.compare import differences
 from trainscout.simulators.virtual_cluster.traced.figures import Work, builtin_work, traced_work
 from trainscout.simulators.virtual_cluster.traced.job_file import job_json
 from trainscout.simulators.virtual_cluster.traced.layer_spec import check_traceable
@@ -35,16 +32,9 @@ from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace
 
 # It happens inside Transformer Engine's kernels, where no trace looks.
 _WITHOUT_TP_OVERLAP = "both sides without TP overlap, which cannot be traced"
+RECORDER = "trainscout.simulators.virtual_cluster.traced.rank_recorder"
 # Micro-batches beyond those that fill a plain pipeline.
 BEYOND_WARMUP = 2
-
-
-@dataclass(frozen=True)
-class TracedRank:
-    """A rank's trace, and the bytes of its parameters."""
-
-    trace: Trace
-    parameter_bytes: int
 
 
 def verify(job: Job) -> Verification:
@@ -65,9 +55,7 @@ def verify(job: Job) -> Verification:
         shorter = replace(job, training=replace(job.training, global_batch_size=sequences))
         with tempfile.TemporaryDirectory(prefix="trainscout-ranks-") as directory:
             traces = trace_ranks(shorter, Path(directory))
-        step = replay_ranks(
-            [each.trace for each in traces], job.gpu, job.cluster, job.framework, host="declared"
-        )
+        step = replay_ranks(traces, job.gpu, job.cluster, job.framework, host="declared")
     except (InputError, RuntimeError) as error:
         return replace(empty, problem=str(error))
     return compared(empty, shorter, traces, step)
@@ -102,7 +90,7 @@ def traced_ranks(job: Job) -> list[int]:
     return [stage * apart for stage in range(stages)]
 
 
-def trace_ranks(job: Job, directory: Path) -> list[TracedRank]:
+def trace_ranks(job: Job, directory: Path) -> list[Trace]:
     """Trace one rank of every stage, in as many processes as there are cores for.
 
     Raises:
@@ -110,12 +98,7 @@ def trace_ranks(job: Job, directory: Path) -> list[TracedRank]:
     """
     questions = rank_questions(job, directory)
     count = min(os.cpu_count() or 1, len(questions))
-    shares = [questions[first::count] for first in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        traced = [
-            each for share in pool.map(partial(ask_for_ranks, job), shares) for each in share
-        ]
-    return sorted(traced, key=lambda each: each.trace.header.rank)
+    return ask_for_ranks(job, questions, count)
 
 
 def rank_questions(job: Job, directory: Path) -> list[dict[str, Any]]:
@@ -137,36 +120,35 @@ def rank_questions(job: Job, directory: Path) -> list[dict[str, Any]]:
     ]
 
 
-def ask_for_ranks(job: Job, questions: Sequence[dict[str, Any]]) -> list[TracedRank]:
-    """Trace ranks of jobs on the GPUs and nodes of ``job`` in one process.
+def ask_for_ranks(
+    job: Job, questions: Sequence[dict[str, Any]], processes: int = 1
+) -> list[Trace]:
+    """Trace ranks of jobs on the GPUs and nodes of ``job``.
 
     Raises:
-        RuntimeError: for what a rank raised, or when the process ends early.
+        RuntimeError: for what a rank raised, or when a process ends early.
     """
     about = {
         "gpu": dataclasses.asdict(job.gpu),
         "local_world_size": job.cluster.gpus_per_node,
     }
-    traced = []
-    answers = ask("trainscout.simulators.virtual_cluster.traced.rank_recorder", about, questions)
+    answers = ask_several(RECORDER, about, questions, processes)
     for question, answer in zip(questions, answers, strict=True):
         if "failed" in answer:
             raise RuntimeError(f"rank {question['rank']}: {answer['failed']}")
-        trace = read_trace(Path(question["file"]))
-        traced.append(TracedRank(trace, answer["parameter_bytes"]))
-    return traced
+    return [read_trace(Path(question["file"])) for question in questions]
 
 
 def compared(
-    empty: Verification, job: Job, traces: Sequence[TracedRank], step: TracedStep
+    empty: Verification, job: Job, traces: Sequence[Trace], step: TracedStep
 ) -> Verification:
     prediction, workload = ReplaySimulator().without_error_bar(job), build_workload(job)
     peaks = {rank.rank: rank.memory for rank in step.ranks}
     checks = []
-    for stage, each in enumerate(traces):
-        rank = each.trace.header.rank
+    for stage, trace in enumerate(traces):
+        rank = trace.header.rank
         ours = builtin_work(job, workload, stage)
-        theirs = traced_work(each.trace, each.parameter_bytes)
+        theirs = traced_work(trace)
         memory = prediction.memory.per_stage[stage]
         traced = peaks[rank]
         checks.append(
@@ -175,7 +157,7 @@ def compared(
                 stage,
                 _figures(ours, memory.peak_allocated_bytes, memory.peak_reserved_bytes),
                 _figures(theirs, traced.peak_allocated_bytes, traced.peak_reserved_bytes),
-                tuple(map(str, _differences(ours, theirs))),
+                tuple(map(str, differences(ours.shapes, theirs.shapes))),
             )
         )
     return replace(
@@ -193,16 +175,6 @@ def _figures(work: Work, allocated: int, reserved: int) -> RankFigures:
     return RankFigures(
         allocated, reserved, work.parameter_bytes, work.gemm_flops, work.communicated_bytes
     )
-
-
-def _differences(builtin: Work, traced: Work) -> list[Difference]:
-    """What only one of them does in a step, most frequent first."""
-    both: list[tuple[str, Counter[tuple[object, ...]]]] = [
-        ("builtin", builtin.shapes - traced.shapes),
-        ("traced", traced.shapes - builtin.shapes),
-    ]
-    found = [Difference(source, what, n) for source, rest in both for what, n in rest.items()]
-    return sorted(found, key=lambda each: (-each.count, str(each)))
 
 
 def _notes(prediction: Prediction, step: TracedStep) -> tuple[str, ...]:

@@ -449,10 +449,14 @@ class LineCodec:
             TypeError: for an object of another class, or a value that no line holds.
             ValueError: for seconds that are not finite.
         """
+        return _to_json(self.row(value))
+
+    def row(self, value: Any) -> tuple[object, ...]:
+        """What the value's line says, before it is JSON; raises TypeError as ``encode``."""
         encode = self._encoders.get(type(value))
         if encode is None:
             raise TypeError(f"{type(value).__name__} is no event of a trace")
-        return _to_json(encode(value))
+        return encode(value)
 
     def decode(self, line: str) -> Any:
         """The value that ``encode`` wrote.
@@ -461,7 +465,10 @@ class LineCodec:
             MalformedError: for an unknown kind, another number of fields, or a value that the
                 field cannot have.
         """
-        row = parse_line(line)
+        return self.value(parse_line(line))
+
+    def value(self, row: Any) -> Any:
+        """The value whose line says so; raises as ``decode``."""
         if type(row) is not list or not row:
             raise MalformedError("is not an array that starts with an event's kind")
         kind = row[0]

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
-from trainscout.simulators.virtual_cluster.traced.compare import differences
+from trainscout.simulators.virtual_cluster.traced.compare import differences, shapes
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, layer_specs_of
 from trainscout.simulators.virtual_cluster.traced.source import traced_workload
 from trainscout.simulators.virtual_cluster.traced.tracer import traced_layers
@@ -158,7 +158,7 @@ def found_differences(case: str, traced: Mapping[LayerSpec, TracedLayer]) -> lis
             assert one.name == other.name
             found += [
                 Difference(case, one.name, each.source, each.count, " ".join(map(str, each.what)))
-                for each in differences(one, other)
+                for each in sorted(differences(shapes(one), shapes(other)), key=str)
             ]
             more = other.saved_bytes - one.saved_bytes
             if more and one.name.endswith("_forward"):

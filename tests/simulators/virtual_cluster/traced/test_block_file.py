@@ -14,10 +14,10 @@ from trainscout.simulators.predictor.workload.ir import Block, Convolution
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced.cache import (
-    MalformedBlockError,
     decode_block,
     encode_block,
 )
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 
 SHARD = Shard.of(make_job(TINY, tp=2, sp=True, cp=2))
 BLOCKS = [
@@ -60,14 +60,14 @@ def _with_op(op: Any) -> Any:
         {**through_text(BLOCKS[0]), "peak_bytes": -1},
         {**through_text(BLOCKS[0]), "forward_ops": True},
         _with_op([]),
-        _with_op(["Block", "name"]),
-        _with_op(["Alloc", "tag"]),
-        _with_op(["Alloc", "tag", "8"]),
-        _with_op(["Alloc", "tag", True]),
-        _with_op(["Alloc", 3, 8]),
-        _with_op({"Alloc": 1}),
+        _with_op(["block", "name"]),
+        _with_op(["alloc", "tag"]),
+        _with_op(["alloc", "tag", "8"]),
+        _with_op(["alloc", "tag", True]),
+        _with_op(["alloc", 3, 8]),
+        _with_op({"alloc": 1}),
     ],
 )
 def test_anything_else_is_refused(given: Any) -> None:
-    with pytest.raises(MalformedBlockError):
+    with pytest.raises(MalformedError):
         decode_block(given)

@@ -23,12 +23,12 @@ from trainscout.simulators.virtual_cluster.traced.compare import Shape
 from trainscout.simulators.virtual_cluster.traced.figures import Work, builtin_work, traced_work
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 from trainscout.simulators.virtual_cluster.traced.verify import (
-    TracedRank,
     ask_for_ranks,
     compared,
     rank_questions,
     verify,
 )
+from trainscout.simulators.virtual_cluster.traces.events import Trace
 
 pytestmark = needs("megatron.core")
 
@@ -73,7 +73,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[TracedRank]]:
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Trace]]:
     """One rank of every stage of every case, traced in one process."""
     questions = []
     for name, job in CASES.items():
@@ -82,11 +82,9 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[TracedRan
     return {name: [next(answers) for _ in range(job.recipe.pp)] for name, job in CASES.items()}
 
 
-def works(name: str, traced: dict[str, list[TracedRank]], stage: int) -> tuple[Work, Work]:
-    job, each = CASES[name], traced[name][stage]
-    return builtin_work(job, build_workload(job), stage), traced_work(
-        each.trace, each.parameter_bytes
-    )
+def works(name: str, traced: dict[str, list[Trace]], stage: int) -> tuple[Work, Work]:
+    job = CASES[name]
+    return builtin_work(job, build_workload(job), stage), traced_work(traced[name][stage])
 
 
 STAGES = [(name, stage) for name, job in CASES.items() for stage in range(job.recipe.pp)]
@@ -94,7 +92,7 @@ STAGES = [(name, stage) for name, job in CASES.items() for stage in range(job.re
 
 @pytest.mark.parametrize(("name", "stage"), STAGES)
 def test_parameters_and_products_are_equal(
-    name: str, stage: int, traced: dict[str, list[TracedRank]]
+    name: str, stage: int, traced: dict[str, list[Trace]]
 ) -> None:
     ours, theirs = works(name, traced, stage)
     assert theirs.parameter_bytes == ours.parameter_bytes
@@ -111,7 +109,7 @@ def _only(work: Work, *kinds: str) -> Counter[Shape]:
 
 
 @pytest.mark.parametrize(("name", "stage"), STAGES)
-def test_communicated_bytes(name: str, stage: int, traced: dict[str, list[TracedRank]]) -> None:
+def test_communicated_bytes(name: str, stage: int, traced: dict[str, list[Trace]]) -> None:
     job = CASES[name]
     ours, theirs = works(name, traced, stage)
     more = {
@@ -149,11 +147,10 @@ def expected_more(job: Job, stage: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_traced_ranks_are_replayed_beside_the_prediction(
-    name: str, traced: dict[str, list[TracedRank]]
+    name: str, traced: dict[str, list[Trace]]
 ) -> None:
     job, ranks = CASES[name], traced[name]
-    traces = [each.trace for each in ranks]
-    step = replay_ranks(traces, job.gpu, job.cluster, job.framework, host="declared")
+    step = replay_ranks(ranks, job.gpu, job.cluster, job.framework, host="declared")
     empty = Verification(job.recipe, job.num_micro_batches, job.num_micro_batches)
     check = compared(empty, job, ranks, step)
     assert check.problem is None

@@ -27,8 +27,8 @@ from trainscout.simulators.registry import (
     prepare_simulator,
     simulator_names,
 )
+from trainscout.simulators.virtual_cluster.traced import answers, tracer
 from trainscout.simulators.virtual_cluster.traced import cache as cache_module
-from trainscout.simulators.virtual_cluster.traced import tracer
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     EMBEDDING,
@@ -94,7 +94,7 @@ def test_nothing_is_traced_for_what_is_cached(
     job = JOBS["plain"]
     for spec in layer_specs_of(job):
         cache.write(spec, built(spec, job))
-    monkeypatch.setattr(tracer, "ask", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(answers, "ask", lambda *_: pytest.fail("a process was started"))
     assert TracedSimulator().simulate(job).step_time_s > 0
 
 
@@ -111,7 +111,7 @@ def test_jobs_of_a_batch_are_traced_together(
         by_size = {job.recipe.micro_batch: job for job in jobs}
         return [{"traced": built(p, by_size[p.micro_batch]).to_json()} for p in found]
 
-    monkeypatch.setattr(tracer, "ask", ask)
+    monkeypatch.setattr(answers, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
     prepare_simulator("traced", [*jobs, refused])
     assert len(asked) == 1
@@ -133,7 +133,7 @@ def test_what_megatron_refuses_costs_only_the_jobs_that_need_it(
             for p in found
         ]
 
-    monkeypatch.setattr(tracer, "ask", ask)
+    monkeypatch.setattr(answers, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
     simulator = TracedSimulator()
     simulator.prepare([good, bad])

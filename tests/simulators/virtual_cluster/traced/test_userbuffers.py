@@ -9,7 +9,7 @@ from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.virtual_cluster.traced.compare import differences
+from trainscout.simulators.virtual_cluster.traced.compare import differences, shapes
 from trainscout.simulators.virtual_cluster.traced.userbuffers import beside_products
 
 
@@ -27,7 +27,7 @@ def test_as_the_built_in_source_overlaps(model: object, pass_: int) -> None:
         for on in (False, True)
     )
     made = Block("cut", beside_products(plain[pass_].ops, 4))
-    assert differences(overlapped[pass_], made) == []
+    assert differences(shapes(overlapped[pass_]), shapes(made)) == []
 
 
 def test_only_what_touches_a_product_is_cut() -> None:
