@@ -82,7 +82,8 @@ def shares_of(replay: Replay) -> Shares:
         counts = np.bincount(contents_of(replay, issued), minlength=len(replay.contents.items))
         for number in np.flatnonzero(counts):
             item = replay.contents.items[number]
-            each = replay.priced.evidence_s[number] * counts[number] * weight
+            price = replay.priced.prices[number]
+            each = np.array(price.evidence_s) * counts[number] * weight
             seconds = float(each.sum())
             rule = COMMUNICATION_RULE
             if isinstance(item, Lowered):
@@ -94,7 +95,7 @@ def shares_of(replay: Replay) -> Shares:
                     each[-1] = seconds
             grades += each
             rules[rule] += seconds
-            estimated |= replay.priced.estimated[number]
+            estimated |= price.estimated
         for name, seconds in _unknown(replay, rank, issued).items():
             unknown[name] += seconds * weight
     total = float(grades.sum()) or 1.0

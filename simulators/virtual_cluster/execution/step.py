@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.replay.engine import Floats, run
+from trainscout.simulators.predictor.replay.engine import run
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
@@ -43,6 +43,7 @@ from trainscout.simulators.virtual_cluster.traces.collate import Collated, colla
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -120,7 +121,7 @@ def replay_ranks(
         if switches is None:
             times = run(tasks)
         else:
-            wires = _wires(rendezvous, priced, contents.latency_s(pricer))
+            wires = _wires(rendezvous, priced)
             shared = run_shared(tasks, wires, network)
             times = shared.times
     except RuntimeError as error:
@@ -145,16 +146,15 @@ def replay_ranks(
     )
 
 
-def _wires(rendezvous: JobRendezvous, priced: Priced, latency_s: Floats) -> list[Wire]:
+def _wires(rendezvous: JobRendezvous, priced: Priced) -> list[Wire]:
     """All communication of a program, as what shares links."""
     found = []
     for task, ends in rendezvous.ends.items():
         content = rendezvous.program.content[task]
         if content != NO_CONTENT:
-            op = rendezvous.contents.items[content]
-            kind = op.kind if isinstance(op, Collective) else "send_recv"
-            latency = float(latency_s[content])
-            found.append(Wire(task, kind, priced.algorithm[content], latency, ends))
+            op, price = rendezvous.contents.items[content], priced.prices[content]
+            kind = op.kind if isinstance(op, Collective) else SEND_RECV
+            found.append(Wire(task, kind, price.algorithm, price.latency_s, ends))
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,31 +11,19 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.workload.ir import Block, Communicator
-from trainscout.simulators.virtual_cluster.execution.contents import SHARED_GPU, mix_of, on_gpu
-from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
+from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
     crosses_domains,
     inside,
 )
+from trainscout.simulators.virtual_cluster.walk.prices import (
+    SHARED_GPU,
+    Price,
+    price_contents,
+)
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _ClusterKernel(KernelPrice):
-    """``mix``: one second of its class of kernels and how many of it memory bounds, as bytes."""
-
-    mix: bytes = b""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _ClusterCommunication(CommunicationPrice):
-    """SMs it holds, and bytes per second it reads and writes in device memory."""
-
-    channels: float = 0.0
-    memory_bytes_per_s: float = 0.0
 
 
 class ClusterPrices:
@@ -64,35 +52,31 @@ class ClusterPrices:
         self._names: dict[tuple[int, ...], str] = {}
         self._pricer = Pricer(gpu, self._cluster, framework, self._groups)
         # By identity: lowering gives equal operations one object, which is kept with its price.
-        self._kernels: dict[int, tuple[Lowered, KernelPrice]] = {}
-        self._communications: dict[tuple[object, ...], CommunicationPrice] = {}
+        self._kernels: dict[int, tuple[Lowered, Price]] = {}
+        self._communications: dict[tuple[object, ...], Price] = {}
         self._slowdowns: dict[tuple[bytes, float, float], tuple[float, float]] = {}
 
-    def kernel(self, content: object) -> KernelPrice:
+    def kernel(self, content: object) -> Price:
         assert isinstance(content, Lowered)
         known = self._kernels.get(id(content))
         if known is None:
-            known = self._kernels[id(content)] = (content, self._price_kernels(content))
+            (price,) = price_contents(self._pricer, [content])
+            known = self._kernels[id(content)] = (content, price)
         return known[1]
 
     def communication(
         self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
-    ) -> CommunicationPrice:
+    ) -> Price:
         crosses = ends is not None and crosses_domains(*ends, self._cluster)
         key = (call, group, ends is not None, crosses)
         price = self._communications.get(key)
         if price is None:
             name = self._communicator(group, within=ends is not None and not crosses)
-            whole, smallest = self._price(call, name), self._price(replace(call, bytes=1), name)
-            latency_s = min(smallest.seconds, whole.seconds)
-            price = self._communications[key] = replace(whole, latency_s=latency_s)
+            (price,) = price_contents(self._pricer, [call.operation(name)])
+            self._communications[key] = price
         return price
 
-    def slowdowns(
-        self, kernel: KernelPrice, communication: CommunicationPrice
-    ) -> tuple[float, float]:
-        assert isinstance(kernel, _ClusterKernel)
-        assert isinstance(communication, _ClusterCommunication)
+    def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         if not kernel.mix or not communication.seconds:
             return 1.0, 1.0
         key = (kernel.mix, communication.channels, communication.memory_bytes_per_s)
@@ -107,23 +91,6 @@ class ClusterPrices:
             factors = float(on_kernel[0, 0]), float(on_transfer[0, 0])
             self._slowdowns[key] = factors
         return factors
-
-    def _price_kernels(self, lowered: Lowered) -> KernelPrice:
-        priced = self._pricer.operations(
-            Block("operation", tuple(on_gpu(self._gpu, lowered.kernels)))
-        )
-        crossing_s = lowered.transfer_bytes / self._gpu.pcie_bytes_per_s
-        seconds = sum(each.seconds for each in priced) + crossing_s
-        return _ClusterKernel(seconds, mix_of(priced).tobytes() if priced else b"")
-
-    def _price(self, call: Call, communicator: str) -> _ClusterCommunication:
-        op = call.operation(communicator)
-        (priced,) = self._pricer.operations(Block("communication", (op,)))
-        price = priced.communication
-        assert price is not None
-        return _ClusterCommunication(
-            price.seconds, 0.0, price.algorithm, float(price.channels), price.wire_bytes_per_s
-        )
 
     def _communicator(self, group: tuple[int, ...], *, within: bool) -> str:
         """The name a group has for the pricer; ``within``: as if in one NVLink domain."""

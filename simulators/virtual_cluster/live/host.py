@@ -20,7 +20,7 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     Publish,
     Sleep,
 )
-from trainscout.simulators.virtual_cluster.live.prices import KernelPrice, Prices
+from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.tasks import Step, Task, Wait
 from trainscout.simulators.virtual_cluster.live.transfers import Membership, Transfers
 from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
@@ -39,6 +39,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import Launches
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rank_walk import (
     Batch,
     HostWait,
@@ -202,7 +203,7 @@ class Host:
         self._launch(task, before)
         return task
 
-    def _task(self, name: str, lane: str, kernel: KernelPrice | None = None) -> Task:
+    def _task(self, name: str, lane: str, kernel: Price | None = None) -> Task:
         self._tasks += 1
         if self._tasks % FORGET_EVERY == 0:
             self._walk.forget(self._is_past)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
-from trainscout.simulators.virtual_cluster.live.tasks import Transfer
+from trainscout.simulators.virtual_cluster.live.tasks import Progress, Transfer
 
 Ends = Iterable[tuple[Transfer, int]]
 
@@ -31,34 +30,20 @@ class Network(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Alone:
-    """A transfer in flight: what is left at full speed, since when, at 1 / ``slowdown``."""
-
-    left_ps: float
-    since_ps: int
-    slowdown: float = 1.0
-
-
 class WhiteBoxNetwork:
     """Every transfer takes its price; transfers do not share links, kernels beside slow them."""
 
     def __init__(self) -> None:
-        self._flying: dict[Transfer, _Alone] = {}
+        self._flying: dict[Transfer, Progress] = {}
 
     def start(self, transfers: Sequence[Transfer], now_ps: int) -> Ends:
         for transfer in transfers:
-            self._flying[transfer] = _Alone(transfer.price.seconds * PICOSECONDS, now_ps)
-        return [
-            (transfer, now_ps + round(self._flying[transfer].left_ps)) for transfer in transfers
-        ]
+            self._flying[transfer] = Progress(transfer.price.seconds * PICOSECONDS, now_ps)
+        return [(transfer, self._flying[transfer].end_ps) for transfer in transfers]
 
     def slow(self, transfer: Transfer, slowdown: float, now_ps: int) -> Ends:
-        flying = self._flying[transfer]
-        passed_ps = (now_ps - flying.since_ps) / flying.slowdown
-        flying.left_ps = max(0.0, flying.left_ps - passed_ps)
-        flying.since_ps, flying.slowdown = now_ps, slowdown
-        return [(transfer, now_ps + round(flying.left_ps * slowdown))]
+        self._flying[transfer].slow(slowdown, now_ps)
+        return [(transfer, self._flying[transfer].end_ps)]
 
     def end(self, transfer: Transfer) -> None:
         del self._flying[transfer]

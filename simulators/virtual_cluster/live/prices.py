@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class KernelPrice:
-    """``seconds`` an operation takes alone on the device; equal content is one object."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class CommunicationPrice:
-    """``seconds`` of a transfer that shares nothing; ``latency_s`` of them carry no bytes.
-    ``algorithm`` is what NCCL chose for it."""
-
-    seconds: float
-    latency_s: float = 0.0
-    algorithm: str = "ring"
 
 
 class Prices(Protocol):
@@ -34,18 +17,16 @@ class Prices(Protocol):
     @property
     def kernels_beside(self) -> float: ...
 
-    def kernel(self, content: object) -> KernelPrice:
+    def kernel(self, content: object) -> Price:
         """The price of a launch's content (``rank_walk.Launch``)."""
         ...
 
     def communication(
         self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
-    ) -> CommunicationPrice:
+    ) -> Price:
         """The price of a collective of ``group``, or a transfer between two ``ends`` of it."""
         ...
 
-    def slowdowns(
-        self, kernel: KernelPrice, communication: CommunicationPrice
-    ) -> tuple[float, float]:
+    def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         """Factors by which the kernel and the communication run longer side by side, >= 1."""
         ...

@@ -23,7 +23,7 @@ from trainscout.simulators.virtual_cluster.live.messages import Message
 from trainscout.simulators.virtual_cluster.live.network import Ends, Network
 from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.tasks import Task, Transfer, Wait
+from trainscout.simulators.virtual_cluster.live.tasks import Progress, Task, Transfer, Wait
 from trainscout.simulators.virtual_cluster.live.transfers import Transfers
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import Launches
@@ -262,9 +262,9 @@ class Simulation:
             task.start_ps = now_ps
             if task.kernel is not None:
                 device.kernels[task] = None
-                task.left_ps, task.since_ps = task.kernel.seconds * PICOSECONDS, now_ps
+                task.progress = Progress(task.kernel.seconds * PICOSECONDS, now_ps)
                 self._dirty.add(task.rank)
-                self._schedule_end(task)
+                self._schedule_end(task, task.progress)
                 continue
             transfer = task.transfer
             assert transfer is not None
@@ -282,10 +282,9 @@ class Simulation:
         if complete:
             self._announce(self._network.start(complete, now_ps))
 
-    def _schedule_end(self, task: Task) -> None:
+    def _schedule_end(self, task: Task, progress: Progress) -> None:
         task.version += 1
-        end_ps = task.since_ps + round(task.left_ps * task.slowdown)
-        self._schedule(end_ps, _TASK_ENDS, task.key, task.version, task)
+        self._schedule(progress.end_ps, _TASK_ENDS, task.key, task.version, task)
 
     def _announce(self, ends: Ends) -> None:
         for transfer, end_ps in ends:
@@ -344,15 +343,15 @@ class Simulation:
         for rank in sorted(self._dirty):
             device = self._devices[rank]
             for task in device.kernels:
+                progress = task.progress
                 assert task.kernel is not None
+                assert progress is not None
                 slowdown = 1 + (len(device.kernels) - 1) * (self._prices.kernels_beside - 1)
                 for transfer in device.transfers:
                     slowdown += self._prices.slowdowns(task.kernel, transfer.price)[0] - 1
-                if slowdown != task.slowdown:
-                    passed_ps = (now_ps - task.since_ps) / task.slowdown
-                    task.left_ps = max(0.0, task.left_ps - passed_ps)
-                    task.since_ps, task.slowdown = now_ps, slowdown
-                    self._schedule_end(task)
+                if slowdown != progress.slowdown:
+                    progress.slow(slowdown, now_ps)
+                    self._schedule_end(task, progress)
             touched.update(dict.fromkeys(device.transfers))
         self._dirty.clear()
         for transfer in sorted(touched, key=_key):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from trainscout.simulators.virtual_cluster.live.messages import AskElapsed
-from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
@@ -32,6 +32,26 @@ class Step:
     peers_ps: int = 0
 
 
+@dataclass(slots=True)
+class Progress:
+    """``left_ps`` of something's time remain since ``since_ps``, at 1 / ``slowdown``."""
+
+    left_ps: float
+    since_ps: int
+    slowdown: float = 1.0
+
+    @property
+    def end_ps(self) -> int:
+        """When it ends unless something changes."""
+        return self.since_ps + round(self.left_ps * self.slowdown)
+
+    def slow(self, slowdown: float, now_ps: int) -> None:
+        """From now on it runs so much slower than alone."""
+        passed_ps = (now_ps - self.since_ps) / self.slowdown
+        self.left_ps = max(0.0, self.left_ps - passed_ps)
+        self.since_ps, self.slowdown = now_ps, slowdown
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """Work of one rank's device: a kernel, a rank's part of a transfer, or a mark in a stream.
@@ -39,8 +59,7 @@ class Task:
     ``number`` counts the rank's tasks in host order; (rank, number) orders everything that
     happens at one instant, so that nothing depends on whose messages came first. ``issue_ps`` is
     when the host had launched it, ``ready_ps`` the latest of that and what it waited for.
-    ``site`` is where a communication was launched.
-    ``left_ps`` of its time remain since ``since_ps``, at 1 / ``slowdown``.
+    ``site`` is where a communication was launched, ``progress`` that of a kernel which runs.
     """
 
     rank: int
@@ -49,16 +68,14 @@ class Task:
     lane: str
     issue_ps: int
     step: Step
-    kernel: KernelPrice | None = None
+    kernel: Price | None = None
     transfer: Transfer | None = None
     site: str = ""
     waiting_for: int = 0
     ready_ps: int = 0
     start_ps: int | None = None
     end_ps: int | None = None
-    left_ps: float = 0.0
-    since_ps: int = 0
-    slowdown: float = 1.0
+    progress: Progress | None = None
     # Counts the ends announced for it; only the last one holds.
     version: int = 0
     followers: list[Task | Wait] = field(default_factory=list)
@@ -80,7 +97,7 @@ class Transfer:
     call: Call
     ranks: tuple[int, ...]
     expected: int
-    price: CommunicationPrice
+    price: Price
     members: list[Task] = field(default_factory=list)
     arrived: int = 0
     start_ps: int | None = None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainscout.simulators.virtual_cluster.live.messages import Finish, Message
 from trainscout.simulators.virtual_cluster.live.network import Network, WhiteBoxNetwork
-from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -18,6 +17,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
 )
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
@@ -31,22 +31,20 @@ class ScriptedPrices:
 
     def __init__(self, on_kernel: float = 1.0, on_transfer: float = 1.0) -> None:
         self._factors = (on_kernel, on_transfer)
-        self._kernels: dict[float, KernelPrice] = {}
+        self._kernels: dict[float, Price] = {}
 
-    def kernel(self, content: object) -> KernelPrice:
+    def kernel(self, content: object) -> Price:
         assert isinstance(content, float)
-        return self._kernels.setdefault(content, KernelPrice(content))
+        return self._kernels.setdefault(content, Price(content))
 
     def communication(
         self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
-    ) -> CommunicationPrice:
-        return CommunicationPrice(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
+    ) -> Price:
+        return Price(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
 
     kernels_beside = 1.0
 
-    def slowdowns(
-        self, kernel: KernelPrice, communication: CommunicationPrice
-    ) -> tuple[float, float]:
+    def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         return self._factors
 
 

@@ -22,10 +22,10 @@ from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
-from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.tasks import Transfer
 from trainscout.simulators.virtual_cluster.traces.events import Synchronise, WorkWait
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 MS = 10**9
@@ -42,7 +42,7 @@ def network(*ranks: int) -> FlowNetwork:
 
 
 def transfer(source: int, destination: int, seconds: float, latency_s: float = 0.0) -> Transfer:
-    price = CommunicationPrice(seconds, latency_s)
+    price = Price(seconds, latency_s)
     return Transfer(Call("send_recv", 1, "float32"), (source, destination), 2, price)
 
 
@@ -50,7 +50,7 @@ def test_alone_a_transfer_takes_its_price():
     kinds = ("all_reduce", "all_to_all", "broadcast")
     for ranks in ((0, 1), (0, 2), (0, 2, 4), (0, 1, 2, 3), (0, 1, 2)):
         for kind in kinds:
-            price = CommunicationPrice(3e-3, 1e-3)
+            price = Price(3e-3, 1e-3)
             alone = Transfer(Call(kind, 1, "float32"), ranks, 1, price)
             ((_, end_ps),) = network().start([alone], 5 * MS)
             assert end_ps == pytest.approx(8 * MS, abs=10)
@@ -64,9 +64,7 @@ def test_what_has_only_latency_needs_no_links():
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls", "nvls_tree", "none"])
 def test_alone_an_all_reduce_takes_its_price_whatever_nccl_chose(algorithm):
     for ranks in ((0, 1), (0, 2, 4), (0, 1, 2, 3), tuple(range(8)), (0, 1, 2)):
-        alone = Transfer(
-            Call("all_reduce", 1, "float32"), ranks, 1, CommunicationPrice(3e-3, 1e-3, algorithm)
-        )
+        alone = Transfer(Call("all_reduce", 1, "float32"), ranks, 1, Price(3e-3, 1e-3, algorithm))
         ((_, end_ps),) = network().start([alone], 5 * MS)
         assert end_ps == pytest.approx(8 * MS, abs=10)
 
@@ -79,7 +77,7 @@ def test_the_algorithm_says_which_nics_are_shared():
     ends = {}
     for algorithm in ("ring", "tree"):
         shared = network()
-        price = CommunicationPrice(4e-3, 0.0, algorithm)
+        price = Price(4e-3, 0.0, algorithm)
         reduced = Transfer(Call("all_reduce", 1, "float32"), (0, 2, 4, 6), 1, price)
         shared.start([reduced], 0)
         sent = transfer(0, 2, 2e-3)
