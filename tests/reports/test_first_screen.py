@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL, TRAINING, job_of, prediction, trial
+from tests.simulators.predictor.kernels.gpus import GPUS
 from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Choices, SearchResult
 from trainscout.reports import first_screen as module
@@ -17,6 +18,7 @@ from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty.fastest import Selection, published_fastest
 
 
 def found(step_s, headroom_gib=3.0, number=0, status="ok", **fields):
@@ -79,6 +81,39 @@ def test_the_answer_comes_first_and_all_fits_on_a_screen(monkeypatch):
     assert line(lines, "Memory").endswith("fits: 73.0 of 76.0 GiB usable on stage 1, 3.0 GiB free")
     assert line(lines, "Start").endswith("bash outputs/here/launch.sh")
     assert "outputs/here/report.html" in line(lines, "Look")
+
+
+@pytest.mark.parametrize("gpu", ["h100", "gb200", "mi300x"])
+@pytest.mark.parametrize(("faster", "cautions"), [(1.04, 0), (1.06, 1)])
+def test_what_nobody_published_is_to_be_measured_first(monkeypatch, gpu, faster, cautions):
+    job = replace(job_of(BEST.recipe), gpu=GPUS[gpu])
+    known = [each for each in published_fastest().runs if each.kind.bits == "16-bit"]
+    peak = job.gpu.peak("bf16") / 1e12
+    alike = [each for each in known if abs(each.peak_tflops / peak - 1) < 0.01]
+    best = max(alike, key=lambda each: each.mfu)
+    kind = replace(best.kind, gpu=gpu)
+    monkeypatch.setattr(
+        "trainscout.simulators.predictor.uncertainty.fastest.kind_of", lambda _: kind
+    )
+    monkeypatch.setattr(f"{__name__}.job_of", lambda recipe: replace(job, recipe=recipe))
+    quick = replace(BEST, prediction=replace(BEST.prediction, mfu=best.mfu * faster))
+    lines = screen(monkeypatch=monkeypatch, best=(quick,))
+    shown = " ".join(each.strip() for each in lines if "measure first" in each)
+    assert shown.count("Caution  measure first") == cautions
+    if cautions:
+        assert f"reaches {best.mfu:.1%} MFU".replace("%", " %") in shown
+
+
+def test_the_bar_of_the_best_counts_that_it_was_chosen(monkeypatch):
+    plain = line(screen(monkeypatch=monkeypatch), "Step")
+    costly = replace(published_fastest(), selection=Selection(0.05, 0.1, 9, 9))
+    monkeypatch.setattr(
+        "trainscout.simulators.predictor.uncertainty.fastest.published_fastest", lambda: costly
+    )
+    chosen = line(screen(monkeypatch=monkeypatch), "Step")
+    assert "2.000 s" in plain
+    assert "chosen of many, expect 2.103 s" in chosen
+    assert plain.split("runs: ")[1] != chosen.split("runs: ")[1]
 
 
 def test_what_nothing_speaks_for_makes_room(monkeypatch):
