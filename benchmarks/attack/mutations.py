@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.attack.forked import Ended, files_below, run_command
-from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 
 _JOB = ("model=gpt13b", "cluster=a800_8", "training.global_batch_size=64")
 COMMANDS = {
@@ -20,63 +20,11 @@ COMMANDS = {
     "explain": (*_JOB, "a.tp=8", "b.tp=4"),
     "plan": ("sweep=llama3_8b", "tracking=none"),
 }
-# A setting, and values that it cannot have.
-_NUMBERS = (
-    "-1",
-    "nan",
-    "inf",
-    "1e400",
-    "10000000000000000000000",
-    "many",
-    "[1]",
-    "{a: 1}",
-    "null",
-)
-_WORDS = ("nobody", "''", "'a b'", "[x]", "{a: 1}", "12345")
-_TRUTHS = ("5", "-1", "maybe", "[true]", "1.5", "null")
-SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
-    "simulate": {
-        **dict.fromkeys(
-            ("model.num_layers", "model.hidden_size", "model.num_heads", "cluster.num_nodes",
-             "model.vocab_size", "gpu.memory_bytes", "cluster.gpus_per_node", "recipe.tp",
-             "recipe.pp", "recipe.micro_batch", "training.global_batch_size", "recipe.vpp"),
-            (*_NUMBERS, "0", "1.5"),
-        ),
-        **dict.fromkeys(
-            ("gpu.memory_bandwidth_bytes_per_s", "training.tokens", "cluster.nic_gbps"), _NUMBERS
-        ),
-        **dict.fromkeys(
-            ("model", "cluster", "gpu", "framework", "training.precision", "recipe.recompute",
-             "recipe.schedule", "cluster.fabric", "format", "verbosity", "network", "topology",
-             "simulator.name", "model.normalization", "training.optimizer"),
-            _WORDS,
-        ),
-        **dict.fromkeys(("recipe.sp", "debug", "model.gated_mlp", "recipe.overlap_grad_reduce"),
-                        _TRUTHS),
-    },
-    "optimize": {
-        **dict.fromkeys(("search.n_trials", "search.batch_size", "search.top_k", "seed"),
-                        ("-1", "nan", "many", "[1]", "{a: 1}", "1.5", "1e400")),
-        **dict.fromkeys(("executor.trial_timeout_s", "search.timeout_s"),
-                        ("-1", "nan", "many", "[1]", "0")),
-        **dict.fromkeys(("search", "objective", "executor", "space", "tracking", "verify"),
-                        _WORDS),
-        **dict.fromkeys(("resume", "join", "search.bounds", "executor.pin_cores"), _TRUTHS),
-        "tracking.uri": ("nowhere", "ftp://host", "''"),
-        "hydra.run.dir": ("/dev/null/x", "file/x"),
-    },
-    "explain": {
-        **dict.fromkeys(("a.tp", "b.pp", "a.micro_batch"), (*_NUMBERS[:7], "0", "3")),
-        "against": ("nowhere",), "given": ("nowhere.sh", "/dev/zero"),
-    },
-    "plan": {
-        **dict.fromkeys(("n_jobs", "change_threshold", "wait_s"), ("-2", "nan", "many", "[1]")),
-        "schedule": ("always", "'61 * * * *'", "'0 0 30 2 *'"),
-        "webhook": ("nowhere", "'http://[::1'", "ftp://host"),
-        "sweep": _WORDS, "sweep.models": ("[nobody]", "5", "[]"),
-        "sweep.num_gpus": ("[-1]", "[many]", "[0]", "5"),
-    },
-}  # fmt: skip
+# Of every command its settings, and values that they cannot have.
+SETTINGS: dict[str, dict[str, list[str]]] = {
+    command: {name: values for values, names in rows for name in names.split()}
+    for command, rows in read_yaml(Path(__file__).with_suffix(".yaml"))["settings"].items()
+}
 # Files that declare nothing, and what spoils one that does.
 _NO_DECLARATION = (
     b"", b"a: [", b"a: 1\na: 2\n", b"\ta: 1\n", b"5\n", b"- a\n", b"a: \0\n", b"\xff\xfea\0",

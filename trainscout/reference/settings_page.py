@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
@@ -11,52 +12,9 @@ from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS, groups_of
 from trainscout.reference.groups import Group, all_groups
 from trainscout.reference.markdown import markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
-_TITLES = {
-    "model": "the model's shape",
-    "model.moe": "its experts",
-    "model.mla": "its latent attention",
-    "model.kinds.<name>.attention": "a kind of layer that attends",
-    "model.kinds.<name>.attention.index": "to keys that an indexer chooses",
-    "model.kinds.<name>.mamba2": "a kind of layer with a state-space mixer",
-    "model.kinds.<name>.mamba1": "a kind of layer with a selective state-space mixer",
-    "model.kinds.<name>.short_conv": "a kind of layer with a gated short convolution",
-    "model.kinds.<name>.delta": "a kind of layer with a gated delta net",
-    "model.diffusion": "latents and a text in place of words",
-    "model.towers.<number>": "an encoder in front of it",
-    "gpu": "one accelerator",
-    "cluster": "nodes and what joins them",
-    "training": "how it is trained",
-    "training.lora": "its adapters",
-    "training.dpo": "preference optimisation",
-    "training.distillation": "learning from a teacher",
-    "framework": "the software that runs it",
-    "recipe": "how the job is laid out",
-    "search": "how to search, and when to stop",
-    "objective": "what is best",
-    "simulator": "who predicts",
-    "network": "what slows communication down",
-    "network.packet": "packets and queues",
-    "network.packet.dcqcn": "congestion control by marks",
-    "network.packet.timely": "congestion control by the gradient of delays",
-    "network.packet.swift": "congestion control by a target of delay",
-    "network.packet.hpcc": "congestion control by stamps of switches",
-    "network.hybrid": "when packets may be skipped",
-    "topology": "the switches",
-    "fabric_prices": "what parts of a network cost",
-    "sweep.fabric_prices": "what parts of a network cost",
-    "executor": "who simulates",
-    "tracking": "where searches are kept",
-    "verify": "looking at the best again",
-    "launch": "files that start the job",
-    "heat_map": "a picture of the links",
-    "timeline": "a step operation by operation",
-    "goodput": "failures and checkpoints",
-    "sweep": "a capacity study",
-    "sweep.targets.<name>": "what a run has to keep to",
-    "sweep.what_ifs.<name>": "a change to the answer",
-}
-
+_TITLES = read_yaml(Path(__file__).with_name("titles.yaml"))
 _INTRODUCTION = """\
 # Settings
 

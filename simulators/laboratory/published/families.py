@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.layers import Mla
 
 
@@ -33,63 +36,12 @@ class Family:
     departs: str = ""
 
 
-LLAMA_LIKE = Family()
-GPT_LIKE = Family(
-    normalization="layernorm",
-    position="learned",
-    linear_bias=True,
-    qkv_bias=True,
-    dropout=True,
-    tied_embeddings=True,
-)
-_MLA = Mla(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
-_MLA_Q = Mla(512, 128, 64, 128, q_lora_rank=1536)
-
-# First match decides. Sources: the models' technical reports and released configurations.
-_FAMILIES = (
-    (r"deepseek-?v2-?lite|moonlight", Family(mla=_MLA, shared_experts=2)),
-    (r"deepseek-?(v2|236b)", Family(mla=_MLA_Q, shared_experts=2)),
-    (r"deepseek-?v3|deepseek-?r1|kimi", Family(mla=_MLA_Q, shared_experts=1)),
-    (r"\bmla\b", Family(mla=_MLA_Q)),
-    (
-        r"gpt-?oss",
-        Family(
-            linear_bias=True,
-            qkv_bias=True,
-            clamped_mlp=True,
-            scaled_rope=True,
-            head_dim=64,
-            departs="sliding-window attention of every other layer replayed as full attention",
-        ),
-    ),
-    (r"qwen-?3", Family(qk_norm=True, head_dim=128)),
-    (r"qwen2-57b", Family(qkv_bias=True, shared_experts=8)),
-    (r"qwen", Family(qkv_bias=True)),
-    (
-        r"llama-?4",
-        Family(shared_experts=1, interleaved_experts=True),
-    ),
-    (r"grok", Family(tied_embeddings=True)),
-    (r"nemotron", Family(normalization="layernorm")),
-    (r"\bmpt", Family(normalization="layernorm", position="learned", tied_embeddings=True)),
-    (r"llama|mixtral|mistral|intern|gemma|baichuan|yi-", LLAMA_LIKE),
-    (r"gpt|bloom|megatron|turing|mt-nlg|opt-", GPT_LIKE),
-)
-
-# Models whose rows print no shape, but whose source publishes one, by their declaration.
-_DECLARED = (
-    (r"nemotron[-_ ]3[-_ ]nano", "nemotron3_nano_30b_a3b"),
-    (r"nemotron[-_ ]3[-_ ]super", "nemotron3_super_120b_a12b"),
-    (r"nemotron-?h-?56b", "nemotron_h_56b"),
-)
-_OTHER_ARCHITECTURES = (
-    (r"bert|t5|vit|clip", "not a decoder-only transformer"),
-    (
-        r"mamba|hybrid|nemotron-?h\b|nemotron[-_ ]3[-_ ]|jamba|nano_?v|deepseek-?v4",
-        "a hybrid model",
-    ),
-    (r"deepseek-?v3\.2", "sparse attention is not modelled"),
-)
+_TABLES = read_yaml(Path(__file__).with_name("families.yaml"))
+_FAMILIES = [
+    (pattern, typed_value(Family, "family", fields)) for pattern, fields in _TABLES["families"]
+]
+# The last two are as good as any guess.
+LLAMA_LIKE, GPT_LIKE = (family for _, family in _FAMILIES[-2:])
 
 
 def family_of(model: str, gated_mlp: bool) -> tuple[Family, tuple[str, ...]]:
@@ -106,13 +58,13 @@ def family_of(model: str, gated_mlp: bool) -> tuple[Family, tuple[str, ...]]:
 def declared_shape(model: str) -> str | None:
     """The declaration that has a hybrid's shape, None where there is none."""
     plain = model.lower()
-    return next((name for pattern, name in _DECLARED if re.search(pattern, plain)), None)
+    return next((name for pattern, name in _TABLES["declared"] if re.search(pattern, plain)), None)
 
 
 def other_architecture(model: str) -> str | None:
     """Why a model is none that a job can describe, or None when it may be one."""
     plain = model.lower()
-    for pattern, reason in _OTHER_ARCHITECTURES:
+    for pattern, reason in _TABLES["other"]:
         if re.search(pattern, plain):
             return f"{model}: {reason}"
     return None
