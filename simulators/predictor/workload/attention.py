@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import WHOLE, AttentionMixer
 from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import repeat_ops, rope_ops
+from trainscout.simulators.predictor.workload.elementwise import norm_ops, repeat_ops, rope_ops
 from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
@@ -72,8 +72,9 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
     normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
     if normed:
-        forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
-        backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
+        norms, undone = norm_ops(shard, "qk_norm", (q + k) // shard.element_bytes, norms=2)
+        forward += norms
+        backward = undone + backward
         saved.append(Alloc("qk_norm_input", q + k))
     if model.position != "rope" and grouped and not (normed or shard.separate_projections):
         # Nothing writes queries anew but their being cut out of the packed product, all of which

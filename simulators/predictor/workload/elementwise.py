@@ -16,8 +16,9 @@ Passes = tuple[list[Op], list[Op]]
 CLAMPED = "clamped"
 
 
-def norm_ops(shard: Shard, name: str, elements: int) -> Passes:
-    """Normalisation: one kernel forward, two backward, but for an eager RMSNorm.
+def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
+    """So many ``norms`` of ``elements`` in all: one kernel forward, two backward, but for an eager
+    RMSNorm.
 
     Those of PyTorch (it has one for LayerNorm) and of its compiler reach less of the bandwidth
     than hand-made ones. RMSNorm as models write it is a cast to fp32, a square, its mean, a
@@ -28,13 +29,13 @@ def norm_ops(shard: Shard, name: str, elements: int) -> Passes:
     written = shard.fusion == "eager" and shard.model.normalization == "rmsnorm"
     if written and not shard.fused_norm:
         return (
-            [Streaming(f"{name}_fwd", "elementwise", (4 * s + 28) * elements, launches=8)],
-            [Streaming(f"{name}_bwd", "elementwise", (8 * s + 60) * elements, launches=14)],
+            [Streaming(f"{name}_fwd", "elementwise", (4 * s + 28) * elements, 8 * norms)],
+            [Streaming(f"{name}_bwd", "elementwise", (8 * s + 60) * elements, 14 * norms)],
         )
     made = "" if shard.fused_norm else "_plain"
     return (
-        [Streaming(f"{name}_fwd", f"norm_fwd{made}", 2 * s * elements)],
-        [Streaming(f"{name}_bwd", f"norm_bwd{made}", 3 * s * elements, launches=2)],
+        [Streaming(f"{name}_fwd", f"norm_fwd{made}", 2 * s * elements, norms)],
+        [Streaming(f"{name}_bwd", f"norm_bwd{made}", 3 * s * elements, 2 * norms)],
     )
 
 

@@ -56,6 +56,27 @@ def test_rms_norm_written_in_pytorch() -> None:
     assert moved(backward) == 1000 * undone
 
 
+def test_norms_of_queries_and_keys_are_written_as_the_layers_are() -> None:
+    model = replace(LLAMA, qk_norm=True)
+
+    def norms(**software: Any) -> tuple[list[Op], list[Op]]:
+        job = shard(model, **software)
+        width = (job.heads + job.kv_heads) * model.qk_head_dim
+        parts = attention_parts(job)
+        found = tuple(
+            [op for part in parts for op in ops(part) if op.name.startswith("qk_norm")]
+            for ops in (lambda part: part.forward, lambda part: part.backward)
+        )
+        alike = norm_ops(job, "norm", job.tokens * width)
+        # One norm of queries, and one of keys.
+        assert [moved(ops) for ops in found] == [moved(ops) for ops in alike]
+        assert [launches(ops) for ops in found] == [2 * launches(ops) for ops in alike]
+        return found[0], found[1]
+
+    written, fused = norms(fusion="eager", fused_norm=False), norms(fusion="fused")
+    assert moved(written[0]) > 5 * moved(fused[0])
+
+
 def test_gelu_written_in_pytorch() -> None:
     gpt = replace(TINY, position="learned")
     software = {"fusion": "eager", "writes_gelu": True}
