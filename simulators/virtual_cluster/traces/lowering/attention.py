@@ -144,6 +144,8 @@ TABLE = {
     f"{_SDP}_efficient_attention_backward": scaled_dot_product(EFFICIENT, "bwd", 11),
     f"{_SDP}_cudnn_attention": scaled_dot_product(CUDNN, "fwd", 6),
     f"{_SDP}_cudnn_attention_backward": scaled_dot_product(CUDNN, "bwd", 14),
+    "aten._cudnn_attention_forward": scaled_dot_product(CUDNN, "fwd", 10),
+    "aten._cudnn_attention_backward": scaled_dot_product(CUDNN, "bwd", 14),
     "aten.scaled_dot_product_attention": scaled_dot_product(FLASH, "fwd", 5),
     "higher_order.flex_attention": flex("fwd"),
     "higher_order.flex_attention_backward": flex("bwd"),

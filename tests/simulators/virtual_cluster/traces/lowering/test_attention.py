@@ -23,6 +23,16 @@ Q, K, V = t(2, 32, 1024, 128), t(2, 8, 2048, 128), t(2, 8, 2048, 64)
             Attention("", 2, 32, 8, 1024, 2048, 128, 64, True, "fwd", "bf16", "flash"),
         ),
         (
+            "_cudnn_attention_forward",
+            (Q, K, V, None, None, None, 1024, 2048, True, 0.0, True, False, 0.1),
+            Attention("", 2, 32, 8, 1024, 2048, 128, 64, True, "fwd", "bf16", "flash"),
+        ),
+        (
+            "_cudnn_attention_backward",
+            (Q, Q, K, V, Q, t(1), *[None] * 5, 1024, 2048, 0.0, True, 0.1),
+            Attention("", 2, 32, 8, 1024, 2048, 128, 64, True, "bwd", "bf16", "flash"),
+        ),
+        (
             "_scaled_dot_product_efficient_attention",
             (Q, K, V, None, True),
             Attention("", 2, 32, 8, 1024, 2048, 128, 64, False, "fwd", "bf16", "flash1"),
