@@ -23,6 +23,8 @@ CHUNK_BYTES = 128 << 10
 _WORD_BYTES = 16
 
 _CUDA = r"""
+#define UNROLL 8
+
 __device__ __forceinline__ unsigned long long nanoseconds() {
   unsigned long long now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
@@ -30,7 +32,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 }
 
 // Block b copies slice b of the buffer again and again: `chunks` chunks of `vectors` 16-byte
-// words, each not before its turn at `chunk_ns` nanoseconds per chunk (0: as fast as it can).
+// words (a multiple of UNROLL x 512), each not before its turn at `chunk_ns` nanoseconds per chunk
+// (0: as fast as it can).
 __global__ void __launch_bounds__(512, 1) channels_kernel(
     const uint4* __restrict__ source, uint4* __restrict__ target, long long slice_vectors,
     long long vectors, long long chunks, double chunk_ns) {
@@ -43,8 +46,14 @@ __global__ void __launch_bounds__(512, 1) channels_kernel(
   const unsigned long long begin = nanoseconds();
   for (long long chunk = 0; chunk < chunks; ++chunk) {
     const long long offset = (chunk % places) * vectors;
-    for (long long index = threadIdx.x; index < vectors; index += blockDim.x) {
-      to[offset + index] = from[offset + index];
+    // Several loads in flight, as NCCL's Simple protocol has: fewer get less of a busy memory.
+    for (long long index = threadIdx.x; index < vectors; index += UNROLL * 512) {
+      const uint4* next = from + offset + index;
+      uint4 words[UNROLL];
+#pragma unroll
+      for (int each = 0; each < UNROLL; ++each) words[each] = next[each * 512];
+#pragma unroll
+      for (int each = 0; each < UNROLL; ++each) to[offset + index + each * 512] = words[each];
     }
     __syncthreads();
     if (chunk_ns > 0 && threadIdx.x == 0) {

@@ -25,6 +25,8 @@ from trainscout.simulators.predictor.workload.ir import (
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # Row-wise kernels (norms, softmax, lookups) run over rows this long.
 ROW = 4096
+# The loss's over a vocabulary, which no SM holds at a time.
+LOGITS = 65536
 # Bytes of rotated operands: well above the largest L2 (126 MB on B200).
 ROTATED_BYTES = 512 << 20
 MOST_COPIES = 8
@@ -325,7 +327,8 @@ class TorchKernels:
 
     def _cross_entropy(self, size: int) -> tuple[Call, int, str]:
         # Log-softmax reads and writes the fp32 logits, and reads them once for the sum.
-        x = self.random(max(1, size // (12 * ROW)), ROW, dtype="fp32")
+        columns = min(LOGITS, max(1, size // 12))
+        x = self.random(max(1, size // (12 * columns)), columns, dtype="fp32")
         rows, columns = x.shape
         labels = self.torch.randint(0, columns, (rows,), device=self.device)
         loss = self.torch.nn.functional.cross_entropy

@@ -258,9 +258,10 @@ def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) 
 def _point(
     device: OverlapDevice, gpu: Gpu, op: TransformerKernel, built: Built, traffic: Traffic
 ) -> dict[str, object]:
-    """What one point found, the kernel alone timed anew: boards warm up."""
-    alone_s = device.alone_s(built)
-    found = device.together(built, alone_s, traffic)
+    """What one point found, the kernel alone timed before and after: boards warm up."""
+    before_s = device.alone_s(built)
+    found = device.together(built, before_s, traffic)
+    alone_s = (before_s + device.alone_s(built)) / 2
     return {
         "copy_slowdown": round(found.copy_slowdown, 4),
         "slowdown": round(found.kernel_s / alone_s, 4),
