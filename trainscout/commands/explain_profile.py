@@ -63,7 +63,7 @@ def explain_profile(plan: ExplanationPlan, choice: ProfileChoice, output: Output
     found = compare_profiles(plan, job, profiles)
     operations = [each for profile in profiles for each in profile.operations]
     observed = observed_classes(operations, sum(each.steps for each in profiles), job.gpu)
-    seen = observed_record(profiles, job.gpu, job.cluster, found, job.framework)
+    seen = observed_record(profiles, job.gpu, job.cluster, found)
     record = comparison_record(found) | {"observed": seen}
     if choice.directory is not None:
         title = f"{job.model.name} on {job.gpu.name}: profile and prediction"

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.uncertainty.calibration import (
 
 OPTION = "--from-profile"
 _COMPUTE = ("gemm", "attention", "convolution")
+_COMMUNICATION = ("collective", "point_to_point")
 Row = tuple[float, float, float]
 """Seconds measured and priced, and how much their ratio scatters (as ``ObservedClass``)."""
 
@@ -46,24 +47,34 @@ def read_profiled(path: Path) -> Calibration:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"is damaged ({error})"
         raise InputError(OPTION, path, problem, "a file as it was written") from None
-    stated = {name: _factor(path, name, rows) for name, rows in parts.items() if rows}
+    stated, strange = {}, []
+    for name, rows in parts.items():
+        times = sum(row[0] for row in rows) / sum(row[1] for row in rows) if rows else None
+        if times is not None and 1 / LARGEST_FACTOR <= times <= LARGEST_FACTOR:
+            stated[name] = _factor(name, rows)
+        elif times is not None:
+            strange.append(f"{name.removesuffix('_time')} takes {times:.3g} times its price")
     if not stated:
-        raise InputError(OPTION, path, "has nothing with a price", "kernels of known shapes")
-    calibration = Calibration((gpu,), Factors(**stated), made=path.name)
+        problem = f"states nothing: {', '.join(strange) or 'nothing in it has a price'}"
+        allowed = f"kernels of known shapes, up to {LARGEST_FACTOR:g} times their price either way"
+        raise InputError(OPTION, path, problem, allowed)
+    left = f" (left out: {', '.join(strange)})" if strange else ""
+    calibration = Calibration((gpu,), Factors(**stated), made=f"{path.name}{left}")
     calibration.check()
     return calibration
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]:
     """Every row, under the name of its factor."""
-    for name, each in found["classes"].items():
-        part = "compute_time" if name in _COMPUTE else "memory_time"
-        yield (
-            part,
-            *(each.get(field, 0.0) for field in ("measured_s", "priced_s", "log_spread")),
-        )
-    for each in ((found.get("host") or {}).get("waited_for") or {}).values():
-        yield "host_time", each["measured_s"], each["priced_s"], 0.0
+    # A step beside its prediction says what its framework launches, too.
+    compared = found.get("compared") or {}
+    for name, each in (compared or found["classes"]).items():
+        if name not in _COMMUNICATION:
+            part = "compute_time" if name in _COMPUTE else "memory_time"
+            priced_s = each["predicted_s"] if compared else each.get("priced_s", 0.0)
+            yield part, each.get("measured_s", 0.0), priced_s, each.get("log_spread", 0.0)
+    host = found.get("host") or {}
+    yield "host_time", host.get("measured_s") or 0.0, host.get("predicted_s"), 0.0
     for each in found.get("collectives") or ():
         if "priced_s" not in each:
             continue  # of trainscout measure: a curve, for cluster.measured_collectives
@@ -79,18 +90,10 @@ def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any, Any]]:
         yield "overlap_time", *excess, overlap.get("log_spread", 0.0)
 
 
-def _factor(path: Path, name: str, rows: list[Row]) -> float:
-    """Measured over priced, as much of it as is applied.
-
-    Raises:
-        InputError: for what no machine explains.
-    """
+def _factor(name: str, rows: list[Row]) -> float:
+    """Measured over priced, as much of it as is applied."""
     measured_s, priced_s, spreads = np.array(rows).T
     factor = float(measured_s.sum() / priced_s.sum())
-    if not 1 / LARGEST_FACTOR <= factor <= LARGEST_FACTOR:
-        part = name.removesuffix("_time")
-        problem = f"has times of {part} of {factor:.3g} times their price"
-        raise InputError(OPTION, path, problem, f"up to {LARGEST_FACTOR:g} times, either way")
     apart = np.log(measured_s / priced_s / factor)
     unknown = np.average(spreads**2 + apart**2, weights=priced_s)
     if name in ("node_time", "network_time"):

@@ -58,7 +58,8 @@ class Comparison:
     matched with a predicted operation of the same shape, or (of unknown shape) in the same turn,
     and that lie in a block where time of their kind is predicted. ``passes`` are those that the
     profile holds, ``absent`` blocks of these passes that it does not (a model without its head),
-    which are left out of what is compared.
+    which are left out of what is compared. ``host_s``: what launching the rest is predicted to
+    take the host.
     """
 
     profile: MeasuredProfile
@@ -73,6 +74,7 @@ class Comparison:
     classes: tuple[ClassComparison, ...]
     collectives: tuple[CollectiveRow, ...]
     prediction: Prediction
+    host_s: float
     matched: tuple[MeasuredOperation, ...]
 
     @property
@@ -116,6 +118,7 @@ def compare_step(
         classes=class_rows(measured, kept, steps),
         collectives=collective_rows(measured, kept, steps),
         prediction=prediction,
+        host_s=sum(each.host_s for each in kept),
         matched=tuple(measured[at] for at in sorted(matched.predicted_of)),
     )
 

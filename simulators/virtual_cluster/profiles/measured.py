@@ -7,7 +7,7 @@ import itertools
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,8 +30,6 @@ from trainscout.simulators.virtual_cluster.traces.kineto import (
 
 FIELD = "profile"
 Intervals = Sequence[tuple[float, float]]
-THREADS = ("python", "autograd")
-"""What launches: the thread that a step begins on, and others."""
 _MOST_AT_ONCE = 8
 
 
@@ -58,13 +56,12 @@ class MeasuredOperation:
 
 @dataclass(frozen=True)
 class HostWork:
-    """What the host did where the device waited for it, all steps together: ``seconds`` from one
-    launch to the next, without its own waits for the device; ``launches`` of kernels by so many
-    ``calls`` of operations."""
+    """``launches`` of one thread, all steps together, how many of them the device ``waited`` for,
+    and the seconds from the launch before to these, without the host's own waits."""
 
     launches: int
-    calls: int
-    seconds: float
+    waited: int
+    waited_s: float
 
 
 @dataclass(frozen=True)
@@ -85,8 +82,8 @@ class MeasuredProfile:
 
     ``found`` says how steps were told apart, ``earlier`` how many kernels belong to none.
     ``launch_call_s``: the median call that launches a kernel; ``host_interval_s``: the median from
-    launch to launch of what ``host_work`` adds up, by thread (``THREADS``); None where the host
-    never was behind. The profiler's own share is in both.
+    launch to launch of what ``host_work`` adds up, by thread; None where the host never was
+    behind. The profiler's own share is in both.
     """
 
     path: Path
@@ -101,7 +98,7 @@ class MeasuredProfile:
     occupancy: Occupancy
     launch_call_s: float | None
     host_interval_s: float | None
-    host_work: Mapping[str, HostWork]
+    host_work: tuple[HostWork, ...]
 
 
 def measure_profile(path: Path) -> MeasuredProfile:
@@ -121,8 +118,9 @@ def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
     """What was read from ``path``, cut into steps; it has device work."""
     steps = steps_of(profile)
     calls = profile.launch_calls_s
-    intervals = host_intervals(steps, profile.host_waits)
-    every = [seconds for each in intervals.values() for _, seconds in each]
+    waited = host_intervals(steps, profile.host_waits)
+    every = [seconds for each in waited.values() for seconds in each]
+    launches = Counter(each.thread for kernels in steps.kernels for each in kernels)
     return MeasuredProfile(
         path,
         profile.gpu,
@@ -136,10 +134,12 @@ def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
         occupancy(steps),
         statistics.median(calls) if calls else None,
         statistics.median(every) if every else None,
-        {
-            name: HostWork(len(each), sum(new for new, _ in each), sum(s for _, s in each))
-            for name, each in intervals.items()
-        },
+        tuple(
+            [
+                HostWork(count, len(waited[thread]), sum(waited[thread]))
+                for thread, count in launches.items()
+            ]
+        ),
     )
 
 
@@ -246,20 +246,20 @@ def occupancy(steps: Steps) -> Occupancy:
     return Occupancy(*(total / count for total in sums))
 
 
-def host_intervals(steps: Steps, waits: Intervals) -> dict[str, list[tuple[bool, float]]]:
-    """What the host needs for a launch: by thread, each one that the device waited for, whether
-    it was a new call, and the seconds since the one before, but for ``waits``."""
-    found: dict[str, list[tuple[bool, float]]] = {name: [] for name in THREADS}
-    for kernels in steps.kernels:
-        for before, kernel in itertools.pairwise(kernels):
-            if before.launched_s is None or kernel.launched_s is None:
-                continue
-            behind = kernel.launched_s > before.end_s and kernel.thread == before.thread
-            apart_s = kernel.launched_s - before.launched_s
-            if behind and apart_s > 0:
-                apart_s -= _overlap(waits, before.launched_s, kernel.launched_s)
-                new = kernel.recorded is not before.recorded or kernel.recorded is None
-                found[THREADS[kernel.thread != kernels[0].thread]].append((new, apart_s))
+def host_intervals(steps: Steps, waits: Intervals) -> dict[int | None, list[float]]:
+    """What the host needs for a launch: by thread, the seconds since the launch before, but for
+    ``waits``, of each one that the device waited for."""
+    found: dict[int | None, list[float]] = defaultdict(list)
+    for before, kernel in (
+        each for kernels in steps.kernels for each in itertools.pairwise(kernels)
+    ):
+        if before.launched_s is None or kernel.launched_s is None:
+            continue
+        behind = kernel.launched_s > before.end_s and kernel.thread == before.thread
+        apart_s = kernel.launched_s - before.launched_s
+        if behind and apart_s > 0:
+            apart_s -= _overlap(waits, before.launched_s, kernel.launched_s)
+            found[kernel.thread].append(apart_s)
     return found
 
 

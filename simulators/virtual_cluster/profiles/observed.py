@@ -23,7 +23,6 @@ from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row_of
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -35,7 +34,6 @@ from trainscout.simulators.predictor.workload.ir import (
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.measured import (
     FIELD,
-    THREADS,
     MeasuredOperation,
     MeasuredProfile,
 )
@@ -47,6 +45,8 @@ from trainscout.simulators.virtual_cluster.walk.communicators import communicato
 # A kernel that ran beside communication for more than this share of its time is no measure of
 # the kernel alone, and for more than the other one of overlap.
 ALONE, BESIDE = 0.02, 0.9
+# Of launches: those that the device waited for say what all take.
+MOST = 0.5
 SOURCE = "profile"
 # ``measured_rows`` reads it as: timed within a run, at the clocks that the board then had.
 FLAG = "in_situ"
@@ -218,23 +218,28 @@ def observed_collectives(
     ]
 
 
-def observed_host(
-    profiles: Sequence[MeasuredProfile], framework: Framework | None
-) -> dict[str, dict[str, float | None]]:
-    """Of the launches that the device waited for, by thread and all steps together: how many, by
-    how many calls, what they took, and what such launches are predicted to take."""
-    found: dict[str, dict[str, float | None]] = {}
-    for name in THREADS:
-        work = [each.host_work[name] for each in profiles]
-        launches, calls = sum(each.launches for each in work), sum(each.calls for each in work)
-        priced_s = None
-        if framework is not None and not framework.cuda_graphs:
-            # What autograd launches is taken to cost the call of its kernels alone.
-            forward_s = framework.host_forward_s if name == THREADS[0] else 0.0
-            priced_s = launches * framework.host_launch_s + calls * forward_s
-        measured_s = sum(each.seconds for each in work)
-        found[name] = {"launches": launches, "calls": calls, "measured_s": measured_s}
-        found[name]["priced_s"] = priced_s
+def observed_host_s(profiles: Sequence[MeasuredProfile]) -> float | None:
+    """What launching takes the host, seconds a step, were all launches as those that the device
+    waited for; None where these are the fewer: what the host does for them is another thing, as
+    Python does before an optimizer's step."""
+    work = [each for profile in profiles for each in profile.host_work]
+    launches, waited = sum(each.launches for each in work), sum(each.waited for each in work)
+    if waited < MOST * launches:
+        return None
+    usual_s = sum(each.waited_s for each in work) / waited
+    seconds = sum(
+        each.launches * (each.waited_s / each.waited if each.waited else usual_s) for each in work
+    )
+    return seconds / sum(profile.steps for profile in profiles)
+
+
+def compared_classes(comparisons: Sequence[Comparison]) -> dict[str, dict[str, float]]:
+    """Seconds a step by class, measured and predicted of the same passes, in the mean of ranks."""
+    found: dict[str, dict[str, float]] = {}
+    for each in (each for comparison in comparisons for each in comparison.classes):
+        row = found.setdefault(each.kernel_class, {"measured_s": 0.0, "predicted_s": 0.0})
+        row["measured_s"] += each.measured_s / len(comparisons)
+        row["predicted_s"] += each.predicted_s / len(comparisons)
     return found
 
 
@@ -285,14 +290,9 @@ def observed_record(
     gpu: Gpu,
     cluster: Cluster | None,
     comparisons: Sequence[Comparison] = (),
-    framework: Framework | None = None,
 ) -> dict[str, Any]:
     """What was observed, as plain values for calibration: docs/profiles.md has the fields.
-
-    Args:
-        cluster: where the profiles' ranks ran, for prices of what they exchanged.
-        framework: what the host is predicted to take by; None: that is not known.
-    """
+    ``cluster`` is where the profiles' ranks ran, for prices of what they exchanged."""
     operations = [each for profile in profiles for each in profile.operations]
     steps = sum(profile.steps for profile in profiles)
     classes = observed_classes(operations, steps, gpu)
@@ -309,13 +309,17 @@ def observed_record(
         "classes": {
             name: {**asdict(each), "factor": each.factor} for name, each in classes.items()
         },
+        "compared": compared_classes(comparisons),
         "overlap": asdict(observed_overlap(operations, gpu, prices)),
         "host": {
             "gap_s": statistics.fmean(each.occupancy.host_gap_s for each in profiles),
             "launches": sum(each.launches for each in operations) / steps,
             "launch_call_s": statistics.median(calls) if calls else None,
             "interval_s": statistics.median(intervals) if intervals else None,
-            "waited_for": observed_host(profiles, framework),
+            "measured_s": observed_host_s(profiles),
+            "predicted_s": statistics.fmean(each.host_s for each in comparisons)
+            if comparisons
+            else None,
         },
         "step": {
             "measured_s": statistics.fmean(each.step_s for each in profiles),

@@ -31,14 +31,15 @@ PASSES = ("forward", "backward", END)
 @dataclass(frozen=True, slots=True)
 class PredictedOperation:
     """One operation of a rank's step: part of which block and pass, and its own seconds, on an
-    average GPU (stragglers are waited for, and are no property of a kernel). ``group_size``: ranks
-    that communicate in it, 0 for kernels."""
+    average GPU (stragglers are waited for, and are no property of a kernel), and ``host_s``, the
+    host's for launching it. ``group_size``: ranks that communicate in it, 0 for kernels."""
 
     block: str
     pass_: str
     op: DeviceOp
     seconds: float
     group_size: int = 0
+    host_s: float = 0.0
 
 
 def class_of(op: DeviceOp) -> str:
@@ -67,6 +68,8 @@ def predicted_operations(step: StepProgram, stage: int) -> tuple[PredictedOperat
 
 def _priced(step: StepProgram, block: Block, pass_: str) -> list[PredictedOperation]:
     alone = 1 + step.pricer.excess
+    operations = step.pricer.operations(block)
+    host_s = step.pricer.launch_seconds(block, operations)
     return [
         PredictedOperation(
             block.name,
@@ -74,8 +77,9 @@ def _priced(step: StepProgram, block: Block, pass_: str) -> list[PredictedOperat
             priced.op,
             priced.seconds / (alone if priced.communication is None else 1.0),
             _group_size(step, priced.op),
+            launching_s,
         )
-        for priced in step.pricer.operations(block)
+        for priced, launching_s in zip(operations, host_s, strict=True)
     ]
 
 

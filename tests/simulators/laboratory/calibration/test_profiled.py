@@ -64,12 +64,7 @@ def calls(size, measured_s, priced_s, leaves_node=False, waits_included=False):
 
 def test_host_collectives_and_overlap_are_learned(tmp_path):
     changes = {
-        "host": {
-            "waited_for": {
-                "python": {"launches": 90, "calls": 80, "measured_s": 3.0, "priced_s": 2.0},
-                "autograd": {"launches": 9, "calls": 8, "measured_s": 0.3, "priced_s": 0.2},
-            }
-        },
+        "host": {"measured_s": 3.0, "predicted_s": 2.0},
         "collectives": [
             *(calls(size, 1.2e-9 * size, 1e-9 * size) for size in (10**6, 10**7, 10**8)),
             *(calls(size, 2e-9 * size, 1e-9 * size, True) for size in (10**6, 10**7, 10**8)),
@@ -82,6 +77,29 @@ def test_host_collectives_and_overlap_are_learned(tmp_path):
     assert factors.network_time == pytest.approx(2.0)
     assert factors.overlap_time == pytest.approx(1.5)
     assert factors.compute_time == factors.memory_time == factors.straggler_time == 1
+
+
+def test_a_step_beside_its_prediction_says_what_is_launched_too(tmp_path):
+    compared = {
+        "gemm": {"measured_s": 0.9, "predicted_s": 1.0},
+        "norms, elementwise, copies": {"measured_s": 3.0, "predicted_s": 2.0},
+        "optimizer": {"measured_s": 1.5, "predicted_s": 1.0},
+        "collective": {"measured_s": 9.0, "predicted_s": 1.0},
+    }
+    # The kernels themselves are as priced: there are more of them.
+    classes = {"gemm": (1.0, 1.0), "elementwise": (2.0, 2.0)}
+    path = observed(tmp_path / "kept.json", classes, changes={"compared": compared})
+    factors = read_profiled(path).factors
+    assert factors.compute_time == pytest.approx(0.9)
+    assert factors.memory_time == pytest.approx(1.5)
+    assert factors.node_time == factors.network_time == 1
+
+
+def test_what_no_machine_explains_is_left_out_and_said(tmp_path):
+    changes = {"host": {"measured_s": 30.0, "predicted_s": 1.0}}
+    stated = read_profiled(observed(tmp_path / "k.json", {"gemm": (1.2, 1.0)}, changes=changes))
+    assert stated.factors == Factors(compute_time=pytest.approx(1.2))
+    assert "host takes 30 times its price" in stated.made
 
 
 def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
@@ -104,13 +122,14 @@ def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
 @pytest.mark.parametrize(
     ("classes", "changes", "said"),
     [
-        ({"other": (0.0, 0.0)}, {}, "nothing with a price"),
+        ({"other": (0.0, 0.0)}, {}, "nothing in it has a price"),
         ({}, {"classes": {"gemm": 3}}, "is damaged"),
-        ({"gemm": (30.0, 1.0)}, {}, "of 30 times their price"),
+        ({"gemm": (30.0, 1.0)}, {}, "compute takes 30 times its price"),
         ({}, {"classes": []}, "lacks classes or gpu"),
         ({}, {"classes": {"gemm": {"measured_s": "much"}}}, "is damaged"),
         ({}, {"version": 2}, "is of version 2"),
-        ({}, {"host": {"waited_for": {"python": {}}}}, "is damaged"),
+        ({}, {"host": {"measured_s": "much"}}, "is damaged"),
+        ({}, {"compared": {"gemm": {}}}, "is damaged"),
         ({}, {"collectives": [{"priced_s": 1.0}]}, "is damaged"),
     ],
 )

@@ -18,7 +18,6 @@ from tests.simulators.virtual_cluster.profiles.made import (
     small_job,
     tensors,
 )
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ir import Gemm
@@ -32,7 +31,7 @@ from trainscout.simulators.virtual_cluster.profiles.observed import (
     kernel_rows,
     observed_classes,
     observed_collectives,
-    observed_host,
+    observed_host_s,
     observed_overlap,
     observed_record,
 )
@@ -242,24 +241,21 @@ def test_launches_that_the_device_waited_for_are_what_the_host_needs(tmp_path: P
     recorder = Recorder()
     recorder.launch(ELEMENTWISE, 1e-6, "aten::add")
     recorder.host_us += 20
-    recorder.launch(ELEMENTWISE, 1e-6, "aten::add")  # 24 us later, another call
+    recorder.launch(ELEMENTWISE, 1e-6, "aten::add")  # 24 us later
     recorder.host_us += 6
-    recorder.again(ELEMENTWISE, 1e-6)  # 10 us later, of the same call
+    recorder.again(ELEMENTWISE, 1e-6)  # 10 us later
     recorder.host_us += 100
     recorder.wait(60.0)  # of what the host waited itself, nothing counts
     recorder.launch(ELEMENTWISE, 1e-3, "aten::add")
     recorder.host_us += 6
     recorder.launch(ELEMENTWISE, 1e-6, "aten::add")  # the device is busy: not waited for
     found = measure_profile(recorder.write(tmp_path / "p.json"))
-    framework = load_catalogue().frameworks["huggingface"]
-    host = observed_host([found], framework)
-    python = host["python"]
-    assert (python["launches"], python["calls"]) == (3, 2)
-    assert python["measured_s"] == pytest.approx((24 + 10 + 104 - 60) * 1e-6)
-    wanted = 3 * framework.host_launch_s + 2 * framework.host_forward_s
-    assert python["priced_s"] == pytest.approx(wanted)
-    assert host["autograd"]["launches"] == 0
-    assert observed_host([found], None)["python"]["priced_s"] is None
+    (work,) = found.host_work
+    assert (work.launches, work.waited) == (5, 3)
+    assert work.waited_s == pytest.approx((24 + 10 + 104 - 60) * 1e-6)
+    assert observed_host_s([found]) == pytest.approx(5 / 3 * work.waited_s)
+    busy = replace(found, host_work=(replace(work, launches=7),))
+    assert observed_host_s([busy]) is None
 
 
 def test_collectives_are_priced_call_by_call(tmp_path: Path) -> None:
@@ -287,6 +283,16 @@ def test_factors_and_tables_of_kernels_follow_from_shapes_alone(tmp_path: Path) 
     assert classes["optimizer"].factor is None
     record_ = observed_record([found], job.gpu, job.cluster)
     assert record_["classes"]["gemm"]["operations"] == classes["gemm"].operations
+    assert record_["compared"] == {}
+    step = compared(tmp_path / "p.json")
+    beside = observed_record([found], job.gpu, job.cluster, [step])
+    assert beside["compared"]["gemm"]["measured_s"] == pytest.approx(
+        FACTORS["gemm"] * beside["compared"]["gemm"]["predicted_s"]
+    )
+    wanted = job.framework.host_launch_s * sum(
+        getattr(each.op, "launches", 1) for each in predicted(job)
+    )
+    assert beside["host"]["predicted_s"] > wanted
     rows = kernel_rows(found.operations, job.gpu)
     assert len(rows["gemm"]) == classes["gemm"].shapes
     from trainscout.simulators.predictor.kernels.measured import load_measured
