@@ -36,9 +36,10 @@ from typing import Any, NamedTuple
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.knob import NUMERICS
+from trainscout.simulators.predictor.question.precision_rules import lacks
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
-from trainscout.simulators.predictor.question.training import PRECISION_BITS, arithmetic_of
+from trainscout.simulators.predictor.question.training import PRECISION_BITS, PRECISIONS
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
@@ -181,13 +182,12 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
     gpu, precision = declared.gpu, declared.training.precision
-    operand = arithmetic_of(precision)
-    # A choice of null is the declared precision.
+    # A choice of null is the declared precision: others beside are no answer to who asked for it.
     chosen = next((knob.choices for knob in knobs if knob.name == "precision"), (None,))
-    own = "precision" not in constants and None in chosen
-    if own and len(set(chosen)) == 1 and operand not in gpu.peak_flops:
-        problem = f"{gpu.name} has no {precision} arithmetic"
-        raise InputError("training.precision", precision, problem, gpu.peak_flops)
+    lacked = lacks(gpu, precision)
+    if lacked and "precision" not in constants and None in chosen:
+        known = [each for each in PRECISIONS if lacks(gpu, each) is None]
+        raise InputError("training.precision", precision, lacked, known)
     space = Space(
         str(spec.get("name", "space")),
         declared,

@@ -329,6 +329,22 @@ def test_a_precision_the_gpu_lacks_is_refused_unless_the_space_sets_it():
     compile_space({"knobs": {"tp": [1, 2]}, "constants": {"precision": "bf16"}}, question)
 
 
+def test_a_declared_precision_that_the_gpu_lacks_is_refused_whatever_else_it_has():
+    question = declared()
+    assert not question.gpu.architecture.microscaling
+    gpu = dataclasses.replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15})
+    training = dataclasses.replace(question.training, precision="mxfp8")
+    question = dataclasses.replace(question, gpu=gpu, training=training)
+    both = {"tp": [1, 2], "precision": {"choices": [None, "fp8"]}}
+    with pytest.raises(InputError, match="blocks of 32") as refused:
+        compile_space({"knobs": both}, question)
+    assert refused.value.field == "training.precision"
+    assert "fp8_current" in str(refused.value)
+    assert "mxfp8" not in str(refused.value).split("allowed")[1]
+    only = {"tp": [1, 2], "precision": {"choices": ["fp8"]}}
+    assert compile_space({"knobs": only}, question).size == 2
+
+
 def test_a_way_of_scaling_is_arithmetic_of_its_operands():
     question = declared()
     gpu = dataclasses.replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15})

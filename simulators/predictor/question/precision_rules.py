@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.pipeline_rules import Broken
 from trainscout.simulators.predictor.question.training import (
@@ -12,11 +13,16 @@ from trainscout.simulators.predictor.question.training import (
 
 def precision(job: Job) -> Broken:
     """As ``Rule.broken``."""
-    if job.precision == "mxfp8" and not job.gpu.architecture.microscaling:
-        return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
-    if arithmetic_of(job.precision) not in job.gpu.peak_flops:
-        known = ", ".join(job.gpu.peak_flops)
-        return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
+    lacked = lacks(job.gpu, job.precision)
+    return None if lacked is None else ("precision", lacked)
+
+
+def lacks(gpu: Gpu, precision: str) -> str | None:
+    """What a GPU would need for a precision and has not, in words."""
+    if precision == "mxfp8" and not gpu.architecture.microscaling:
+        return f"{gpu.name} has no tensor cores that scale blocks of 32 values"
+    if arithmetic_of(precision) not in gpu.peak_flops:
+        return f"{gpu.name} has no {precision} arithmetic, only {', '.join(gpu.peak_flops)}"
     return None
 
 
