@@ -37,6 +37,7 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.calibration import CALIBRATED
 
 # More differences than a screen holds are in the file.
 _SHOWN_CHANGES = 20
@@ -75,6 +76,7 @@ def study_report(
     if found is not None:
         parts += [changes_report(found, None if whole else _SHOWN_CHANGES), Text()]
     parts += [
+        *map(Text, format_calibrations(outcome)),
         Text(format_goodput(outcome, reliability)),
         Text(_format_counts(outcome)),
     ]
@@ -224,6 +226,18 @@ def format_change(change: Change) -> str:
     return (
         f"{kind} of {change.where}: {change.before or 'none'} -> {change.after or 'none'}{share}"
     )
+
+
+def format_calibrations(outcome: StudyOutcome) -> list[str]:
+    """By what clusters are calibrated, as far as any is: others are predicted as they come."""
+    bests = [(each.cell.cluster, each.answer.best) for each in outcome.results]
+    found = {
+        cluster: text
+        for cluster, best in bests
+        for text in (() if best is None else best.assumptions)
+        if text.startswith(CALIBRATED)
+    }
+    return [f"On {cluster}: {text}." for cluster, text in found.items()]
 
 
 def format_goodput(outcome: StudyOutcome, reliability: Reliability) -> str:

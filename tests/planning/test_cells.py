@@ -5,9 +5,17 @@ from dataclasses import replace
 import pytest
 
 from tests.planning.fakes import SETTINGS, STUDY, TRAINING, cell, declarations
+from trainscout.planning.answer import answer_cell
 from trainscout.planning.cells import digest, study_cells, what_if_cell
 from trainscout.planning.study import Target, WhatIf
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.uncertainty.calibration import (
+    CALIBRATED,
+    Calibration,
+    Factors,
+    calibration_text,
+)
+from trainscout.simulators.registry import SimulatorSpec
 
 
 def test_every_combination_is_a_cell():
@@ -32,6 +40,33 @@ def test_a_batch_for_each_size():
         each.declared.training.global_batch_size for each in study_cells(study, declarations())
     ]
     assert batches == [32, 64, 128]
+
+
+def test_a_cluster_is_searched_as_it_is_calibrated(tmp_path):
+    """Of two clusters in a study, the one that names a calibration follows it in its days, its
+    error bar and what is said of it; and its answer is another one to keep."""
+    path = tmp_path / "ours.yaml"
+    gpu = declarations().clusters["here"][1].name
+    stated = Calibration((gpu,), Factors(compute_time=1.5, memory_time=1.5))
+    path.write_text(calibration_text(stated), encoding="utf-8")
+    settings = replace(SETTINGS, simulator=SimulatorSpec("replay"))
+    plain = cell(8)
+    cluster = replace(plain.declared.cluster, calibration=str(path))
+    ours = replace(plain, declared=replace(plain.declared, cluster=cluster))
+    bests = [
+        answer_cell(each, settings, lambda *_: "").best
+        for each in (plain, ours, replace(plain, cluster="there"))
+    ]
+    came, calibrated, other = bests
+    assert calibrated.step_time_s > 1.2 * came.step_time_s
+    assert calibrated.interval_s[1] > came.interval_s[1]
+    assert any(text.startswith(CALIBRATED) for text in calibrated.assumptions)
+    assert other == came
+    kept = digest(ours, settings)
+    assert kept != digest(plain, settings)
+    again = replace(stated, factors=Factors(compute_time=1.4))
+    path.write_text(calibration_text(again), encoding="utf-8")
+    assert digest(ours, settings) != kept
 
 
 def test_prices_go_by_the_gpu():

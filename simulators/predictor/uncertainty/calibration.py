@@ -39,6 +39,8 @@ from trainscout.simulators.predictor.uncertainty.posterior import (
 
 LARGEST_FACTOR = 10.0
 FIELD = "simulator.calibration"
+CALIBRATED = "times calibrated"
+"""How a prediction's assumption begins that says so."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,8 @@ class Calibration:
             low, high = min(scales), max(scales)
             ends = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
             longer.insert(0, f"whole steps x {ends}")
-        known = f"calibrated on {len(self.runs)} runs" if self.runs else "as stated of the GPU"
-        return f"times {known}: {', '.join(longer) or 'as they come'}"
+        known = f"on {len(self.runs)} runs" if self.runs else "as stated of the GPU"
+        return f"{CALIBRATED} {known}: {', '.join(longer) or 'as they come'}"
 
     def check(self) -> None:
         """Refuse factors that no machine explains.

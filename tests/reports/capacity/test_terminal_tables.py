@@ -23,6 +23,7 @@ from trainscout.reports.capacity.terminal_tables import (
     study_report,
 )
 from trainscout.simulators.predictor.io.terminal import as_text
+from trainscout.simulators.predictor.uncertainty.calibration import CALIBRATED
 
 FAILING = Reliability(1e5, None, 30.0, 60.0, 300.0, source="made up")
 
@@ -83,6 +84,18 @@ def test_a_claim_beyond_what_was_published_is_said_once_a_cluster(tmp_path):
     )
     said = [line for line in as_text(bold).splitlines() if "Measure first" in line]
     assert said == [f"Measure first on here: {words} with 16 GPUs."]
+
+
+def test_what_clusters_are_calibrated_by_is_said(tmp_path):
+    outcome = outcome_of(tmp_path, {})
+    assert "calibrated" not in as_text(report_of(outcome, FAILING, None, "normal"))
+    first = outcome.results[0]
+    known = f"{CALIBRATED} on 5 runs: whole steps x 1.2"
+    best = replace(first.answer.best, assumptions=("a flat network", known))
+    own = replace(first, answer=replace(first.answer, best=best))
+    outcome = replace(outcome, results=(own, *outcome.results[1:]))
+    text = as_text(report_of(outcome, FAILING, None, "normal"))
+    assert f"On {own.cell.cluster}: {known}." in text.splitlines()
 
 
 def test_an_unmet_target_is_said(tmp_path):
