@@ -202,7 +202,7 @@ def measure_kernels(
 def factors(subject: Subject, found: Measurements, gpu_name: str) -> dict[str, Any]:
     """Measured kernels beside their prices by class, weighted by their calls a step; the hot
     time where a kernel was long enough to have one."""
-    times: dict[str, list[tuple[tuple[TransformerKernel, ...], float]]] = {}
+    times: dict[str, list[tuple[tuple[TransformerKernel, ...], float, int]]] = {}
     seconds: dict[str, float] = defaultdict(float)
     for op, count in subject.calls.items():
         wanted = row_of(op, gpu_name, subject.precision)
@@ -213,7 +213,7 @@ def factors(subject: Subject, found: Measurements, gpu_name: str) -> dict[str, A
         ]
         if rows:
             took_s = float(str(rows[-1]["time_us"])) * 1e-6
-            times.setdefault(profiled_class(op), []).append(((op,), took_s))
+            times.setdefault(profiled_class(op), []).append(((op,), took_s, count))
             seconds[profiled_class(op)] += took_s * count
     observed = {
         name: observe(subject.gpu, own, seconds[name], len(own), 1) for name, own in times.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,24 +55,26 @@ def profiled_class(kernel: Kernel) -> str:
 
 def observe(
     gpu: Gpu,
-    alone: Iterable[tuple[tuple[Kernel, ...], float]],
+    alone: Iterable[tuple[tuple[Kernel, ...], float, int]],
     seconds: float,
     operations: int,
     steps: int,
 ) -> ObservedClass:
     """A class of which ``operations`` took ``seconds`` in ``steps``, from operations that ran
-    alone: what each amounts to, and its seconds."""
+    alone: what each amounts to, its seconds, and how many calls took these."""
     times: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
-    for kernels, took_s in alone:
+    calls: Counter[tuple[Kernel, ...]] = Counter()
+    for kernels, took_s, count in alone:
         times[kernels].append(took_s)
+        calls[kernels] += count
     prices = {kernels: price_of(gpu, kernels) for kernels in times}
     known = [kernels for kernels in times if prices[kernels] and statistics.median(times[kernels])]
     logs = np.log([statistics.median(times[each]) / prices[each] for each in known])
-    weights = np.array([len(times[each]) * prices[each] for each in known])
+    weights = np.array([calls[each] * prices[each] for each in known])
     return ObservedClass(
         seconds / steps,
         operations,
-        sum(sum(times[each]) for each in known) / steps,
+        sum(calls[each] * statistics.fmean(times[each]) for each in known) / steps,
         float(weights.sum()) / steps,
         len(known),
         _spread(logs, weights),

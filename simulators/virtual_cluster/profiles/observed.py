@@ -102,7 +102,7 @@ def observed_classes(
         own = [each for each in operations if each.kernel_class == name]
         if own and name not in COMMUNICATION:
             alone = [
-                (each.kernels, each.seconds)
+                (each.kernels, each.seconds, 1)
                 for each in own
                 if each.kernels and each.beside_s <= ALONE * each.seconds
             ]
