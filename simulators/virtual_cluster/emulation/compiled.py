@@ -8,6 +8,7 @@ is bracketed likewise, ``name.backward``.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -94,8 +95,17 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
     return marked
 
 
+# Where torch puts cuDNN's attention first, with cuDNN 9.15.1 or later (that of torch 2.10 and on).
+_CUDNN_FIRST = ((9, 0), (10, 0))
+
+
+def _cudnn_comes_last() -> bool:
+    return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
+
+
 def _attention(original: Any) -> Any:
-    """Torch's choice for CUDA (``sdp_utils``): flash, then memory-efficient, then plain math."""
+    """Torch's choice for CUDA (``sdp_utils.cpp``): cuDNN where it comes first, flash, then
+    memory-efficient, then plain math."""
     aten = torch.ops.aten
 
     def scaled_dot_product_attention(
@@ -119,26 +129,48 @@ def _attention(original: Any) -> Any:
                 scale=scale,
                 enable_gqa=enable_gqa,
             )
+        if torch.is_autocast_enabled("cuda"):
+            # Autocast acts on the function that stands here; what it calls is past that.
+            dtype = torch.get_autocast_dtype("cuda")
+            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+            if attn_mask is not None and attn_mask.is_floating_point():
+                attn_mask = attn_mask.to(dtype)
         cuda = torch.backends.cuda
         half = query.dtype in (torch.float16, torch.bfloat16)
-        fits = half and attn_mask is None and query.dim() == 4 and query.shape[-1] <= 256
-        ampere = torch.cuda.get_device_capability() >= (8, 0)
-        if fits and ampere and cuda.flash_sdp_enabled():
+        wide = query.shape[-1]
+        fits = half and query.dim() == 4 and wide <= 256
+        capability = torch.cuda.get_device_capability()
+        needs_grad = torch.is_grad_enabled() and any(
+            each.requires_grad for each in (query, key, value)
+        )
+
+        def by_cudnn() -> Any:
+            return aten._scaled_dot_product_cudnn_attention(
+                query,
+                key,
+                value,
+                _as_bias(attn_mask, query, key),
+                needs_grad,
+                dropout_p,
+                is_causal,
+                scale=scale,
+            )[0]
+
+        by_cudnn_fits = fits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
+        if by_cudnn_fits and capability in _CUDNN_FIRST and not _cudnn_comes_last():
+            return by_cudnn()
+        if fits and attn_mask is None and capability >= (8, 0) and cuda.flash_sdp_enabled():
             return aten._scaled_dot_product_flash_attention(
                 query, key, value, dropout_p, is_causal, scale=scale
             )[0]
-        if fits and ampere and cuda.cudnn_sdp_enabled() and not cuda.math_sdp_enabled():
-            needs_grad = torch.is_grad_enabled() and query.requires_grad
-            return aten._scaled_dot_product_cudnn_attention(
-                query, key, value, None, needs_grad, dropout_p, is_causal, scale=scale
-            )[0]
+        if by_cudnn_fits and capability >= (8, 0) and not cuda.math_sdp_enabled():
+            return by_cudnn()
         if enable_gqa and key.shape[-3] != query.shape[-3]:
             times = query.shape[-3] // key.shape[-3]
             key = key.repeat_interleave(times, -3)
             value = value.repeat_interleave(times, -3)
         if query.dim() == 4 and cuda.mem_efficient_sdp_enabled():
             bias = _as_bias(attn_mask, query, key)
-            needs_grad = torch.is_grad_enabled() and query.requires_grad
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
             )[0]

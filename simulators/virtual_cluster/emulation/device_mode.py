@@ -239,6 +239,8 @@ class DeviceMode(TorchDispatchMode):
         inputs = [as_argument(value, memory) for value in args]
         for name, value in kwargs.items():
             inputs.append((name, as_argument(value, memory)))
+        if operation.multiplies and tensors[0].dtype is torch.float32 and _rounds_products():
+            inputs.append(("allow_tf32", True))
         site = state.recorder.sites.current()
         state.recorder.operations += 1
         state.recorder.emit(Op(operation.name, tuple(inputs), tuple(outputs), stream, site))
@@ -262,6 +264,11 @@ def _part(memory: DeviceMemory, tensor: Any) -> tuple[DeviceStorage, Extent] | N
     if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
         return memory.part(tensor)
     return None
+
+
+def _rounds_products() -> bool:
+    """Whether cuBLAS may round fp32 operands to tf32, by whatever name the script said so."""
+    return bool(torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32")
 
 
 def _is_blocking(args: Any, kwargs: Any) -> bool:

@@ -27,6 +27,7 @@ _ALLOCATIONS = (
     "aten::new_empty_strided",
 )
 _FACTORIES = ("empty", "empty_strided", "full", "ones", "rand", "randn", "zeros")
+_PRODUCTS = ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "linear", "matmul")
 COMMUNICATION = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor"))
 
 
@@ -47,6 +48,7 @@ class Operation:
     returns_one: bool
     large_factory: bool
     copies: bool
+    multiplies: bool
 
     @property
     def launches(self) -> bool:
@@ -108,6 +110,7 @@ def _describe(func: Any) -> Operation:
         returns_one=len(aliases) == 1,
         large_factory=base in _FACTORIES,
         copies=base in ("_to_copy", "copy_"),
+        multiplies=base in _PRODUCTS,
     )
 
 

@@ -12,13 +12,14 @@ from trainscout.simulators.virtual_cluster.traces.events import Parameters
 
 
 def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) -> Parameters | None:
-    """The modules' parameters on the device, each once, shards as this rank's part; None if none.
+    """The modules' parameters on the device, shards as this rank's part; None if none.
+
+    What several parameters share (a copy of a module that follows another's data) counts once.
 
     ``memory`` numbers the storages.
     """
     found = {id(each): each for module in list(modules) for each in module.parameters()}
-    elements = size = 0
-    storages: dict[int, None] = {}
+    parts: dict[tuple[int, int, int], int] = {}
     for parameter in found.values():
         # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
         # that it has emptied beside it.
@@ -30,7 +31,9 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
         known = memory.find(part.untyped_storage())
         if known is None or not part.numel():
             continue
-        elements += part.numel()
-        size += part.numel() * part.itemsize
-        storages[known.number] = None
-    return Parameters(elements, size, tuple(storages)) if storages else None
+        parts[known.number, part.storage_offset(), part.numel()] = part.itemsize
+    if not parts:
+        return None
+    size = sum(numel * itemsize for (_, _, numel), itemsize in parts.items())
+    storages = dict.fromkeys(storage for storage, _, _ in parts)
+    return Parameters(sum(numel for _, _, numel in parts), size, tuple(storages))

@@ -122,7 +122,7 @@ def _on_gpu(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:
         return list(kernels)
     return [
         dataclasses.replace(kernel, dtype="fp32")
-        if isinstance(kernel, Convolution) and kernel.dtype == "tf32"
+        if isinstance(kernel, Convolution | Gemm) and kernel.dtype == "tf32"
         else kernel
         for kernel in kernels
     ]

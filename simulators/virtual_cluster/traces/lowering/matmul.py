@@ -63,6 +63,8 @@ def gemm(
 ) -> Lowered:
     if not (m and n and k and batch):
         return FREE
+    if dtype == "fp32" and keyword(op, "allow_tf32"):
+        dtype = "tf32"
     kernel = Gemm(short_name(op), m, n, k, dtype, batch, layout, accumulate)
     return Lowered((kernel,), RULE)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.virtual_cluster.traces.events import Op
+from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    elements,
     in_place,
     moved,
     on_device,
@@ -14,6 +17,7 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
 
 RULE = "elementwise"
 UNKNOWN_RULE = "unknown"
+UNVECTORISED_BYTES = 10
 
 # Names as in ``aten``; the in-place forms (a trailing underscore) are meant too.
 _WORDS = """
@@ -64,7 +68,7 @@ _VIEW_GRADIENTS = frozenset({"slice_backward", "select_backward", "diagonal_back
 
 def elementwise(op: Op) -> Lowered:
     """One kernel that reads every tensor once and writes its results once."""
-    return _by_bytes(op, RULE, estimated=False)
+    return _by_bytes(op, RULE, estimated=False, least=unvectorised_bytes(op))
 
 
 def unknown(op: Op) -> Lowered:
@@ -72,7 +76,38 @@ def unknown(op: Op) -> Lowered:
     return _by_bytes(op, UNKNOWN_RULE, estimated=True)
 
 
-def _by_bytes(op: Op, rule: str, *, estimated: bool) -> Lowered:
+def unvectorised_bytes(op: Op) -> int:
+    """What an elementwise kernel takes at least, as bytes, where it goes element by element.
+
+    PyTorch's ``TensorIterator`` reads several elements at once only from tensors that lie in
+    memory alike. Of all others it works out the place of each element, and takes as long for two
+    bytes as for eight: 0.28 to 0.36 x 10^12 elements a second measured on one H100 80 GB (SXM),
+    torch 2.11, CUDA 13.0, November 2026, where vectorised kernels move 3.0 TB/s.
+    """
+    specs = [*on_device(op.inputs), *on_device(op.outputs)]
+    if len({(spec.shape, _placed(spec)) for spec in specs}) <= 1:
+        return 0
+    largest = specs[-1] if op.outputs else specs[0]
+    wide = largest.shape
+    for spec in specs:
+        aligned = zip(reversed(spec.shape), reversed(wide), strict=False)
+        if len(spec.shape) > len(wide) or any(mine not in (1, its) for mine, its in aligned):
+            return 0  # No broadcast: a kernel of its own.
+    return UNVECTORISED_BYTES * elements(largest)
+
+
+def _placed(spec: TensorSpec) -> tuple[int, ...]:
+    """Strides of the dimensions that have any; none: row by row."""
+    if spec.strides is None:
+        return ()
+    pairs = zip(spec.shape, spec.strides, strict=True)
+    placed = tuple(stride for length, stride in pairs if length != 1)
+    dense = [length for length in spec.shape if length != 1]
+    row_by_row = tuple(math.prod(dense[at + 1 :]) for at in range(len(dense)))
+    return () if placed == row_by_row else placed
+
+
+def _by_bytes(op: Op, rule: str, *, estimated: bool, least: int = 0) -> Lowered:
     read = moved(on_device(op.inputs))
     written = moved(op.outputs)
     if in_place(op) and not op.outputs:
@@ -81,5 +116,5 @@ def _by_bytes(op: Op, rule: str, *, estimated: bool) -> Lowered:
         return FREE
     if short_name(op) in _VIEW_GRADIENTS:
         written += read
-    kernel = Streaming(short_name(op), "elementwise", read + written)
+    kernel = Streaming(short_name(op), "elementwise", max(read + written, least))
     return Lowered((kernel,), rule, estimated)

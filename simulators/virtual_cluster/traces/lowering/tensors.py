@@ -10,7 +10,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, Te
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
 
 # Arithmetic by operand type. PyTorch multiplies fp32 matrices in full precision unless told
-# otherwise (``torch.backends.cuda.matmul.allow_tf32``); 64-bit has no rate declared.
+# otherwise, which a traced product says of itself (``allow_tf32``); 64-bit has no rate declared.
 PRECISION = {
     "bfloat16": "bf16",
     "float16": "fp16",

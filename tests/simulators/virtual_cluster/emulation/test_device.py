@@ -25,6 +25,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Violation,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 pytest.importorskip("torch")
 
@@ -167,10 +168,17 @@ def test_the_backward_of_compiled_functions_is_marked_recomputation_included(run
 
 def test_attention_takes_the_kernel_a_gpu_takes(run: Run) -> None:
     names = [op.name for op in run.of("attention", Op) if "attention" in op.name]
+    # cuDNN's comes first on a Hopper, unless it is put last, and knows no fp32.
     assert names == [
-        "aten._scaled_dot_product_flash_attention.default",
-        "aten._scaled_dot_product_efficient_attention.default",
+        f"aten._scaled_dot_product_{kernel}_attention.default"
+        for kernel in ("cudnn", "cudnn", "efficient", "cudnn", "flash")
     ]
+
+
+def test_products_of_fp32_say_whether_they_may_be_rounded(run: Run) -> None:
+    plain, rounded = [op for op in run.of("products of fp32", Op) if op.name == "aten.mm.default"]
+    assert lower(plain).kernels[0].dtype == "fp32"  # type: ignore[union-attr]
+    assert lower(rounded).kernels[0].dtype == "tf32"  # type: ignore[union-attr]
 
 
 def test_what_is_one_kernel_on_a_gpu_is_one_operation(run: Run) -> None:

@@ -59,7 +59,7 @@ def test_all_ranks_are_one_group(gpt2):
 def test_attention_is_fused(gpt2):
     names = {event.name for event in gpt2.events(Op)}
     # Causal by a flag: no mask is made and no kernel that takes one.
-    assert "aten._scaled_dot_product_flash_attention.default" in names
+    assert "aten._scaled_dot_product_cudnn_attention.default" in names
     assert not any(name.startswith(("aten._softmax.", "aten.tril")) for name in names)
 
 

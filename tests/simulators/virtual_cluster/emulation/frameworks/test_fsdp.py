@@ -51,9 +51,9 @@ def test_gathers_wait_on_streams_of_their_own(llama):
 
 
 def test_attention_is_fused_and_makes_no_mask(llama):
-    flash = llama.operations("aten._scaled_dot_product_flash_attention.default")
+    attention = llama.operations("aten._scaled_dot_product_cudnn_attention.default")
     # Every layer forward and again for its backward pass, in three steps.
-    assert len(flash) == 3 * 2 * LAYERS
+    assert len(attention) == 3 * 2 * LAYERS
 
 
 def test_checkpointing_repeats_the_forward_products(llama):

@@ -197,6 +197,20 @@ q = torch.randn(2, 8, 256, 64, dtype=torch.bfloat16, device="cuda")
 torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
 torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+torch.nn.functional.scaled_dot_product_attention(q.float(), q.float(), q.float())
+with torch.autocast("cuda", torch.bfloat16):
+    torch.nn.functional.scaled_dot_product_attention(q.float(), q.float(), q)
+os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
+torch.nn.functional.scaled_dot_product_attention(q, q, q)
+del os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"]
+pop()
+
+push("products of fp32")
+single = torch.randn(64, 64, device="cuda")
+single @ single
+torch.backends.cuda.matmul.allow_tf32 = True
+single @ single
+torch.backends.cuda.matmul.allow_tf32 = False
 pop()
 
 push("training")

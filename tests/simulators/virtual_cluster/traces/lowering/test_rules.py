@@ -20,7 +20,18 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
     ("traced", "kind", "size"),
     [
         (op("aten.add.Tensor", (BIG, BIG), BIG), "elementwise", 3 * HALF),
-        (op("aten.add.Tensor", (BIG, t(12288)), BIG), "elementwise", 2 * HALF + 12288 * 2),
+        # One by one, because places differ: a bias that is broadcast, a tensor read by columns.
+        (op("aten.add.Tensor", (BIG, t(12288)), BIG), "elementwise", 10 * HALF // 2),
+        (
+            op("aten.neg.default", (transposed(t(512, 1024)),), t(1024, 512)),
+            "elementwise",
+            10 * 512 * 1024,
+        ),
+        (
+            op("aten.max_pool2d.default", (t(8, 64, 56, 56),), t(8, 64, 28, 28)),
+            "elementwise",
+            8 * 64 * 2 * (56 * 56 + 28 * 28),
+        ),
         (op("aten.add_.Tensor", (BIG, BIG), BIG), "elementwise", 3 * HALF),
         (op("aten.mul_.Scalar", (BIG, 2.0)), "elementwise", 2 * HALF),
         (op("aten.gelu_backward.default", (BIG, BIG), BIG), "elementwise", 3 * HALF),
