@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,46 +34,13 @@ class Sight:
     """Fields that must be false."""
 
 
-_QWEN = Sight(any_size=True)
+_TABLES = read_yaml(DECLARATIONS / "towers.yaml")
 TOWERS: dict[str, Sight] = {
-    "clip_vision_model": Sight(),
-    "gemma4_vision": Sight(gated_mlp=True, linear_bias=False, normalization="rmsnorm"),
-    "idefics3_vision": Sight(),
-    "internvl_vision": Sight(refused=("use_mask_token",)),
-    "kimi_k25_vision": Sight(any_size=True),
-    "llama4_vision_model": Sight(),
-    "pixtral": Sight(gated_mlp=True, linear_bias=False, normalization="rmsnorm", positions=False),
-    "qwen2_vl_vision": Sight(positions=False, any_size=True),
-    "qwen2_5_vl_vision": Sight(
-        gated_mlp=True, normalization="rmsnorm", positions=False, any_size=True
-    ),
-    "qwen3_vl_vision": _QWEN,
-    "qwen3_vl_moe_vision": _QWEN,
-    "qwen3_5_vision": _QWEN,
-    "qwen3_5_moe_vision": _QWEN,
-    "siglip_vision_model": Sight(refused=("vision_use_head",)),
-    "smolvlm_vision": Sight(),
+    kind: Sight(**{**said, "refused": tuple(said.get("refused", ()))})
+    for kind, said in _TABLES["towers"].items()
 }
-# Of text and images: the language model where ``text_config`` says none, and the tower.
-WITH_IMAGES = {
-    "gemma3": ("gemma3_text", "siglip_vision_model"),
-    "gemma4": ("gemma4_text", "gemma4_vision"),
-    "idefics3": ("llama", "idefics3_vision"),
-    "internvl": ("qwen2", "internvl_vision"),
-    "kimi_k25": ("deepseek_v3", "kimi_k25_vision"),
-    "llama4": ("llama4_text", "llama4_vision_model"),
-    "llava": ("llama", "clip_vision_model"),
-    "llava_next": ("llama", "clip_vision_model"),
-    "llava_onevision": ("qwen2", "siglip_vision_model"),
-    "mistral3": ("mistral", "pixtral"),
-    "paligemma": ("gemma", "siglip_vision_model"),
-    "qwen2_vl": ("qwen2_vl_text", "qwen2_vl_vision"),
-    "qwen2_5_vl": ("qwen2_5_vl_text", "qwen2_5_vl_vision"),
-    "qwen3_5": ("qwen3_5_text", "qwen3_5_vision"),
-    "qwen3_5_moe": ("qwen3_5_moe_text", "qwen3_5_moe_vision"),
-    "qwen3_vl": ("qwen3_vl_text", "qwen3_vl_vision"),
-    "qwen3_vl_moe": ("qwen3_vl_moe_text", "qwen3_vl_moe_vision"),
-    "smolvlm": ("llama", "smolvlm_vision"),
+WITH_IMAGES: dict[str, tuple[str, str]] = {
+    kind: (text, tower) for kind, (text, tower) in _TABLES["with_images"].items()
 }
 _HEADS, _LAYERS, _CHANNELS = (
     ("num_attention_heads", "num_heads"),

@@ -1,9 +1,4 @@
-"""The lines in which training frameworks say how long a step took, as they write them.
-
-Formats, by the lines that frameworks print today and did in the past: Megatron-LM (and what
-derives from it: Megatron-DeepSpeed, GPT-NeoX, Megatron-Bridge, Primus), NeMo on Lightning,
-TorchTitan, DeepSpeed, nanotron, and the progress bar of HF Trainer and Lightning.
-"""
+"""The lines in which training frameworks say how long a step took (``log_lines.yaml``)."""
 
 from __future__ import annotations
 
@@ -12,7 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
 SECONDS, TOKENS, SAMPLES = "seconds", "tokens per second and GPU", "samples per second"
@@ -29,61 +26,13 @@ class Format:
     batch: re.Pattern[str] | None = None
 
 
-_BATCH = re.compile(r"global[ _]batch[ _]size[:=]\s*([\d.]+)([KMB]?)")
-# Where a log has lines of two kinds, those of the first format say the step's whole time.
-FORMATS = (
-    Format(
-        "Megatron-LM",
-        re.compile(
-            r"iteration[\s=]\s*(?P<step>\d+)\s*/\s*(?:\d+|infinity)\s*\|.*?"
-            r"elapsed[ _]time[ _]per[ _]iteration[ _]\(?ms\)?[:=]\s*(?P<value>[\d.]+)"
-        ),
-        scale=1e-3,
-        batch=_BATCH,
-    ),
-    Format(
-        "nanotron",
-        re.compile(
-            r"iteration:\s*(?P<step>\d+)\s*/\s*\d+\s*\|.*?"
-            r"elapsed_time_per_iteration_ms:\s*(?P<value>[\d.]+)(?P<suffix>[KMB]?)"
-        ),
-        scale=1e-3,
-        batch=_BATCH,
-    ),
-    Format(
-        "NeMo",
-        re.compile(
-            r"(?:global_step\"?[=:]\s*(?P<step>[\d.e+]+).*?)?"
-            r"train_step_timing in s\"?[=:]\s*(?P<value>[\d.]+)"
-        ),
-        batch=_BATCH,
-    ),
-    Format("Megatron-Bridge", re.compile(r"Step Time\s*:\s*(?P<value>[\d.]+)s GPU utilization")),
-    Format(
-        "TorchTitan",
-        re.compile(r"(?<!validate )\bstep:\s*(?P<step>\d+)\s.*?\b[tw]ps:\s*(?P<value>[\d,]+)"),
-        unit=TOKENS,
-    ),
-    Format(
-        "DeepSpeed",
-        re.compile(
-            r"(?:global_step=|\]\s\d+/)(?P<step>\d+), "
-            r"(?:RunningAvgSamplesPerSec=[\d.]+, Curr)?SamplesPerSec=(?P<value>[\d.]+)"
-        ),
-        unit=SAMPLES,
-    ),
-    Format(
-        "DeepSpeed's pipeline",
-        re.compile(r"\bsteps?:\s*(?P<step>\d+)\s.*?\biter time \(s\): (?P<value>[\d.]+)"),
-    ),
-    Format(
-        "HF Trainer",
-        re.compile(
-            r"(?P<step>\d+)/(?P<total>\d+) \[(?P<since>[\d:]+)<[\d:?]+,\s*"
-            r"(?P<value>[\d.]+)(?P<rate>s/it|it/s)"
-        ),
-    ),
-)
+def _format(said: dict[str, Any]) -> Format:
+    for name in ("line", "batch"):
+        said[name] = re.compile(said[name]) if name in said else None
+    return Format(**said)
+
+
+FORMATS = tuple(map(_format, read_yaml(Path(__file__).with_suffix(".yaml"))))
 # A line that begins to speak of a step: where it is wrapped, the rest follows.
 _BEGINNING = re.compile(r"iteration[:\s=]\s*\d+\s*/|timer\.py:\d+:stop\]|\bsteps?:\s*\d+\s")
 _MOST_WRAPPED = 5
