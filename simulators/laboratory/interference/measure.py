@@ -299,7 +299,7 @@ def main(arguments: Sequence[str], device: OverlapDevice | None = None) -> int:
     parser = command_parser(
         "interference measure",
         "Slow kernels down with imitated NCCL channels on the GPU at hand, and the channels with "
-        "kernels: rows that interference fit learns from. A row that is there is not measured "
+        "kernels: rows for interference validate. A row that is there is not measured "
         "again, so a stopped run goes on.",
         "trainscout interference measure --gpu h200 --output slowdowns_h200.csv\n"
         "trainscout interference measure --gpu h200 --output slowdowns_h200.csv --budget-s 3600",
