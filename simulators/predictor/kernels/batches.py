@@ -73,12 +73,13 @@ class Gemms:
 @dataclass(frozen=True)
 class Attentions:
     """One pass of fused attention. ``shapes`` (n, 8): batch, heads, kv_heads, seq_q, seq_k,
-    head_dim, head_dim_v, causal."""
+    head_dim, head_dim_v, causal. ``dropout``: of the probabilities."""
 
     dtype: str
     pass_: str
     kernel: str
     shapes: Ints
+    dropout: bool = False
 
     def __len__(self) -> int:
         return len(self.shapes)
@@ -149,7 +150,7 @@ def _alike(op: Kernel) -> tuple[Any, ...]:
     if isinstance(op, Streaming):
         return (_streamings,)
     if isinstance(op, Attention):
-        return _attentions, op.dtype, op.pass_, op.kernel
+        return _attentions, op.dtype, op.pass_, op.kernel, op.dropout
     if isinstance(op, Convolution):
         return _convolutions, op.dtype
     allowed = "Gemm, GroupedGemm, Attention, Convolution or Streaming"
@@ -170,11 +171,13 @@ def _gemms(ops: list[Gemm | GroupedGemm], dtype: str, one_kernel: bool) -> Gemms
     )
 
 
-def _attentions(ops: list[Attention], dtype: str, pass_: str, kernel: str) -> Attentions:
+def _attentions(
+    ops: list[Attention], dtype: str, pass_: str, kernel: str, dropout: bool
+) -> Attentions:
     require_choice("attention.pass_", pass_, ("fwd", "bwd"))
     require_choice("attention.kernel", kernel, TRAINING_ATTENTION)
     shapes = np.array([_ATTENTION_SHAPE(op) for op in ops], dtype=np.int64)
-    return Attentions(dtype, pass_, kernel, shapes)
+    return Attentions(dtype, pass_, kernel, shapes, dropout)
 
 
 def _streamings(ops: list[Streaming]) -> Streamings:

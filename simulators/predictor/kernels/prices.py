@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.attention import price_attention
+from trainscout.simulators.predictor.kernels.attention import dropout_seconds, price_attention
 from trainscout.simulators.predictor.kernels.batches import (
     Attentions,
     Batch,
@@ -144,6 +144,9 @@ def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:
     seconds, share, found = price_attention(
         gpu, batch.dtype, batch.pass_, batch.shapes, name, sustained
     )
+    if batch.dropout:
+        drawn = dropout_seconds(gpu, batch.shapes, batch.pass_, name)
+        seconds, share = seconds + drawn, share * seconds / (seconds + drawn)
     if kernel != "flash1":
         return seconds, share, _CODE[found]
     return seconds * FLASH2_SPEEDUP, share / FLASH2_SPEEDUP, _CODE[Evidence.ESTIMATED]

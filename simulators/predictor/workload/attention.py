@@ -261,6 +261,7 @@ def _attention(
         pass_,
         shard.attention_dtype,
         shard.attention,
+        dropout=model.dropout,
     )
 
 

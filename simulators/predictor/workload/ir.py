@@ -61,7 +61,7 @@ class Attention:
     ``2 batch heads seq_q seq_k (head_dim + head_dim_v)``, halved when causal; backward x2.5.
     ``kernel`` is the generation: "flash", the newest the GPU has (FlashAttention-3 or cuDNN on
     Hopper, cuDNN on Blackwell), "flash2", FlashAttention-2 on any GPU, or "flash1", the first.
-    ``estimated`` as in Gemm.
+    ``dropout``: of the probabilities. ``estimated`` as in Gemm.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Attention:
     dtype: str
     kernel: str = "flash"
     estimated: bool = field(default=False, repr=False)
+    dropout: bool = False
 
 
 @dataclass(frozen=True, slots=True)

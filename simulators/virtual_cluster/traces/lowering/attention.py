@@ -33,6 +33,7 @@ def attention(
     kernel: str,
     rule: str = RULE,
     estimated: bool = False,
+    dropout: bool = False,
 ) -> Lowered:
     """From the shapes of queries, keys and values: sequences, heads, tokens, width."""
     (batch, heads, seq_q, width), (_, kv_heads, seq_k, _), (_, _, _, width_v) = shapes
@@ -51,20 +52,33 @@ def attention(
         pass_,
         dtype,
         kernel,
+        dropout=dropout,
     )
     return Lowered((made,), rule, estimated)
 
 
-def scaled_dot_product(kernel: str, pass_: str, causal_at: int) -> Callable[[Op], Lowered]:
+def scaled_dot_product(
+    kernel: str, pass_: str, causal_at: int, dropout_at: int | None = None
+) -> Callable[[Op], Lowered]:
     """A rule for operations on ``[sequences, heads, tokens, width]``; backward ones begin with the
-    output's gradient."""
+    output's gradient. The share that is dropped comes before ``causal_at``, or is said."""
     first = 0 if pass_ == "fwd" else 1
 
     def rule(op: Op) -> Lowered:
         query, key, value = (tensor(op, first + each) for each in range(3))
         shapes = _four(op, query), _four(op, key), _four(op, value)
         causal = flag(op, causal_at)
-        return attention(short_name(op), shapes, causal, pass_, precision(query), kernel)
+        place = causal_at - 1 if dropout_at is None else dropout_at
+        dropped = op.inputs[place] if place < len(op.inputs) else 0.0
+        return attention(
+            short_name(op),
+            shapes,
+            causal,
+            pass_,
+            precision(query),
+            kernel,
+            dropout=isinstance(dropped, float) and dropped > 0,
+        )
 
     return rule
 
@@ -141,7 +155,7 @@ TABLE = {
     f"{_SDP}_flash_attention_for_cpu": scaled_dot_product(FLASH, "fwd", 4),
     f"{_SDP}_flash_attention_for_cpu_backward": scaled_dot_product(FLASH, "bwd", 7),
     f"{_SDP}_efficient_attention": scaled_dot_product(EFFICIENT, "fwd", 6),
-    f"{_SDP}_efficient_attention_backward": scaled_dot_product(EFFICIENT, "bwd", 11),
+    f"{_SDP}_efficient_attention_backward": scaled_dot_product(EFFICIENT, "bwd", 11, 9),
     f"{_SDP}_cudnn_attention": scaled_dot_product(CUDNN, "fwd", 6),
     f"{_SDP}_cudnn_attention_backward": scaled_dot_product(CUDNN, "bwd", 14),
     "aten._cudnn_attention_forward": scaled_dot_product(CUDNN, "fwd", 10),

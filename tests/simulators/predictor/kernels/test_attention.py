@@ -188,3 +188,45 @@ def test_unknown_pass_and_precision_are_refused() -> None:
         price_kernels(GPUS["v100_32"], [attention(1024, dtype="bf16")])
     with pytest.raises(InputError, match=r"attention\.kernel"):
         price_kernels(GPUS["h100"], [dataclasses.replace(attention(1024), kernel="serving")])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pass_", "shape", "causal", "without", "with_dropout"),
+    [
+        # One H100 80 GB (SXM), torch 2.11, CUDA 13.0, microseconds; batch, heads, tokens, width.
+        ("flash2", "fwd", (2, 32, 2048, 128), True, 266, 322),
+        ("flash2", "fwd", (1, 16, 8192, 128), False, 1509, 1909),
+        ("flash2", "bwd", (8, 16, 1024, 64), True, 317, 358),
+        ("flash2", "bwd", (2, 32, 2048, 128), True, 852, 957),
+        ("flash", "fwd", (1, 16, 8192, 128), True, 472, 1040),
+        ("flash", "bwd", (8, 16, 1024, 64), False, 265, 332),
+    ],
+)
+def test_dropout_takes_lanes_for_every_probability(
+    kernel: str,
+    pass_: str,
+    shape: tuple[int, int, int, int],
+    causal: bool,
+    without: float,
+    with_dropout: float,
+) -> None:
+    batch, heads, tokens, width = shape
+    names = {
+        "batch": batch,
+        "heads": heads,
+        "kv_heads": heads,
+        "head_dim": width,
+        "causal": causal,
+    }
+    op = attention(tokens, pass_=pass_, **names)  # type: ignore[arg-type]
+    plain = dataclasses.replace(op, kernel=kernel, head_dim_v=width)
+    both = [plain, dataclasses.replace(plain, dropout=True)]
+    prices = price_kernels(GPUS["h100"], both)
+    added = float(prices.seconds[1] - prices.seconds[0])
+    assert added * 1e6 == pytest.approx(with_dropout - without, rel=0.4)
+    assert prices.memory_bound[1] < prices.memory_bound[0]
+    # A100's lanes are 3.4 times as slow, and its newest kernel is the second.
+    (first, second) = price_kernels(GPUS["a100_80"], both).seconds
+    slower = 66.9 / 19.5 * (12 / 34 if (kernel, pass_) == ("flash", "fwd") else 1)
+    slower *= 16 / 20 if (kernel, pass_) == ("flash", "bwd") else 1
+    assert second - first == pytest.approx(added * slower)

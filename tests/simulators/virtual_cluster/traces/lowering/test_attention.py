@@ -48,6 +48,20 @@ Q, K, V = t(2, 32, 1024, 128), t(2, 8, 2048, 128), t(2, 8, 2048, 64)
             Attention("", 2, 32, 8, 1024, 2048, 128, 64, True, "bwd", "bf16", "flash1"),
         ),
         (
+            "_scaled_dot_product_efficient_attention_backward",
+            (Q, Q, K, V, None, Q, t(1), t(1), t(1), 0.1, (True, True, True, False), True),
+            Attention(
+                *("", 2, 32, 8, 1024, 2048, 128, 64, True, "bwd", "bf16", "flash1"), dropout=True
+            ),
+        ),
+        (
+            "_scaled_dot_product_flash_attention",
+            (Q, K, V, 0.1),
+            Attention(
+                *("", 2, 32, 8, 1024, 2048, 128, 64, False, "fwd", "bf16", "flash2"), dropout=True
+            ),
+        ),
+        (
             "_flash_attention_forward",
             (t(2, 64, 8, 16), t(2, 64, 4, 16), t(2, 64, 4, 16), None, None, 64, 64, 0.0, True),
             Attention("", 2, 8, 4, 64, 64, 16, 16, True, "fwd", "bf16", "flash2"),
