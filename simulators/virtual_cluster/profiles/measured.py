@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -81,9 +80,7 @@ class MeasuredProfile:
     """A profile as it is compared: its steps' operations, and what the step took.
 
     ``found`` says how steps were told apart, ``earlier`` how many kernels belong to none.
-    ``launch_call_s``: the median call that launches a kernel; ``host_interval_s``: the median from
-    launch to launch of what ``host_work`` adds up, by thread; None where the host never was
-    behind. The profiler's own share is in both.
+    ``host_work`` by thread; the profiler's own share is in it.
     """
 
     path: Path
@@ -96,8 +93,6 @@ class MeasuredProfile:
     step_s: float
     operations: tuple[MeasuredOperation, ...]
     occupancy: Occupancy
-    launch_call_s: float | None
-    host_interval_s: float | None
     host_work: tuple[HostWork, ...]
 
 
@@ -117,9 +112,7 @@ def measure_profile(path: Path) -> MeasuredProfile:
 def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
     """What was read from ``path``, cut into steps; it has device work."""
     steps = steps_of(profile)
-    calls = profile.launch_calls_s
     waited = host_intervals(steps, profile.host_waits)
-    every = [seconds for each in waited.values() for seconds in each]
     launches = Counter(each.thread for kernels in steps.kernels for each in kernels)
     return MeasuredProfile(
         path,
@@ -132,8 +125,6 @@ def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
         steps.step_s,
         operations_of(steps),
         occupancy(steps),
-        statistics.median(calls) if calls else None,
-        statistics.median(every) if every else None,
         tuple(
             [
                 HostWork(count, len(waited[thread]), sum(waited[thread]))

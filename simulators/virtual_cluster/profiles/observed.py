@@ -297,8 +297,6 @@ def observed_record(
     steps = sum(profile.steps for profile in profiles)
     classes = observed_classes(operations, steps, gpu)
     prices = CallPrices(gpu, cluster)
-    intervals = [each.host_interval_s for each in profiles if each.host_interval_s is not None]
-    calls = [each.launch_call_s for each in profiles if each.launch_call_s is not None]
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -314,8 +312,6 @@ def observed_record(
         "host": {
             "gap_s": statistics.fmean(each.occupancy.host_gap_s for each in profiles),
             "launches": sum(each.launches for each in operations) / steps,
-            "launch_call_s": statistics.median(calls) if calls else None,
-            "interval_s": statistics.median(intervals) if intervals else None,
             "measured_s": observed_host_s(profiles),
             "predicted_s": statistics.fmean(each.host_s for each in comparisons)
             if comparisons

@@ -108,9 +108,8 @@ class KinetoTrace:
     """One rank's profile: its device work in order of start.
 
     ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``marks``:
-    when the host began and ended each step that the profiler was told of; ``launch_calls_s``:
-    seconds of each call that launched a kernel; ``host_waits``: when the host waited for the
-    device.
+    when the host began and ended each step that the profiler was told of; ``host_waits``: when it
+    waited for the device.
     """
 
     gpu: str | None
@@ -118,7 +117,6 @@ class KinetoTrace:
     world_size: int | None
     marks: tuple[tuple[float, float], ...]
     kernels: tuple[TimedKernel, ...]
-    launch_calls_s: tuple[float, ...] = ()
     host_waits: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -155,14 +153,12 @@ def read_kineto(path: Path) -> KinetoTrace:
     ]
     about = top.get("distributedInfo")
     about = about if type(about) is dict else {}
-    launched = [event for event in events if _is_launch(event)]
     return KinetoTrace(
         _device_name(top),
         _optional_integer(about.get("rank")),
         _optional_integer(about.get("world_size")),
         _marks(path, events, origin_us),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
-        tuple([_number(path, event, "dur") * 1e-6 for event in launched]),
         _host_waits(path, events, origin_us),
     )
 
@@ -229,10 +225,6 @@ def _operations(
             if call is not None:
                 collectives[number] = call
     return found, collectives
-
-
-def _is_launch(event: Mapping[str, Any]) -> bool:
-    return event.get("cat") in LAUNCHES and "Launch" in str(event.get("name"))
 
 
 def _launches(

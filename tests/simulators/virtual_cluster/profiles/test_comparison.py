@@ -216,6 +216,10 @@ def test_who_comes_early_waits_and_the_collective_took_what_the_last_saw(tmp_pat
     met = read_profiles("profile.file", tmp_path)
     assert [each.operations[0].seconds for each in met] == pytest.approx([1e-3, 1e-3])
     assert [each.occupancy.exposed_s for each in met] == pytest.approx([5e-3, 1e-3])
+    two = replace(small_job().cluster, gpus_per_node=2)
+    (observed,) = observed_collectives(met, CallPrices(small_job().gpu, two))
+    assert (observed.calls, observed.waits_included) == (1, False)
+    assert observed.measured_s == pytest.approx(1e-3)
     Recorder(1, 2).write(tmp_path / "again.json")
     with pytest.raises(InputError, match="no device work"):
         read_profiles("profile.file", tmp_path)
@@ -233,8 +237,7 @@ def test_gaps_are_the_hosts_where_the_kernel_had_not_been_launched(tmp_path: Pat
     assert found.occupancy.idle_s == pytest.approx(503e-6)
     # The call begins a microsecond after its operation.
     assert found.occupancy.host_gap_s == pytest.approx(500e-6)
-    assert found.host_interval_s == pytest.approx(504e-6)
-    assert found.launch_call_s == pytest.approx(2e-6)
+    assert found.host_work[0].waited_s == pytest.approx(504e-6)
 
 
 def test_launches_that_the_device_waited_for_are_what_the_host_needs(tmp_path: Path) -> None:
