@@ -13,8 +13,7 @@ from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendez
 from trainscout.simulators.virtual_cluster.execution.window import Window
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
-from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
-from trainscout.simulators.virtual_cluster.walk.rank_walk import (
+from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     WALKED,
     Batch,
     HostWait,
@@ -22,6 +21,7 @@ from trainscout.simulators.virtual_cluster.walk.rank_walk import (
     Launch,
     RankWalk,
 )
+from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
 
 NO_TASK = -1
 _HOST_PART = PART_INDEX[HOST]

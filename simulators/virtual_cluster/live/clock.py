@@ -8,9 +8,9 @@ launched at the end of a wait is then launched exactly at that end.
 from __future__ import annotations
 
 from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Event, HostGap
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import Launches
-from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 
 PICOSECONDS = 1_000_000_000_000
 

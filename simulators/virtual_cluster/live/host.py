@@ -37,10 +37,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Synchronise,
     ValueRead,
 )
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import Launches
-from trainscout.simulators.virtual_cluster.walk.prices import Price
-from trainscout.simulators.virtual_cluster.walk.rank_walk import (
+from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     Batch,
     HostWait,
     Lane,
@@ -48,6 +45,9 @@ from trainscout.simulators.virtual_cluster.walk.rank_walk import (
     RankWalk,
     UseError,
 )
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
+from trainscout.simulators.virtual_cluster.walk.prices import Price
 
 # Tasks between two looks at what may be forgotten.
 FORGET_EVERY = 4096

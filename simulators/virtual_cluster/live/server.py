@@ -48,7 +48,7 @@ from trainscout.simulators.virtual_cluster.live.wire import (
     turn_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
-from trainscout.simulators.virtual_cluster.walk.rank_walk import UseError
+from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError
 from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
 
 _READ_BYTES = 1 << 18

@@ -16,7 +16,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     ValueRead,
 )
-from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 
 
 @dataclass(frozen=True)

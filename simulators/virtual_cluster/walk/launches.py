@@ -14,8 +14,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
-from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 
 
 class Launches(Protocol):

@@ -60,24 +60,15 @@ class Launch:
         return f"rank {self.rank} at {self.site}" if self.site else f"rank {self.rank}"
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
-    """Before ``index`` of the rank's events, ``stream`` waits for ``work``: None for the host."""
-
-    index: int
-    work: int
-    stream: int | None
-
-
 @dataclass(frozen=True)
 class Communication:
-    """A rank's communicators by the name it gave them, its launches in the host's order, and what
-    of them is waited for."""
+    """A rank's communicators by the name it gave them, its launches in the host's order, and the
+    waits for them, each with the index of its event."""
 
     rank: int
     communicators: dict[str, Communicator]
     launches: tuple[Launch, ...]
-    waits: tuple[Waited, ...] = ()
+    waits: tuple[tuple[int, WorkWait], ...] = ()
 
 
 def communication(trace: Trace) -> Communication:
@@ -92,14 +83,13 @@ def communication(trace: Trace) -> Communication:
     made: Counter[tuple[str, tuple[int, ...]]] = Counter()
     sites: dict[int, Site] = {}
     launches: list[Launch] = []
-    waits: list[Waited] = []
+    waits: list[tuple[int, WorkWait]] = []
     numbers: Counter[tuple[object, ...]] = Counter()
     for index, event in enumerate(trace.events):
         if type(event) is Site:
             sites[event.number] = event
         elif type(event) is WorkWait:
-            stream = None if event.blocks_host else event.stream
-            waits.append(Waited(index, event.work, stream))
+            waits.append((index, event))
         elif type(event) is Group:
             _add_group(rank, event, communicators, made)
         elif type(event) is Collective or type(event) is PointToPoint:

@@ -9,7 +9,7 @@ communicators in different orders, because NCCL does not promise progress then (
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,12 +18,14 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communication,
     Communicator,
     Launch,
-    Waited,
 )
-from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
-
-# Rank, communicator, and the peer when the pair has a queue of its own.
-Queue = tuple[int, Communicator, int | None]
+from trainscout.simulators.virtual_cluster.traces.dependencies import Dependencies
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Collective,
+    Op,
+    PointToPoint,
+    WorkWait,
+)
 
 
 @dataclass(frozen=True)
@@ -57,130 +59,65 @@ def _identity(launch: Launch) -> Hashable:
     return (launch.communicator, ends, event.sequence)
 
 
-@dataclass(slots=True)
-class _Step:
-    """What runs together in a queue: one launch, or a batch of sends and receives."""
+@dataclass(eq=False, slots=True)
+class _Arrival:
+    """A launch comes to its ``rendezvous``, by number, once those of ``after`` are over; None is a
+    stream's, where it waits."""
 
-    queue: Queue
-    identities: list[Hashable]
-
-
-# A program is what the host puts on one stream: steps for queues, and waits for communications.
-_Program = list[_Step | Hashable]
+    launch: Launch | None
+    rendezvous: int
+    after: set[int]
 
 
-def _programs(rank: Communication) -> list[_Program]:
-    """By stream, in the host's order; a wait of the host is one of every stream.
-
-    Grouped sends and receives run together on their communicator; single ones have a queue for
-    each pair of ranks (torch gives each pair a communicator of its own).
-    """
-    programs: dict[int, _Program] = {launch.event.stream: [] for launch in rank.launches}
-    batches: dict[Hashable, _Step] = {}
-    works: dict[int, Hashable] = {}
-    items: list[Launch | Waited] = [*rank.launches, *rank.waits]
-    for item in sorted(items, key=lambda each: each.index):
-        if isinstance(item, Waited):
-            known = works.get(item.work)
-            for stream, program in programs.items():
-                if known is not None and item.stream in (None, stream):
-                    program.append(known)
-            continue
-        event = item.event
-        identity = works[event.work] = _identity(item)
-        queue: Queue = (rank.rank, item.communicator, None)
-        if type(event) is PointToPoint and event.batch is None:
-            queue = (rank.rank, item.communicator, event.peer)
-        elif type(event) is PointToPoint:
-            batch = batches.get((queue, event.batch))
-            if batch is not None:
-                batch.identities.append(identity)
-                continue
-        step = _Step(queue, [identity])
-        if type(event) is PointToPoint and event.batch is not None:
-            batches[queue, event.batch] = step
-        programs[event.stream].append(step)
-    return list(programs.values())
+def _arrivals(rank: Communication, numbers: dict[Hashable, int]) -> Iterator[_Arrival]:
+    """Of a rank, in the host's order, by the walk of its communication."""
+    dependencies = Dependencies(rank.rank)
+    met: list[int] = []
+    items: list[tuple[int, Launch | WorkWait]] = [*rank.waits]
+    items += [(launch.index, launch) for launch in rank.launches]
+    for index, item in sorted(items, key=lambda each: each[0]):
+        event: Op | Collective | PointToPoint
+        if isinstance(item, Launch):
+            launch, event, identity = item, item.event, _identity(item)
+        else:
+            dependencies.follow(item)
+            launch, event, identity = None, Op("wait", (), (), item.stream), (rank.rank, index)
+        before = dependencies.launch(len(met), event)
+        met.append(numbers.setdefault(identity, len(numbers)))
+        yield _Arrival(launch, met[-1], {met[each] for each in before})
 
 
-class _Play:
-    """Streams hand steps to queues; queues run theirs one after the other.
-
-    A communication is done when all its launches are in front of their queues.
-    """
-
-    def __init__(self, ranks: Sequence[Communication]) -> None:
-        self.launches: dict[Hashable, list[Launch]] = defaultdict(list)
-        for rank in ranks:
-            for launch in rank.launches:
-                self.launches[_identity(launch)].append(launch)
-        self.arrived: dict[Hashable, int] = defaultdict(int)
-        self.queues: dict[Queue, deque[_Step]] = defaultdict(deque)
-        self._left: dict[Queue, int] = {}
-        self._members: dict[Hashable, list[Queue]] = defaultdict(list)
-        self._waiting: dict[Hashable, list[tuple[_Program, int]]] = defaultdict(list)
-        self._ready: list[tuple[_Program, int]] = [
-            (program, 0) for rank in ranks for program in _programs(rank)
-        ]
-
-    def run(self) -> None:
-        """As far as it goes."""
-        while self._ready:
-            program, at = self._ready.pop()
-            while at < len(program):
-                item = program[at]
-                if not isinstance(item, _Step):
-                    if not self.done(item):
-                        self._waiting[item].append((program, at))
-                        break
-                else:
-                    queue = self.queues[item.queue]
-                    queue.append(item)
-                    if len(queue) == 1:
-                        self._start(item)
-                at += 1
-
-    def done(self, identity: Hashable) -> bool:
-        """Whether all its launches have come."""
-        return self.arrived[identity] == len(self.launches[identity])
-
-    def _start(self, first: _Step) -> None:
-        started = [first]
-        while started:
-            step = started.pop()
-            self._left[step.queue] = len(step.identities)
-            for identity in step.identities:
-                self.arrived[identity] += 1
-                self._members[identity].append(step.queue)
-                if not self.done(identity):
-                    continue
-                self._ready += self._waiting.pop(identity, [])
-                for queue in self._members.pop(identity):
-                    self._left[queue] -= 1
-                    if not self._left[queue]:
-                        self.queues[queue].popleft()
-                        if self.queues[queue]:
-                            started.append(self.queues[queue][0])
+def _queue(launch: Launch) -> Hashable:
+    """Rank, communicator, and the peer when the pair has a queue of its own."""
+    event = launch.event
+    peer = event.peer if isinstance(event, PointToPoint) and event.batch is None else None
+    return launch.rank, launch.communicator, peer
 
 
 def _circle(ranks: Sequence[Communication]) -> Iterator[OrderProblem]:
     """What is in front when nothing goes on: of ranks that wait for each other."""
-    play = _Play(ranks)
-    play.run()
-    stuck = [(queue, steps[0]) for queue, steps in play.queues.items() if steps]
-    stuck.sort(key=lambda each: each[0][0])
-    if stuck:
-        fronts = [
-            next(
-                launch
-                for identity in step.identities
-                for launch in play.launches[identity]
-                if launch.rank == queue[0]
-                and play.arrived[identity] < len(play.launches[identity])
-            )
-            for queue, step in stuck
-        ]
-        yield OrderProblem(True, tuple([_described(launch) for launch in fronts]))
+    numbers: dict[Hashable, int] = {}
+    arrivals = [each for rank in ranks for each in _arrivals(rank, numbers)]
+    missing = Counter(each.rendezvous for each in arrivals)
+    waiting: dict[int, list[_Arrival]] = defaultdict(list)
+    for each in arrivals:
+        for before in each.after:
+            waiting[before].append(each)
+    come = [each for each in arrivals if not each.after]
+    for each in come:
+        missing[each.rendezvous] -= 1
+        if not missing[each.rendezvous]:
+            for later in waiting[each.rendezvous]:
+                later.after.remove(each.rendezvous)
+                if not later.after:
+                    come.append(later)
+    fronts: dict[Hashable, Launch] = {}
+    for each in arrivals:
+        if missing[each.rendezvous] and not each.after and each.launch is not None:
+            fronts.setdefault(_queue(each.launch), each.launch)
+    if fronts:
+        stuck = sorted(fronts.values(), key=lambda launch: launch.rank)
+        yield OrderProblem(True, tuple([_described(launch) for launch in stuck]))
 
 
 def _inversions(ranks: Sequence[Communication]) -> Iterator[OrderProblem]:

@@ -16,9 +16,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Op,
     PointToPoint,
 )
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.prices import Price
-from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 LAUNCH_S = 1e-6

@@ -14,8 +14,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Synchronise,
     ValueRead,
 )
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
-from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 
 
 def transfer(batch: int | None) -> PointToPoint:

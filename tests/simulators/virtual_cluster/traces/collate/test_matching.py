@@ -209,6 +209,18 @@ def test_two_communicators_that_wait_for_each_other_hang() -> None:
     assert not any(each.hangs for each in check_order(loose))
 
 
+def test_a_communicator_keeps_the_hosts_order_whatever_the_streams() -> None:
+    def launched(rank: int, streams: tuple[int, int]) -> Communication:
+        events = [
+            Collective("all_reduce", "g", number, 8, 8, "float32", stream, number)
+            for number, stream in enumerate(streams)
+        ]
+        return communication(rank_with(rank, *events))
+
+    for streams in ((0, 1), (1, 0)):
+        assert not check_order([launched(0, streams), launched(1, (0, 0))])
+
+
 def test_a_ring_that_receives_first_hangs() -> None:
     def ring(rank: int, kinds: tuple[str, str]) -> Communication:
         events: list[Any] = [Group("r", "RING", (0, 1, 2))]
