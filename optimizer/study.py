@@ -123,6 +123,7 @@ def run_search(
         resumed_trials=0 if stored is None else stored.restored,
         unstored=None if stored is None else stored.unstored,
         notes=notes,
+        numerics=surveyed.space.numerics,
     )
 
 

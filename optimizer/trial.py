@@ -63,7 +63,8 @@ class SearchResult:
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
     ``unstored`` is why the store lacks some of the trials; ``certificate`` is the proof of an
-    exact search; ``choices`` what else there is to choose from.
+    exact search; ``choices`` what else there is to choose from; ``numerics`` what of what is
+    computed the space may change, None where no space says.
     """
 
     trials: tuple[Trial, ...]
@@ -79,6 +80,7 @@ class SearchResult:
     certificate: Certificate | None = None
     tight: tuple[Trial, ...] = ()
     choices: Choices = field(default=Choices())
+    numerics: str | None = None
 
     def counts(self) -> dict[str, int]:
         """Number of trials by status, zeros included."""

@@ -218,15 +218,25 @@ def impossible_degrees(job: Job) -> str:
     return ", ".join(found)
 
 
+_NUMERICS = {
+    None: "",
+    "declared": " in as many bits as asked (fewer: space.numerics=any)",
+    "16bit": " with 16-bit gradients too (space.numerics=16bit)",
+    "any": " in fewer bits too (space.numerics=any)",
+}
+
+
 def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
-    """What is proved of the answer, and what nobody can tell from it."""
-    certificate = result.certificate
+    """What is proved of the answer, what it was chosen from, and what nobody can tell from it."""
+    certificate, numerics = result.certificate, _NUMERICS[result.numerics]
     if certificate is None:
-        words = f"the best of {len(result.trials):,} recipes that were tried"
+        words = f"the best of {len(result.trials):,} recipes{numerics} that were tried"
     elif certificate.proved:
-        words = f"the best of {certificate.recipes:,} recipes, proved for the predictions"
+        words = (
+            f"the best of {certificate.recipes:,} recipes{numerics}, proved for the predictions"
+        )
     else:
-        words = f"the best of {certificate.simulated:,} recipes so far"
+        words = f"the best of {certificate.simulated:,} recipes{numerics} so far"
         if certificate.gap is not None:
             words += f", and {certificate.gap:.1%} at most behind the best of all"
     shares = [option.tied for option in others if option.tied is not None]

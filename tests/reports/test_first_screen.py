@@ -17,6 +17,7 @@ from trainscout.reports.terminal_tables import search_report
 from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.fastest import Selection, published_fastest
 
@@ -173,6 +174,13 @@ def test_what_is_proved_is_said(monkeypatch):
     assert "the best of 5 recipes so far, and 2.4% at most behind the best of all" in text
     sampled = " ".join(" ".join(screen(monkeypatch=monkeypatch, certificate=None)).split())
     assert "the best of 5 recipes that were tried" in sampled
+
+
+@pytest.mark.parametrize("numerics", NUMERICS)
+def test_what_the_search_may_change_of_the_numbers_is_said(monkeypatch, numerics):
+    shown = " ".join(" ".join(screen(monkeypatch=monkeypatch, numerics=numerics)).split())
+    assert ("fewer: space.numerics=any" in shown) == (numerics == "declared")
+    assert (f"too (space.numerics={numerics})" in shown) == (numerics != "declared")
 
 
 def test_what_nobody_gave_is_marked(monkeypatch):
