@@ -243,10 +243,6 @@ def _positive(value: Any) -> int:
     return value
 
 
-def _optional_integer(value: Any) -> int | None:
-    return None if value is None else _integer(value)
-
-
 def _text(value: Any) -> str:
     if type(value) is not str:
         _wrong(value, "a text")
@@ -265,39 +261,23 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _optional_seconds(value: Any) -> float | None:
-    return None if value is None else _seconds(value)
-
-
-def _integers(value: Any) -> tuple[int, ...]:
-    if type(value) is not list:
-        _wrong(value, "an array of whole numbers")
-    for item in value:
-        if type(item) is not int or item < 0:
-            _wrong(item, "a whole number from 0")
-    return tuple(value)
-
-
-def _optional_integers(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else _integers(value)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if type(value) is not list:
-        _wrong(value, "an array of texts")
-    return tuple([_text(item) for item in value])
-
-
-def _optional_texts(value: Any) -> tuple[str | None, ...]:
-    if type(value) is not list:
-        _wrong(value, "an array of texts")
-    return tuple([None if item is None else _text(item) for item in value])
-
-
 def _versions(value: Any) -> dict[str, str]:
     if type(value) is not dict:
         _wrong(value, "an object of texts")
     return {name: _text(version) for name, version in value.items()}
+
+
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def _array(check: Callable[[Any], Any], of: str) -> Callable[[Any], tuple[Any, ...]]:
+    def checked(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list:
+            _wrong(value, f"an array of {of}")
+        return tuple([check(item) for item in value])
+
+    return checked
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[Any], str]:
@@ -335,12 +315,6 @@ def _parsed(numbers: str) -> tuple[int, ...]:
     return tuple([int(number) for number in numbers.split(",")]) if numbers else ()
 
 
-def _tensor_tuple(value: Any) -> tuple[TensorSpec, ...]:
-    if type(value) is not list:
-        _wrong(value, "an array of tensors")
-    return tuple([_tensor(item) for item in value])
-
-
 def _argument(value: Any) -> Argument:
     if type(value) is str:
         return _tensor(value)
@@ -361,12 +335,6 @@ def _tagged(value: dict[str, Any]) -> str | float:
     _wrong(value, "a text or a float")
 
 
-def _argument_tuple(value: Any) -> tuple[Argument, ...]:
-    if type(value) is not list:
-        _wrong(value, "an array of arguments")
-    return tuple([_argument(item) for item in value])
-
-
 def _value(value: Any) -> Argument:
     if _has_tensor(value):
         _wrong(value, "a value or values")
@@ -383,18 +351,18 @@ def _has_tensor(value: Any) -> bool:
 # What a field's annotation in events.py asks of its value; ``Scalar`` is the value of a read.
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "int": _integer,
-    "int | None": _optional_integer,
+    "int | None": _optional(_integer),
     "str": _text,
     "bool": _flag,
     "float": _seconds,
-    "float | None": _optional_seconds,
-    "tuple[int, ...]": _integers,
-    "tuple[int, ...] | None": _optional_integers,
-    "tuple[str, ...]": _texts,
-    "tuple[str | None, ...]": _optional_texts,
+    "float | None": _optional(_seconds),
+    "tuple[int, ...]": _array(_integer, "whole numbers"),
+    "tuple[int, ...] | None": _optional(_array(_integer, "whole numbers")),
+    "tuple[str, ...]": _array(_text, "texts"),
+    "tuple[str | None, ...]": _array(_optional(_text), "texts"),
     "dict[str, str]": _versions,
-    "tuple[Argument, ...]": _argument_tuple,
-    "tuple[TensorSpec, ...]": _tensor_tuple,
+    "tuple[Argument, ...]": _array(_argument, "arguments"),
+    "tuple[TensorSpec, ...]": _array(_tensor, "tensors"),
     "Scalar | tuple[Scalar, ...]": _value,
 }
 

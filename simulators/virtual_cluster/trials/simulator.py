@@ -123,12 +123,13 @@ def _answer(
     flops_s: float,
     memory: Memory,
     breakdown_s: dict[str, float],
-    about: TracedStep | Prediction,
+    about: TracedStep | Prediction | None,
     assumptions: tuple[str, ...],
 ) -> Prediction:
     """``flops_s``: seconds that the FLOPs of a step take at the peak. ``about``: what tells how
-    much of it was measured."""
-    cost_usd = step_s / 3600 * question.world_size * question.gpu.price_usd_per_hour
+    much of it was measured; None where there is no step."""
+    hours = step_s / 3600 if about else 0.0
+    cost_usd = hours * question.world_size * question.gpu.price_usd_per_hour
     return Prediction(
         step_time_s=step_s,
         # Nobody said what the model's own FLOPs are.
@@ -144,8 +145,8 @@ def _answer(
         memory=memory,
         breakdown_s=breakdown_s,
         critical_stage=0,
-        evidence_share=about.evidence_share,
-        estimated_operations=about.estimated_operations,
+        evidence_share=about.evidence_share if about else {},
+        estimated_operations=about.estimated_operations if about else (),
         assumptions=assumptions,
     )
 
@@ -259,21 +260,4 @@ def _out_of_memory(question: ScriptQuestion, error: OutOfMemoryLaunchError) -> P
     capacity = int(question.gpu.memory_bytes * (1 - question.cluster.memory_reserve))
     needed = capacity + error.missing_bytes
     memory = Memory(needed, needed, capacity, -error.missing_bytes, 0, (), 0.0, NO)
-    return Prediction(
-        step_time_s=NEVER_S,
-        mfu=0.0,
-        mfu_causal=0.0,
-        hfu=0.0,
-        tokens_per_s=0.0,
-        tokens_per_s_per_gpu=0.0,
-        cost_per_step_usd=0.0,
-        cost_per_billion_tokens_usd=0.0,
-        cost_of_run_usd=0.0,
-        fits=False,
-        memory=memory,
-        breakdown_s={},
-        critical_stage=0,
-        evidence_share={},
-        estimated_operations=(),
-        assumptions=(str(error),),
-    )
+    return _answer(question, 0, NEVER_S, 0.0, memory, {}, None, (str(error),))
