@@ -45,23 +45,14 @@ _RECOMPUTE_MODULES = (
     "shared_experts",
 )
 
-
 WHOLE_ITERATION = ("full_iteration",)
 UP_TO_EXPERTS = ("attn", "moe_router", "moe_preprocess")
 # Knobs that several settings say together, and those that are said not to be supported.
 _TOGETHER = (
     *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "recompute", "recompute_layers", "recompute_modules"),
-    *(
-        "recompute_taper",
-        "pipeline_layout",
-        "grad_dtype",
-        "fp8_param_gather",
-        "optimizer_states",
-        "optimizer_offload",
-        "moe_dispatcher",
-        "cuda_graphs",
-    ),
+    *("recompute_taper", "pipeline_layout", "grad_dtype", "fp8_param_gather", "optimizer_states"),
+    *("optimizer_offload", "moe_dispatcher", "cuda_graphs"),
 )
 
 

@@ -188,15 +188,15 @@ def _whole(job: Job) -> bool:
     return job.recipe.recompute == "full"
 
 
-def _graphs(job: Job) -> str | None:
-    """What captures CUDA graphs; Megatron names whole iterations as the scope of its own."""
-    scope = megatron_core.graph_scope(job)
-    own = "local" if scope == megatron_core.WHOLE_ITERATION else "transformer_engine"
-    return own if scope else None
-
-
 def _whole_iteration(job: Job) -> bool:
     return megatron_core.graph_scope(job) == megatron_core.WHOLE_ITERATION
+
+
+def _graphs(job: Job) -> str | None:
+    """What captures CUDA graphs; whole iterations are a scope of Megatron's own."""
+    if not megatron_core.graph_scope(job):
+        return None
+    return "local" if _whole_iteration(job) else "transformer_engine"
 
 
 def _fsdp(job: Job) -> bool:
