@@ -11,19 +11,24 @@ from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.virtual_cluster.live.rank_process import PROCESS, LiveOptions
 
 
-def start_ranks(options: LiveOptions) -> subprocess.Popen[str]:
-    """The prepared process, in a group of its own, one thread to a rank."""
+def rank_environment() -> dict[str, str]:
+    """Variables of a process that ranks are forked from: one thread to a rank, and sets walked in
+    the same order in every run."""
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    environment = {
+    return {
         "PYTHONHASHSEED": "0",
         **dict.fromkeys(threads, "1"),
         "TOKENIZERS_PARALLELISM": "false",
         **os.environ,
     }
+
+
+def start_ranks(options: LiveOptions) -> subprocess.Popen[str]:
+    """The prepared process, in a group of its own."""
     return subprocess.Popen(
         own_process(PROCESS, options.to_json()),
         stdout=subprocess.PIPE,
-        env=environment,
+        env=rank_environment(),
         text=True,
         start_new_session=True,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RankOptions,
     RanksOptions,
 )
+from trainscout.simulators.virtual_cluster.live.processes import rank_environment
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
@@ -32,7 +32,6 @@ _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory\. Tried to allocate ([\d.]+) (\w+)\. GPU \d+ has a total capacity of "
     r"[\d.]+ \w+ of which ([\d.]+) (\w+) is free"
 )
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 class InvalidLaunchError(RuntimeError):
@@ -48,7 +47,7 @@ class OutOfMemoryLaunchError(RuntimeError):
 
 
 class PreparedRanks:
-    """Traces ranks of launches of one question, one at a time; a context manager.
+    """Traces ranks of launches of one question, one at a time.
 
     Raises:
         InputError: when the emulation cannot be had, or a module cannot be imported.
@@ -61,18 +60,12 @@ class PreparedRanks:
             question.world_size, 0, per_node, question.gpu.name, (), steps=question.steps
         )
         options = RanksOptions((self._job,), preload=question.preload)
-        environment = {
-            "PYTHONHASHSEED": "0",
-            **dict.fromkeys(_THREADS, "1"),
-            "TOKENIZERS_PARALLELISM": "false",
-            **os.environ,
-        }
         self._process = subprocess.Popen(
             own_process(MODULE, options.to_json()),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=rank_environment(),
             encoding="utf-8",
         )
         # Which ranks stand for a job whose first rank has these communicators.
