@@ -22,13 +22,13 @@ def make_tasks(
     slowdown: Floats,
     side: Ints | None = None,
 ) -> Tasks:
-    """Engine tasks in which every task sits on one stream.
+    """Engine tasks of plain lists.
 
     Args:
         work: seconds of each task, shape (n,).
         kind: row of ``slowdown`` of each task, shape (n,).
         edges: tasks before, tasks after, lags in seconds; equal shapes.
-        orders: task numbers of each stream, in order; together every task once.
+        orders: task numbers of each stream, in order; every task is on one stream or several.
         stream_rank: rank of each stream.
         slowdown: factor on a row's kind while a column's kind runs beside it.
         side: side stream of each main stream, see ``Tasks``.
@@ -36,27 +36,37 @@ def make_tasks(
     before, after, lags = edges
     count = len(work)
     by_source = np.argsort(before, kind="stable")
-    successor_start = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(before, minlength=count), out=successor_start[1:])
-    order_start = np.zeros(len(orders) + 1, dtype=np.int64)
-    np.cumsum([len(order) for order in orders], out=order_start[1:])
+    lengths = [len(order) for order in orders]
     stream_tasks = np.concatenate(orders)
-    stream_of = np.empty(count, dtype=np.int64)
-    stream_of[stream_tasks] = np.repeat(np.arange(len(orders)), np.diff(order_start))
+    streams = np.repeat(np.arange(len(orders)), lengths)
+    if len(stream_tasks) == count:
+        stream_start = np.arange(count + 1, dtype=np.int64)
+        task_streams = np.empty(count, dtype=np.int64)
+        task_streams[stream_tasks] = streams
+    else:
+        stream_start = _starts(np.bincount(stream_tasks, minlength=count))
+        task_streams = streams[np.argsort(stream_tasks, kind="stable")]
     return Tasks(
         work=work,
         kind=kind,
-        stream_start=np.arange(count + 1, dtype=np.int64),
-        task_streams=stream_of,
-        successor_start=successor_start,
+        stream_start=stream_start,
+        task_streams=task_streams,
+        successor_start=_starts(np.bincount(before, minlength=count)),
         successors=after[by_source],
         lags=lags[by_source],
-        order_start=order_start,
+        order_start=_starts(lengths),
         stream_tasks=stream_tasks,
         stream_rank=stream_rank,
         slowdown=slowdown,
         side=side,
     )
+
+
+def _starts(lengths: Sequence[int] | Ints) -> Ints:
+    """Where each of so many stretches begins, and where the last ends."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    return starts
 
 
 class Kinds:

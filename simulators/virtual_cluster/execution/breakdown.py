@@ -9,6 +9,7 @@ bubble. So the parts sum to the step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -29,10 +30,18 @@ class Played:
 
     tasks: Tasks
     times: Times
-    previous: Ints
     role: Ints
     part: Ints
     content: Ints
+
+    @cached_property
+    def previous(self) -> Ints:
+        """For every entry of ``Tasks.task_streams``, the task before it on that stream, or -1."""
+        tasks = self.tasks
+        before: Ints = np.concatenate(([-1], tasks.stream_tasks[:-1]))
+        before[tasks.order_start[:-1][np.diff(tasks.order_start) > 0]] = -1
+        found: Ints = before[np.argsort(tasks.stream_tasks, kind="stable")]
+        return found
 
 
 def breakdown(played: Played, rank: int, start_s: float, end_s: float, excess: float) -> Floats:

@@ -6,13 +6,12 @@ what is put on them in order; what else a task waits for are edges.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 
 import numpy as np
 
-from trainscout.simulators.predictor.replay.engine import Ints, Tasks
-from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND
+from trainscout.simulators.predictor.replay.engine import Tasks
+from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, make_tasks
 from trainscout.simulators.virtual_cluster.execution.contents import Priced
 
 NO_CONTENT = -1
@@ -31,7 +30,6 @@ class Program:
         self.content: list[int] = []
         self.role: list[int] = []
         self.part: list[int] = []
-        self.streams: list[list[int]] = []
         self.before: list[int] = []
         self.after: list[int] = []
         self.orders: list[list[int]] = []
@@ -49,13 +47,11 @@ class Program:
         self.content.append(content)
         self.role.append(role)
         self.part.append(part)
-        self.streams.append([])
         return len(self.role) - 1
 
     def append(self, stream: int, task: int) -> None:
         """Put a task at the end of a stream."""
         self.orders[stream].append(task)
-        self.streams[task].append(stream)
 
     def edges(self, before: Iterable[int], after: int) -> None:
         for task in before:
@@ -74,47 +70,8 @@ class Program:
         work[has] += priced.seconds[content[has]]
         kind = np.full(len(content), NEUTRAL_KIND, dtype=np.int64)
         kind[has] = priced.kind[content[has]]
-        before, after = np.array(self.before, np.int64), np.array(self.after, np.int64)
-        by_source = np.argsort(before, kind="stable")
-        return Tasks(
-            work=work,
-            kind=kind,
-            stream_start=_starts(self.streams),
-            task_streams=_joined(self.streams),
-            successor_start=_counted_starts(before, len(content)),
-            successors=after[by_source],
-            lags=np.zeros(len(after)),
-            order_start=_starts(self.orders),
-            stream_tasks=_joined(self.orders),
-            stream_rank=np.array(self.stream_rank, dtype=np.int64),
-            slowdown=priced.slowdown,
-        )
-
-    def previous(self) -> Ints:
-        """For every entry of ``Tasks.task_streams``, the task before it on that stream, or -1."""
-        last: list[int] = [-1] * len(self.orders)
-        before: dict[tuple[int, int], int] = {}
-        for stream, order in enumerate(self.orders):
-            for task in order:
-                before[task, stream] = last[stream]
-                last[stream] = task
-        return np.array(
-            [before[task, stream] for task, each in enumerate(self.streams) for stream in each],
-            dtype=np.int64,
-        )
-
-
-def _starts(lists: list[list[int]]) -> Ints:
-    starts = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(each) for each in lists], out=starts[1:])
-    return starts
-
-
-def _counted_starts(keys: Ints, count: int) -> Ints:
-    starts = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
-    return starts
-
-
-def _joined(lists: list[list[int]]) -> Ints:
-    return np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64)
+        edges = np.array(self.before, np.int64), np.array(self.after, np.int64)
+        lags = np.zeros(len(self.after))
+        orders = [np.array(order, dtype=np.int64) for order in self.orders]
+        ranks = np.array(self.stream_rank, dtype=np.int64)
+        return make_tasks(work, kind, (*edges, lags), orders, ranks, priced.slowdown)

@@ -131,7 +131,7 @@ def replay_ranks(
             raise InputError(FIELD, "edges", problem) from error
         raise InputError("traces", "communication", f"never ends: {problem}") from error
     columns = np.array(program.role), np.array(program.part), np.array(program.content)
-    played = Played(tasks, times, program.previous(), *columns)
+    played = Played(tasks, times, *columns)
     replay = Replay(job, gpu, cluster, issued, played, priced, contents, pricer.excess)
     return answer(
         replay,
