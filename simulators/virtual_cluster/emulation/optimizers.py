@@ -93,6 +93,11 @@ def install_phases(state: RankState) -> None:
             return (args[0], closed, *args[2:]), kwargs
         return args, {**kwargs, "closure": closed}
 
+    def step_ended(*_: Any) -> None:
+        recorder.optimizer_ended()
+        # A module that an optimizer steps in is a training loop: what it calls next is a model.
+        inside.depth = 0
+
     torch.nn.Module.__call__ = called
     torch_optimizer.register_optimizer_step_pre_hook(step_begins)
-    torch_optimizer.register_optimizer_step_post_hook(lambda *_: recorder.optimizer_ended())
+    torch_optimizer.register_optimizer_step_post_hook(step_ended)

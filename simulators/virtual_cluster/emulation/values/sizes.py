@@ -229,12 +229,19 @@ def _nothing_known(
     """Repeats that are 1 in the mean, as many bins as asked for, or the assumed share of the
     elements as distinct ones."""
     number = len(func._schema.returns)
+    dtypes = [tensor.dtype if number > 1 else torch.int64, torch.int64, torch.int64]
     if name == "repeat_interleave":
         length = tensor.numel()
         shapes = [(length,)]
     elif name == "bincount":
         length = max(1, int(args[2] if len(args) > 2 else kwargs.get("minlength", 0)))
         shapes = [(length,)]
+    elif name == "linalg_lstsq":
+        # CUDA takes the rank to be full: residuals where there are more rows, no rank, no values.
+        *batch, rows, length = tensor.shape
+        sides = args[1].shape[-1]
+        shapes = [(*batch, length, sides), (*batch, sides) if rows > length else (0,), (0,), (0,)]
+        dtypes = [tensor.dtype, tensor.dtype, torch.int64, tensor.dtype]
     elif "unique" not in name:
         raise NotImplementedError(f"how long the result of {name} is")
     else:
@@ -249,8 +256,8 @@ def _nothing_known(
 
     def make() -> Any:
         made = [
-            tensor.new_empty(shape, dtype=tensor.dtype if at == 0 and number > 1 else torch.int64)
-            for at, shape in enumerate(shapes)
+            tensor.new_empty(shape, dtype=dtype)
+            for shape, dtype in zip(shapes, dtypes, strict=False)
         ]
         return made[0] if number == 1 else tuple(made)
 

@@ -93,6 +93,9 @@ def train(local_rank, node):
     products = torch.nn.functional.grouped_mm(torch.ones(3, 4, device=device), experts, offs=ends)
     assert products.shape == (3, 8)
     assert products.dtype is torch.float32
+    fitted = torch.linalg.lstsq(noise.unsqueeze(0), torch.ones(1, 6, 2, device=device))
+    assert fitted.solution.shape == (1, 4, 2)
+    assert fitted.residuals.shape == (1, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     stream = torch.cuda.Stream()
     mean = torch.tensor([0.5]).to(device)
@@ -119,5 +122,16 @@ def train(local_rank, node):
     raise SystemExit("not ended by --steps")
 
 
+class Trainer(torch.nn.Module):
+    """A training loop that is a module."""
+
+    def forward(self, local_rank, node):
+        train(local_rank, node)
+
+
+def spawned(local_rank, node):
+    Trainer()(local_rank, node)
+
+
 if __name__ == "__main__":
-    mp.spawn(train, args=(int(os.environ["GROUP_RANK"]),), nprocs=8)
+    mp.spawn(spawned, args=(int(os.environ["GROUP_RANK"]),), nprocs=8)
