@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 FIELD = "TRAINSCOUT_CACHE"
@@ -45,6 +44,8 @@ def _writable(folder: Path) -> bool:
 
 
 def _temporary() -> Path:
+    import tempfile
+
     # Compiled code is loaded from there: nobody else may have put it there.
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir(), f"trainscout-{user}")
