@@ -186,8 +186,8 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     chosen = next((knob.choices for knob in knobs if knob.name == "precision"), (None,))
     lacked = lacks(gpu, precision)
     if lacked and "precision" not in constants and None in chosen:
-        known = [each for each in PRECISIONS if lacks(gpu, each) is None]
-        raise InputError("training.precision", precision, lacked, known)
+        possible = [each for each in PRECISIONS if lacks(gpu, each) is None]
+        raise InputError("training.precision", precision, lacked, possible)
     space = Space(
         str(spec.get("name", "space")),
         declared,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.virtual_cluster.emulation.cuda.legacy_types import (
     legacy_types,
     set_default_tensor_type,
@@ -15,7 +16,6 @@ from trainscout.simulators.virtual_cluster.emulation.cuda.properties import prop
 from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import Cudart, runtime_functions
 from trainscout.simulators.virtual_cluster.emulation.cuda.streams import stream_classes
 from trainscout.simulators.virtual_cluster.emulation.cuda.system_tool import install_system_tool
-from trainscout.simulators.virtual_cluster.emulation.native import cache_folder
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.script_kernels import CompiledKernel
 
@@ -29,7 +29,8 @@ def install_cuda(state: RankState) -> None:
     for name, function in functions.items():
         setattr(torch._C, name, function)
     properties = properties_of(state.gpu, state.capacity_bytes)
-    install_system_tool(cache_folder(), properties, state.local_world_size, CUDA_VERSION)
+    cache = cache_folder() / "native"
+    install_system_tool(cache, properties, state.local_world_size, CUDA_VERSION)
     cudart = Cudart(state, properties)
     stream, event, external_stream = stream_classes(state)
     cuda = torch.cuda
