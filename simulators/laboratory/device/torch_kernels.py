@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainscout.simulators.laboratory.device.timing import Call
@@ -34,12 +34,14 @@ MOST_COPIES = 8
 
 @dataclass(frozen=True)
 class Built:
-    """A call that runs one kernel, how it was built (``impl``), and the bytes it moves."""
+    """A call that runs one kernel, how it was built (``impl``), and the bytes it moves. What is
+    asked for takes ``repeats`` of it: timed one by one, as the host may launch them too slowly."""
 
     call: Call
     impl: str
     bytes: int = 0
     shape: str = ""
+    repeats: int = 1
 
 
 def operand_bytes(op: TransformerKernel) -> float:
@@ -172,12 +174,7 @@ class TorchKernels:
             sizes = (op.n, op.k, op.m_per_group)
         alone = Gemm("", *sizes, op.dtype, layout=op.layout, accumulate=op.accumulate)
         built = self.gemm(alone)
-
-        def call() -> None:
-            for _ in range(op.groups):
-                built.call()
-
-        return Built(call, f"{built.impl}-loop")
+        return replace(built, impl=f"{built.impl}-loop", repeats=op.groups)
 
     def grouped_gemm(self, op: GroupedGemm) -> Built:
         if not op.one_kernel:

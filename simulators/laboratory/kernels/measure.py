@@ -85,10 +85,10 @@ class TorchDevice:
         return self._kernels.build(op)
 
     def burst_s(self, built: Built) -> float:
-        return burst_s(self._clock, built.call)
+        return built.repeats * burst_s(self._clock, built.call)
 
     def sustained_s(self, built: Built, once_s: float) -> float:
-        return sustained_s(self._clock, built.call, once_s)
+        return built.repeats * sustained_s(self._clock, built.call, once_s / built.repeats)
 
 
 def training_kernels(

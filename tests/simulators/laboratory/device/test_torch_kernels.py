@@ -6,12 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from trainscout.simulators.laboratory.device.timing import HostClock, burst_s, open_torch
+from trainscout.simulators.laboratory.device.timing import Call, HostClock, burst_s, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import TorchKernels
+from trainscout.simulators.laboratory.kernels.measure import TorchDevice
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
 
 torch = pytest.importorskip("torch")
+
+
+class _Second:
+    """A clock by which every call takes a second."""
+
+    def seconds(self, call: Call, count: int) -> float:
+        return float(count)
+
+
 KERNELS = TorchKernels(torch, "cpu")
 STREAMING_KINDS = (
     *("elementwise", "norm_fwd", "norm_bwd", "softmax_fwd", "softmax_bwd", "dropout"),
@@ -59,7 +69,12 @@ def test_experts_in_a_loop_are_as_many_products(
     built = KERNELS.build(GroupedGemm("", 4, 32, 64, 16, dtype, layout=layout))
     shapes.clear()
     built.call()
-    assert shapes == [shape] * 4
+    assert shapes == [shape]
+    assert built.repeats == 4
+    # A call of four seconds' worth is timed as four.
+    device = TorchDevice("cpu")
+    monkeypatch.setattr(device, "_clock", _Second())
+    assert device.burst_s(built) == device.sustained_s(built, 4.0) == 4.0
 
 
 def test_gradients_of_weights_keep_32_bits_of_8_bit_products() -> None:
