@@ -1,6 +1,8 @@
 """What a profile states of a GPU, and when it is believed beside runs."""
 
+import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,12 +10,15 @@ import pytest
 from tests.in_process import command
 from tests.simulators.laboratory.calibration.runs import measured, node_jobs
 from trainscout.simulators.laboratory.calibration.profiled import read_profiled
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings
 from trainscout.simulators.laboratory.calibration.runs import beside_predictions
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Factors
 
 calibrate = command("calibrate")
+DATA = Path(__file__).parents[4] / "benchmarks/data"
 
 
 def observed(path, classes, gpu="h100", changes=None):
@@ -93,6 +98,27 @@ def test_a_step_beside_its_prediction_says_what_is_launched_too(tmp_path):
     assert factors.compute_time == pytest.approx(0.9)
     assert factors.memory_time == pytest.approx(1.5)
     assert factors.node_time == factors.network_time == 1
+
+
+def test_a_profile_of_one_step_mends_others_of_its_script():
+    """As measured on an H100: of other sizes than the one profiled, where the GPU is busy."""
+    stated = read_profiled(DATA / "h100_qwen3_1_7b_profile.json")
+    with (DATA / "h100_transformers_steps.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if int(row["sequence_length"]) > 1024]
+    errors = []
+    for row in rows:
+        names = ("model", "micro_batch", "sequence_length", "recompute")
+        batch = {"global_batch_size": row["micro_batch"], "training.optimizer": "adam_pure_bf16"}
+        fixed = {"gpus": "1xH100", "framework": "huggingface"}
+        job = job_of_settings({name: row[name] for name in names} | batch | fixed)
+        times = [
+            ReplaySimulator(each).without_error_bar(job).step_time_s / float(row["step_time_s"])
+            for each in (None, stated)
+        ]
+        errors.append(np.abs(np.array(times) - 1))
+    before, after = np.mean(errors, axis=0)
+    assert len(errors) == 5
+    assert after < 0.6 * before
 
 
 def test_what_no_machine_explains_is_left_out_and_said(tmp_path):
