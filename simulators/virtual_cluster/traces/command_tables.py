@@ -150,7 +150,7 @@ def _communicators(job: Collated) -> Table:
         for event in trace.events:
             if isinstance(event, Collective):
                 collectives[keys[event.group]][event.kind] += 1
-                sizes[keys[event.group]] += max(event.bytes_in, event.bytes_out)
+                sizes[keys[event.group]] += event.bytes
     table = plain_table("communicator", "#ranks", "#groups", "#collectives", "#bytes")
     for key, families in groups.items():
         count = sum(len(job.groups_of(family)) for family in families)

@@ -90,6 +90,11 @@ class Collective:
     outputs: tuple[int, ...] = ()
     site: int | None = None
 
+    @property
+    def bytes(self) -> int:
+        """As NCCL counts them: the larger of what this rank gives and gets."""
+        return max(self.bytes_in, self.bytes_out)
+
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:

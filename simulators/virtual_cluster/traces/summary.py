@@ -77,11 +77,10 @@ def summarise(trace: Trace) -> TraceSummary:
             phases[now].touched_bytes += touched
             _count(operations[event.name], touched)
         elif isinstance(event, Collective | PointToPoint):
-            size = _size(event)
             phases[now].communications += 1
-            phases[now].communicated_bytes += size
+            phases[now].communicated_bytes += event.bytes
             group = groups.get(event.group, Group(event.group, event.group, ()))
-            _count(communications[event.kind, group.description, len(group.ranks)], size)
+            _count(communications[event.kind, group.description, len(group.ranks)], event.bytes)
         elif isinstance(event, Group):
             groups[event.name] = event
         elif isinstance(event, HostGap):
@@ -95,13 +94,6 @@ def summarise(trace: Trace) -> TraceSummary:
         dict(Counter(event.grade for event in trace.events if isinstance(event, ValueRead))),
         tuple(event.message for event in trace.events if isinstance(event, Violation)),
     )
-
-
-def _size(event: Collective | PointToPoint) -> int:
-    """What goes over the network is about the larger of a rank's buffers."""
-    if isinstance(event, PointToPoint):
-        return event.bytes
-    return max(event.bytes_in, event.bytes_out)
 
 
 def _count(summary: LaunchSummary, size: int) -> None:

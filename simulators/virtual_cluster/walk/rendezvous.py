@@ -13,10 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
-from trainscout.simulators.virtual_cluster.traces.lowering.block import (
-    collective_bytes,
-    wire_dtype,
-)
+from trainscout.simulators.virtual_cluster.traces.lowering.block import wire_dtype
 
 T = TypeVar("T")
 SEND_RECV = "send_recv"
@@ -45,7 +42,7 @@ class Call:
             return cls(SEND_RECV, event.bytes, event.dtype)
         if event.kind == "barrier":
             return cls("all_reduce", _BARRIER_BYTES, event.dtype)
-        return cls(event.kind, collective_bytes(event), event.dtype)
+        return cls(event.kind, event.bytes, event.dtype)
 
     def operation(self, communicator: str) -> ir.Collective | ir.SendRecv:
         """What it is priced as."""

@@ -146,8 +146,7 @@ def _unlike(rendezvous: Rendezvous) -> Iterator[Mismatch]:
 def _field(event: Collective | PointToPoint, field: str) -> object:
     if field == "buffer":
         # Frameworks name the buffer of a broadcast as input on one rank and as output on others.
-        assert isinstance(event, Collective)
-        return max(event.bytes_in, event.bytes_out)
+        return event.bytes
     return getattr(event, field)
 
 

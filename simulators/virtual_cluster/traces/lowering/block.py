@@ -30,11 +30,6 @@ def wire_dtype(dtype: str) -> str:
     return _WIRE_DTYPES.get(dtype, "fp32")
 
 
-def collective_bytes(event: Collective) -> int:
-    """NCCL's size of a collective: the larger of what one rank gives and gets."""
-    return max(event.bytes_in, event.bytes_out)
-
-
 def block_ops(
     events: Sequence[Event], communicators: Mapping[str, str]
 ) -> list[tuple[int, ir.Op]]:
@@ -66,9 +61,8 @@ def block_ops(
                 continue
             flying[event.work] = len(ops)
             name = _dimension(communicators, event.group)
-            size = collective_bytes(event)
             dtype = wire_dtype(event.dtype)
-            ops.append((index, ir.Collective(event.kind, event.kind, size, name, dtype)))
+            ops.append((index, ir.Collective(event.kind, event.kind, event.bytes, name, dtype)))
         elif isinstance(event, PointToPoint):
             at = None if event.batch is None else batches.get(event.batch)
             if at is not None:
