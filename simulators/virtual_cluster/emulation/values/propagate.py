@@ -196,6 +196,10 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
         share = 1 / number if same else 1 - 1 / number
         value = plain.full((1,) * call.results[0].dim(), share, dtype=torch.float64)
         return [Known(value, Grade.EXPECTED, Kind.SHARE)]
+    whole = [t for t, _ in pairs if not t.is_floating_point() and t.numel() > 1]
+    if not same and len(whole) == 2 and whole[0].shape == whole[1].shape:
+        # Whole numbers drawn one by one seldom meet: the two ends of edges, of which few are loops.
+        return [filled(call.results[0], True, Grade.EXPECTED)]
     return [None]
 
 

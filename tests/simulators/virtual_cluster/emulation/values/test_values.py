@@ -273,6 +273,17 @@ def test_unknown_numbers_are_taken_to_be_finite() -> None:
         assert rank.grade(torch.isnan(gradient).any()) == "invented"
 
 
+def test_whole_numbers_that_nobody_knows_differ_one_by_one() -> None:
+    rank = FakeRank()
+    with rank:
+        edges = rank.unknown(2, 1000, dtype=torch.int64)
+        kept = edges[:, edges[0] != edges[1]]
+        halved = edges[:, edges[0] > edges[1]]
+    assert kept.shape == (2, 1000)
+    assert halved.shape == (2, 500)
+    assert [size.grade for size in rank.sizes] == ["expected"] * 2
+
+
 def test_overflow_checks_find_nothing() -> None:
     rank = FakeRank()
     scale = rank.enter(torch.tensor(65536.0))
