@@ -198,7 +198,7 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
         return [Known(value, Grade.EXPECTED, Kind.SHARE)]
     whole = [t for t, _ in pairs if not t.is_floating_point() and t.numel() > 1]
     if not same and len(whole) == 2 and whole[0].shape == whole[1].shape:
-        # Whole numbers drawn one by one seldom meet: the two ends of edges, of which few are loops.
+        # Whole numbers seldom meet one by one: the two ends of edges, of which few are loops.
         return [filled(call.results[0], True, Grade.EXPECTED)]
     return [None]
 
