@@ -41,6 +41,7 @@ GUARDED = {
     ("optimizer/storage/backends.py", "fcntl"),
     ("optimizer/tracking/serve.py", "os.nice"),
     ("optimizer/tracking/serve.py", "signal.alarm"),
+    ("simulators/predictor/io/cache_folder.py", "os.getuid"),
     ("simulators/predictor/io/own_process.py", "signal.SIGKILL"),
     # Only where virtual GPUs trace.
     ("simulators/virtual_cluster/traced/cache.py", "fcntl"),
