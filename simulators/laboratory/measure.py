@@ -51,7 +51,12 @@ from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import Block, Streaming, TransformerKernel
+from trainscout.simulators.predictor.workload.ir import (
+    Block,
+    Streaming,
+    TransformerKernel,
+    is_of_a_mixer,
+)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
@@ -170,12 +175,13 @@ def of_traces(paths: Sequence[Path]) -> Subject:
 
 
 def kernels_of(job: Job) -> Counter[TransformerKernel]:
-    """Every distinct kernel of the job's busiest ranks, with its calls a step."""
+    """Every distinct kernel of the job's busiest ranks, with its calls a step; mixers' fused ones,
+    which are no single kernel here, are left out."""
     calls: Counter[TransformerKernel] = Counter()
 
     def add(block: Block, count: int) -> None:
         for op in block.ops:
-            if isinstance(op, TransformerKernel):
+            if isinstance(op, TransformerKernel) and not is_of_a_mixer(op):
                 calls[anonymous(op)] += count
 
     for stage in build_workload(job).stages:

@@ -23,6 +23,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Kernel,
     Streaming,
 )
+from trainscout.simulators.predictor.workload.work import kernel_flops
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -111,6 +112,22 @@ class Streamings:
 
 
 @dataclass(frozen=True)
+class FusedProducts:
+    """Products of one precision within fused kernels of one class: ``flops`` (n,) of each."""
+
+    dtype: str
+    within: str
+    flops: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.flops)
+
+    def kinds(self) -> Iterator[tuple[Kind, Ints, Ints]]:
+        """None: no table holds them apart from their kernels."""
+        return iter(())
+
+
+@dataclass(frozen=True)
 class Convolutions:
     """Convolutions of one precision and pass, which no table holds yet."""
 
@@ -125,7 +142,7 @@ class Convolutions:
         return iter(())
 
 
-Batch = Gemms | Attentions | Streamings | Convolutions
+Batch = Gemms | Attentions | Streamings | FusedProducts | Convolutions
 
 
 def batches_of(ops: Sequence[Kernel]) -> Iterator[tuple[list[int], Batch]]:
@@ -144,7 +161,7 @@ def batches_of(ops: Sequence[Kernel]) -> Iterator[tuple[list[int], Batch]]:
 def _alike(op: Kernel) -> tuple[Any, ...]:
     """What makes a batch of operations, and what they share."""
     if isinstance(op, Gemm):
-        return _gemms, op.dtype, False
+        return (_fused, op.dtype, op.within) if op.within else (_gemms, op.dtype, False)
     if isinstance(op, GroupedGemm):
         return _gemms, op.dtype, op.one_kernel
     if isinstance(op, Streaming):
@@ -169,6 +186,10 @@ def _gemms(ops: list[Gemm | GroupedGemm], dtype: str, one_kernel: bool) -> Gemms
         np.array([type(op) is GroupedGemm for op in ops]),
         one_kernel,
     )
+
+
+def _fused(ops: list[Gemm], dtype: str, within: str) -> FusedProducts:
+    return FusedProducts(dtype, within, np.array([kernel_flops(op) for op in ops], np.float64))
 
 
 def _attentions(

@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.kernels.attention import dropout_seconds, p
 from trainscout.simulators.predictor.kernels.batches import (
     Attentions,
     Batch,
+    FusedProducts,
     Gemms,
     Streamings,
     batches_of,
@@ -23,6 +24,7 @@ from trainscout.simulators.predictor.kernels.coefficients import GroupedCoeffici
 from trainscout.simulators.predictor.kernels.convolution import price_convolutions
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
 from trainscout.simulators.predictor.kernels.streaming import price_streaming, streaming_evidence
+from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Kernel
 
@@ -96,6 +98,8 @@ def price_batch(
     elif isinstance(batch, Streamings):
         seconds, share, measured = price_streaming(gpu, batch.names, batch.sizes)
         found = seconds, share, streaming_evidence(measured)
+    elif isinstance(batch, FusedProducts):
+        found = _fused_products(gpu, batch)
     else:
         seconds, share = price_convolutions(gpu, batch.dtype, batch.ops)
         found = seconds, share, _CODE[Evidence.ESTIMATED]
@@ -136,6 +140,16 @@ def _gemms(
         share = dram_s / seconds
     codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]
     return seconds, share, np.where(batch.grouped, *codes).astype(np.int8)
+
+
+def _fused_products(gpu: Gpu, batch: FusedProducts) -> _Columns:
+    """At the share of the peak that such kernels reach, their bytes apart."""
+    shares = gpu.architecture.products
+    require_choice("gemm.within", batch.within, shares)
+    share = shares[batch.within]
+    seconds = batch.flops / (gpu.peak(batch.dtype) * share.value)
+    evidence = Evidence.FITTED if share.measured else Evidence.ESTIMATED
+    return seconds, np.zeros(len(batch)), _CODE[evidence]
 
 
 def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:

@@ -29,7 +29,8 @@ ByRelease = dict[str, tuple[float, ...]]
 @dataclass(frozen=True)
 class StreamingShare:
     """A class of memory-bound kernels: its share of the declared DRAM bandwidth for tensors beyond
-    the last cache, and whether that was measured on a GPU of the architecture."""
+    the last cache (of products within fused kernels: of the tensor cores' peak), and whether that
+    was measured on a GPU of the architecture."""
 
     value: float
     measured: bool
@@ -161,6 +162,7 @@ class Architecture:
     collectives: CollectiveFacts
     usual_server: UsualServer
     streaming: dict[str, StreamingShare]
+    products: dict[str, StreamingShare]
     sources: dict[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -168,8 +170,11 @@ class Architecture:
 
     def without_sources(self) -> Architecture:
         """The same figures, wherever they are from."""
-        streaming = {kind: replace(share, source="") for kind, share in self.streaming.items()}
-        return replace(self, streaming=streaming, sources={})
+        streaming, products = (
+            {kind: replace(share, source="") for kind, share in shares.items()}
+            for shares in (self.streaming, self.products)
+        )
+        return replace(self, streaming=streaming, products=products, sources={})
 
     def check(self) -> None:
         where = "architecture"
@@ -183,8 +188,9 @@ class Architecture:
             require_positive(f"{where}.misaligned_factors.{multiple}", factor)
         for kernel in self.attention_kernels:
             require_choice(f"{where}.attention_kernels", kernel, ATTENTION_KERNELS)
-        for kind, share in self.streaming.items():
-            require_positive(f"{where}.streaming.{kind}.value", share.value)
+        for name, shares in (("streaming", self.streaming), ("products", self.products)):
+            for kind, share in shares.items():
+                require_positive(f"{where}.{name}.{kind}.value", share.value)
         for name, table in self.collectives.by_release():
             for release, row in table.items():
                 entry = f"{where}.collectives.{name}.{release}"

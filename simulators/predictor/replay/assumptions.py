@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.architecture import StreamingShare
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
@@ -61,7 +64,7 @@ def assumptions_of(
                 "experts run one after another, but their parameters are gathered layer by layer: "
                 "far too fast where each of many has its gathers (measured once: 19 times)"
             )
-    estimated = _estimated_mixers(job.model)
+    estimated = _estimated_mixers(job.model, job.gpu.architecture.products)
     if estimated:
         stated.append(
             f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
@@ -81,13 +84,16 @@ def assumptions_of(
     return tuple(stated)
 
 
-def _estimated_mixers(model: Model) -> list[str]:
-    """Mixers whose kernels no published backward timing holds, in words."""
+def _estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> list[str]:
+    """Mixers whose kernels no backward timing on the architecture holds, in words."""
+    timed = products["scan_bwd"].measured
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attention = [each.attention for each in mixers if each is not None and each.attention]
     found = {
-        "state-space scans": any(each and (each.mamba1 or each.mamba2) for each in mixers),
-        "short convolutions": any(each and each.short_conv for each in mixers),
+        "state-space scans": any(
+            each and (each.mamba1 or (each.mamba2 and not timed)) for each in mixers
+        ),
+        "short convolutions": any(each and each.short_conv and not timed for each in mixers),
         "delta rules": any(each is not None and each.delta for each in mixers),
         "attention within windows": any(each.window for each in attention),
         "indexed attention": any(each.index for each in attention),

@@ -145,6 +145,8 @@ def launches_of(op: DeviceOp) -> int:
     """Launches the host makes for one operation."""
     if isinstance(op, GroupedGemm) and not op.one_kernel:
         return 1 + op.groups // PRODUCTS_PER_LAUNCH
+    if isinstance(op, Gemm) and op.within:
+        return 0
     return op.launches if isinstance(op, Streaming) else 1
 
 

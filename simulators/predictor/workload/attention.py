@@ -24,8 +24,8 @@ from trainscout.simulators.predictor.workload.quantise import quantise
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.sparse_attention import index_parts
 
-# Queries and keys of fused attention are multiplied tile by tile. A causal kernel's half-filled
-# tiles are in what its time was fitted to; at the far edge of a window are as many again.
+# Queries and keys of fused attention are multiplied tile by tile: half a tile is masked at either
+# edge of a window.
 _TILE = 128
 
 
@@ -305,7 +305,7 @@ def _limited(
     """Attention whose queries see a window or a chunk of sequences of ``length`` tokens.
 
     Chunks are shorter sequences. Within a window a query sees ``w - w (w - 1) / 2s`` keys on
-    average over a sequence, and half a tile at its far edge that is masked.
+    average over a sequence, and a tile at its two edges that is masked.
     """
     whole = _attention(shard, heads, kv_heads, (length, length), attention.causal, pass_)
     if attention.chunk is not None and attention.chunk < length:
@@ -318,7 +318,7 @@ def _limited(
         ]
     if attention.window is not None:
         window = min(attention.window, length)
-        seen = round(window - window * (window - 1) / (2 * length) + _TILE / 2)
+        seen = round(window - window * (window - 1) / (2 * length) + _TILE)
         if 2 * seen < length:
             return [replace(whole, seq_k=seen, causal=False, estimated=True)]
     return [whole]

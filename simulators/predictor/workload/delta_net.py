@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import chunks, convolution, estimated, product
+from trainscout.simulators.predictor.workload.scan import again, chunks, convolution, product
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -34,16 +34,22 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     gathered = full if shard.sp else 0
     norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
     kept = input_bytes(shard, "delta_out", shard.linear_input_bytes)
+    turned = _turned(shard, delta)
     return [
         Part(
-            (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay)),
-            (Streaming("delta_decay_bwd", "elementwise", 3 * decay), *low_back, *into_back),
+            (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay), *turned),
+            (
+                *turned,
+                Streaming("delta_decay_bwd", "elementwise", 3 * decay),
+                *low_back,
+                *into_back,
+            ),
             (Alloc("delta_gate", gate), Alloc("delta_decay", 2 * decay)),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
         ),
         convolution(shard, "delta", delta.convolved // shard.tp),
-        estimated(_rule(shard, delta)),
+        _rule(shard, delta),
         Part(
             (*norm, Streaming("delta_gate_fwd", "elementwise", 3 * gate), *out),
             (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),
@@ -54,6 +60,21 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
             forward_peak_bytes=full + gate,
             backward_peak_bytes=2 * full,
         ),
+    ]
+
+
+def _turned(shard: Shard, delta: DeltaNet) -> list[Op]:
+    """Megatron-Core's ``gated_delta_net.py`` turns channels first for the convolution and back,
+    copies the gate and repeats keys for each value head."""
+    if shard.batch_first:
+        return []
+    token = shard.tokens // shard.tp * shard.element_bytes
+    keys = (
+        2 * (delta.v_heads + delta.k_heads) * delta.k_dim if delta.v_heads > delta.k_heads else 0
+    )
+    return [
+        Streaming("delta_turn", "permute", 4 * token * delta.convolved, launches=4),
+        Streaming("delta_copy", "memcpy", token * (2 * delta.v_heads * delta.v_dim + keys), 3),
     ]
 
 
@@ -78,24 +99,23 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     number, length = chunks(shard, delta.chunk)
     heads, size = delta.v_heads // shard.tp, shard.element_bytes
     batch, k, v = number * heads, delta.k_dim, delta.v_dim
-    made = [
-        product(shard, "delta_keys", batch, length, length, k),
-        product(shard, "delta_inverse", batch, length, length, -(-length // 3)),
-        product(shard, "delta_w", batch, length, k, length),
-        product(shard, "delta_u", batch, length, v, length),
-    ]
-    states = [
-        product(shard, "delta_held", batch, length, v, k),
-        product(shard, "delta_update", batch, k, v, length),
-    ]
-    read = [
-        product(shard, "delta_scores", batch, length, length, k),
-        product(shard, "delta_inside", batch, length, v, length),
-        product(shard, "delta_across", batch, length, v, k),
-    ]
-    forward = [op for each, _ in (*made, *states, *read) for op in each]
-    again = [op for each, _ in (*made[2:], *states) for op in each]
-    backward = [op for _, each in reversed((*made, *states, *read)) for op in each]
+    sizes = {
+        "keys": (length, length, k),
+        "inverse": (length, length, -(-length // 3)),
+        "w": (length, k, length),
+        "u": (length, v, length),
+        "held": (length, v, k),
+        "update": (k, v, length),
+        "scores": (length, length, k),
+        "inside": (length, v, length),
+        "across": (length, v, k),
+    }
+    made = {
+        name: product(shard, f"delta_{name}", "delta", batch, *mnk) for name, mnk in sizes.items()
+    }
+    forward = [op for each, _ in made.values() for op in each]
+    remade = again(op for name in ("w", "u", "held", "update") for op in made[name][0])
+    backward = [op for _, each in reversed(made.values()) for op in each]
     tokens = number * length
     # Queries and keys are normalised; each kernel reads or writes keys, values and outputs once.
     moved = tokens * heads * (4 * k + 4 * v) * size
@@ -103,11 +123,14 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     kept = tokens * (heads * v + 2 * delta.k_heads // shard.tp * k) * size
     triangle = batch * length * length * size
     return Part(
-        (*forward, Streaming("delta_rule_fwd", "elementwise", moved + 2 * passed, launches=6)),
         (
-            *again,
+            *forward,
+            Streaming("delta_rule_fwd", "delta_fwd", moved + 2 * passed, launches=6),
+        ),
+        (
+            *remade,
             *backward,
-            Streaming("delta_rule_bwd", "elementwise", 2 * moved + 4 * passed, launches=8),
+            Streaming("delta_rule_bwd", "delta_bwd", 2 * moved + 4 * passed, launches=8),
         ),
         # Queries, keys and values after their convolution, and each chunk's inverse.
         (Alloc("delta_qkv", kept), Alloc("delta_inverse", triangle)),

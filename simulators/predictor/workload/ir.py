@@ -19,8 +19,9 @@ class Gemm:
     """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times; layout in BLAS terms.
 
     TN is a forward ``x W^T``, NN the input gradient, NT the weight gradient.
-    ``accumulate`` marks a weight gradient added in fp32 into the main gradient. ``estimated``: the
-    product stands for a part of a kernel that no published timing holds.
+    ``accumulate`` marks a weight gradient added in fp32 into the main gradient. ``within``: the
+    class of fused kernels that compute it (``products`` of the architecture) and keep operands and
+    result on chip. ``estimated``: it stands for a part of a kernel that no timing holds.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Gemm:
     batch: int = 1
     layout: str = "TN"
     accumulate: bool = False
+    within: str = field(default="", repr=False)
     estimated: bool = field(default=False, repr=False)
 
 
@@ -128,7 +130,8 @@ class Streaming:
 
     ``kind`` is its class: elementwise, norm_fwd, norm_bwd (``_plain``: as PyTorch has them),
     softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer, cast,
-    permute, memcpy, reduce.
+    permute, memcpy, reduce; scan_fwd, scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd,
+    norm_bwd_groups: what mixers with a state move.
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
     ``estimated`` as in Gemm.
     """
@@ -209,6 +212,12 @@ class Free:
 
     tag: str
     bytes: int
+
+
+def is_of_a_mixer(op: object) -> bool:
+    """Whether it stands for a part of the fused kernels of a mixer with a state."""
+    kind = op.kind if isinstance(op, Streaming) else getattr(op, "within", "")
+    return kind.startswith(("scan_", "delta_", "conv_", "norm_bwd_groups"))
 
 
 def is_estimated(op: object) -> bool:

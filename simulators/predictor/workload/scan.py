@@ -3,6 +3,7 @@ and shards of the sequence that become shards of the heads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from trainscout.simulators.predictor.workload.ir import (
@@ -31,28 +32,43 @@ def estimated(part: Part) -> Part:
     return replace(part, forward=forward, backward=backward)
 
 
-def convolution(shard: Shard, name: str, channels: int) -> Part:
+def convolution(shard: Shard, name: str, channels: int, remade: bool = False) -> Part:
     """A depthwise causal convolution of few taps with its SiLU, a pass over its channels each way
-    (``causal_conv1d``): bound by memory, it keeps its input."""
+    (``causal_conv1d``): bound by memory, its input kept. Backward adds gradients of taps and
+    biases up in fp32, cleared before and cast after; ``remade``: it runs forward again first."""
     moved = shard.tokens * channels * shard.element_bytes
+    forward = Streaming(f"{name}_conv_fwd", "conv_fwd", 2 * moved)
     return Part(
-        (Streaming(f"{name}_conv_fwd", "elementwise", 2 * moved),),
-        (Streaming(f"{name}_conv_bwd", "elementwise", 3 * moved, launches=2),),
+        (forward,),
+        (
+            *([forward] if remade else ()),
+            Streaming(f"{name}_conv_bwd", "conv_bwd", 3 * moved, launches=5),
+        ),
         (Alloc(f"{name}_conv_input", moved),),
         forward_peak_bytes=moved,
         backward_peak_bytes=2 * moved,
     )
 
 
-def product(shard: Shard, name: str, batch: int, m: int, n: int, k: int) -> Passes:
-    """``batch`` small products and, backward, those of both gradients."""
+def product(shard: Shard, name: str, within: str, batch: int, m: int, n: int, k: int) -> Passes:
+    """``batch`` small products and, backward, those of both gradients, within fused kernels."""
+    forward = Gemm(f"{name}_fwd", m, n, k, shard.dtype, batch, within=f"{within}_fwd")
+    backward = replace(forward, within=f"{within}_bwd")
     return (
-        [Gemm(f"{name}_fwd", m, n, k, shard.dtype, batch=batch)],
+        [forward],
         [
-            Gemm(f"{name}_dgrad", m, k, n, shard.dtype, batch=batch, layout="NN"),
-            Gemm(f"{name}_wgrad", n, k, m, shard.dtype, batch=batch, layout="NT"),
+            replace(backward, name=f"{name}_dgrad", n=k, k=n, layout="NN"),
+            replace(backward, name=f"{name}_wgrad", m=n, n=k, k=m, layout="NT"),
         ],
     )
+
+
+def again(ops: Iterable[Op]) -> list[Op]:
+    """Forward products that backward's kernels make once more."""
+    return [
+        replace(op, within=op.within.replace("_fwd", "_bwd")) if isinstance(op, Gemm) else op
+        for op in ops
+    ]
 
 
 def chunks(shard: Shard, chunk: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.ir import Alloc, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import convolution, estimated
+from trainscout.simulators.predictor.workload.scan import convolution
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -27,7 +27,7 @@ def short_conv_parts(shard: Shard, conv: ShortConv) -> list[Part]:
             forward_peak_bytes=values,
             backward_peak_bytes=3 * values + full,
         ),
-        estimated(convolution(shard, "short", conv.channels)),
+        convolution(shard, "short", conv.channels),
         Part(
             (Streaming("conv_output_gate_fwd", "elementwise", 3 * values), *out),
             (*out_back, Streaming("conv_output_gate_bwd", "elementwise", 5 * values)),

@@ -1,25 +1,30 @@
 """Mamba-2: projections, convolution and the scan as products of chunks (state-space duality).
 
-No backward timing of its kernels is published: they are priced as the batched products and the
-bytes that the algorithm has (arXiv 2405.21060, section 6; ``mamba_ssm`` fuses most of the bytes).
+Its fused kernels (``mamba_ssm``'s) are priced as the products and the bytes that the algorithm has
+(arXiv 2405.21060, section 6), at the shares of the peak and of the bandwidth measured on H100.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainscout.simulators.predictor.question.layers import Mamba2
 from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.scan import (
+    again,
     by_heads,
     chunks,
     convolution,
-    estimated,
     product,
 )
 from trainscout.simulators.predictor.workload.shard import Shard
+
+# Kernels of ``mamba_chunk_scan_combined`` (mamba_ssm, August 2026), counted in profiles.
+_LAUNCHES, _BACKWARD_LAUNCHES = 5, 31
 
 
 def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
@@ -36,21 +41,29 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
     values = shard.tokens * inner * size
     gate = shard.tokens * (inner + heads) * size
     norm, norm_back = norm_ops(shard, "ssm_norm", shard.tokens * inner) if ssm.norm else ([], [])
+    if ssm.groups > 1 and shard.fused_norm:
+        # Programs of a group each, not of whole rows (``layernorm_gated.py``).
+        norm_back = [replace(op, kind="norm_bwd_groups") for op in norm_back]
     kept = input_bytes(shard, "ssm_out", shard.linear_input_bytes)
+    # Megatron-Core's activations are sequence first, the kernels' batch first.
+    turns = shard.batch > 1 and not shard.batch_first
+    turned = [Streaming("ssm_turn", "memcpy", 2 * made)] if turns else []
+    turned_back = [Streaming("ssm_turn_back", "memcpy", 2 * values)] if turns else []
     return [
         Part(
-            (*into, *by_heads(shard, "ssm_exchange", width)),
-            (*by_heads(shard, "ssm_grad_exchange", width), *into_back),
+            (*into, *by_heads(shard, "ssm_exchange", width), *turned),
+            (*turned, *by_heads(shard, "ssm_grad_exchange", width), *into_back),
             # What the convolution does not take: the gate and the steps.
             (Alloc("ssm_gate", gate),),
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
         ),
-        convolution(shard, "ssm", ssm.convolved // shard.tp),
-        estimated(_scan(shard, ssm)),
+        convolution(shard, "ssm", ssm.convolved // shard.tp, remade=True),
+        _scan(shard, ssm),
         Part(
             (
                 Streaming("ssm_gate_fwd", "elementwise", 3 * values),
+                *turned_back,
                 *norm,
                 *by_heads(shard, "ssm_output_exchange", inner),
                 *out,
@@ -80,10 +93,12 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
     heads = max(1, ssm.heads // (shard.tp * shard.cp))
     groups = max(1, ssm.groups // (shard.tp * shard.cp))
     dim, state, size = ssm.head_dim, ssm.state, shard.element_bytes
-    scores, scores_back = product(shard, "ssm_scores", number * groups, length, length, state)
-    inside, inside_back = product(shard, "ssm_inside", number * heads, length, dim, length)
-    states, states_back = product(shard, "ssm_states", number * heads, dim, state, length)
-    across, across_back = product(shard, "ssm_across", number * heads, length, dim, state)
+    scores, scores_back = product(
+        shard, "ssm_scores", "scan", number * groups, length, length, state
+    )
+    inside, inside_back = product(shard, "ssm_inside", "scan", number * heads, length, dim, length)
+    states, states_back = product(shard, "ssm_states", "scan", number * heads, dim, state, length)
+    across, across_back = product(shard, "ssm_across", "scan", number * heads, length, dim, state)
     # States are fp32, written, read and rewritten as they are passed on.
     passed = number * heads * dim * state * 4
     tokens = number * length
@@ -92,26 +107,25 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
     # Backward, five kernels read the inputs (states, the gradients of inputs, B, scores, decays),
     # five the outputs' gradients (of states, inputs, C, scores, decays), and one writes.
     moved_back = 2 * moved + 7 * tokens * heads * dim * size
-    decays = Gemm("ssm_decays_wgrad", length, length, dim, shard.dtype, batch=number * heads)
-    again: list[Op] = [*scores, *states, Streaming("ssm_pass_again", "elementwise", 2 * passed)]
+    decays = Gemm(
+        "ssm_decays_wgrad", length, length, dim, shard.dtype, number * heads, within="scan_bwd"
+    )
     return Part(
         (
             *scores,
             *states,
-            Streaming("ssm_pass_fwd", "elementwise", 2 * passed),
             *inside,
             *across,
-            Streaming("ssm_scan_fwd", "elementwise", moved, launches=3),
+            Streaming("ssm_scan_fwd", "scan_fwd", moved + 2 * passed, _LAUNCHES),
         ),
         (
-            *again,
+            *again((*scores, *states)),
             *inside_back,
             decays,
             *across_back,
-            Streaming("ssm_pass_bwd", "elementwise", 3 * passed),
             *states_back,
             *scores_back,
-            Streaming("ssm_scan_bwd", "elementwise", moved_back, launches=5),
+            Streaming("ssm_scan_bwd", "scan_bwd", moved_back + 5 * passed, _BACKWARD_LAUNCHES),
         ),
         # The convolution's output and the steps are made again from what they came from.
         forward_peak_bytes=passed + moved,

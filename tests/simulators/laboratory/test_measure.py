@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.in_process import command
+from tests.simulators.jobs import HYBRID, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.channels import Traffic
@@ -32,7 +33,7 @@ from trainscout.simulators.predictor.kernels.measured import load_measured
 from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Gemm, TransformerKernel
+from trainscout.simulators.predictor.workload.ir import Gemm, TransformerKernel, is_of_a_mixer
 from trainscout.simulators.virtual_cluster.emulation import launcher
 from trainscout.simulators.virtual_cluster.traces.events import Header, Op, TensorSpec, Trace
 from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
@@ -109,6 +110,12 @@ class FakeFabric:
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_what_a_mixer_fuses_is_no_single_kernel_to_time() -> None:
+    asked = kernels_of(make_job(HYBRID))
+    assert asked
+    assert not any(is_of_a_mixer(op) for op in asked)
 
 
 def test_one_file_is_read_by_everything(

@@ -29,7 +29,8 @@ def test_a_file_is_named_after_its_architecture_and_read_back_equal(name: str) -
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_figure_of_a_file_has_a_source(name: str) -> None:
     group = ARCHITECTURES
-    told = {"name", "vendor", "runtime", "library", "link", "defaults", "sources", "streaming"}
+    told = {"name", "vendor", "runtime", "library", "link", "defaults", "sources"}
+    told |= {"streaming", "products"}
     from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
     own = read_yaml(group.file(name))
@@ -38,7 +39,8 @@ def test_every_figure_of_a_file_has_a_source(name: str) -> None:
     flags |= {"split_accumulation_factor", "per_tensor_factor"}
     needed = stated - (flags if name == "generic" else set())
     assert needed <= set(own["sources"])
-    assert all(share.source for share in group[name].streaming.values())
+    shares = (*group[name].streaming.values(), *group[name].products.values())
+    assert all(share.source for share in shares)
 
 
 def test_the_generic_architecture_is_the_median_of_the_declared() -> None:

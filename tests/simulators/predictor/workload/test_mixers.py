@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, UNCUT, make_job
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import layer_flops
 from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
@@ -216,7 +217,12 @@ def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_scan() 
 
 
 def test_a_prediction_says_what_no_timing_holds() -> None:
-    stated = " ".join(ReplaySimulator().without_error_bar(make_job(HYBRID)).assumptions)
+    job = make_job(HYBRID)
+    stated = " ".join(ReplaySimulator().without_error_bar(job).assumptions)
+    assert "delta rules and attention within windows run" in stated
+    assert "state-space" not in stated  # timed on this architecture
+    elsewhere = replace(job, gpu=load_catalogue().gpus["a100_80"])
+    stated = " ".join(ReplaySimulator().without_error_bar(elsewhere).assumptions)
     assert "state-space scans and delta rules and attention within windows" in stated
     assert "algorithm" not in " ".join(
         ReplaySimulator().without_error_bar(make_job(LLAMA)).assumptions
