@@ -26,7 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainscout.simulators.predictor.interference.overlap import Floats, physical_slowdowns
+from trainscout.simulators.predictor.interference.overlap import (
+    KERNEL_CLASSES,
+    Floats,
+    overlap_slowdowns,
+)
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -75,7 +79,7 @@ _COUNTERS_TEXT = re.compile(r"compute [\d.]+% DRAM ([\d.]+)%")
 class Samples:
     """Measured slowdowns of kernels on declared GPUs, columns of shape (n,).
 
-    ``slowdown`` is measured, ``physical`` what ``physical_slowdowns`` says, ``time_us`` the
+    ``slowdown`` is measured, ``physical`` what ``overlap_slowdowns`` says, ``time_us`` the
     kernel's time alone (NaN where it is not stated), ``memory_bound`` the share of it limited by
     DRAM, ``group`` numbers the source (``sources``), ``assumed`` marks rows whose ``channels``
     were not stated. ``skipped`` counts rows left out by reason.
@@ -227,11 +231,10 @@ def _sample(row: Mapping[str, Any], gpu: Gpu) -> _Sample:
 
 def _physical(sample: _Sample, gpu: Gpu) -> tuple[float, float]:
     """What the physical model says of one row: slowdown of the kernel, of the communication."""
-    on_kernel, on_wires = physical_slowdowns(
-        gpu,
-        np.array([sample.memory_bound]),
-        np.array([sample.taken]),
-        np.array([sample.traffic_bytes_per_s]),
+    kernel_s = np.zeros((1, 2, len(KERNEL_CLASSES)))
+    kernel_s[0, :, KERNEL_CLASSES.index(sample.kernel_class)] = 1.0, sample.memory_bound
+    on_kernel, on_wires = overlap_slowdowns(
+        gpu, kernel_s, np.array([sample.taken]), np.array([sample.traffic_bytes_per_s])
     )
     return float(on_kernel[0, 0]), float(on_wires[0, 0])
 

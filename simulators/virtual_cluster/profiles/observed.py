@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice, price_collective
-from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.interference import overlap_slowdowns
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
@@ -24,6 +25,8 @@ from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.priced import PricedOp
+from trainscout.simulators.predictor.replay.prices import kernel_seconds
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Communicator,
@@ -149,9 +152,16 @@ def _slowdown(operation: MeasuredOperation, gpu: Gpu, prices: CallPrices) -> flo
     if price is None or not price_of(gpu, operation.kernels):
         return None
     kernels = price_kernels(gpu, operation.kernels)
-    bound = float(kernels.seconds @ kernels.memory_bound / kernels.seconds.sum())
-    slower, _ = physical_slowdowns(
-        gpu, np.array([bound]), np.array([price.channels]), np.array([price.wire_bytes_per_s])
+    columns = (operation.kernels, kernels.seconds.tolist(), kernels.memory_bound.tolist())
+    priced = [
+        PricedOp(kernel, seconds, Evidence.ESTIMATED, bound)
+        for kernel, seconds, bound in zip(*columns, strict=True)
+    ]
+    slower, _ = overlap_slowdowns(
+        gpu,
+        kernel_seconds(priced)[None],
+        np.array([price.channels]),
+        np.array([price.wire_bytes_per_s]),
     )
     return float(slower[0, 0])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.simulators.predictor.collectives.machines import H100
-from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, overlap_slowdowns
 
 HEADER = (
     "gpu,compute_class,comm_kind,slowdown,level,source,t_alone_us,channels,comm_bytes_per_s,"
@@ -25,8 +25,11 @@ def write_table(path: Path, law: Callable[[str, float], float], sources: int = 4
             for _ in range(15):
                 channels = int(random.integers(4, 24))
                 traffic = float(random.uniform(5e10, 6e11))
-                physical, _ = physical_slowdowns(
-                    H100, np.array([bound]), np.array([channels]), np.array([traffic])
+                kernel_s = np.zeros((1, 2, len(KERNEL_CLASSES)))
+                kind = {"GEMM": "gemm", "elementwise": "streaming"}[kernel_class]
+                kernel_s[0, :, KERNEL_CLASSES.index(kind)] = 1.0, bound
+                physical, _ = overlap_slowdowns(
+                    H100, kernel_s, np.array([channels]), np.array([traffic])
                 )
                 slowdown = law(kernel_class, float(physical[0, 0]))
                 lines.append(
