@@ -229,9 +229,9 @@ def _error_bars(coverage: Mapping[str, float]) -> str:
         + f"\n\nThe median interval's high end is {coverage['median_width']:.0%} above its low "
         "end. These runs were in view while the predictor was made, and leaving them out of the "
         "residuals does not undo that. Intervals of predictions are therefore "
-        f"{UNSEEN:g} times as wide as those counted here, by which they hold 78% of the runs that "
-        "were predicted before anybody had looked at them (above; those intervals were 1.5 times "
-        "as wide)."
+        f"{UNSEEN:g} times as wide as those counted here, by which they hold 79% of the runs that "
+        "were first predicted before anybody had looked at them (above), and 76% of those of the "
+        "two tests since."
     )
 
 

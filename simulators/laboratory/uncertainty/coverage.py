@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -63,53 +63,56 @@ class _LeftOut:
 def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
     """The tuning with which runs left out are inside as often as ``level`` says.
 
-    The next run is one of a publication that is not in the table, perhaps on a cluster that is not
-    either: the mean of ``per_source`` and ``per_cluster`` is brought to the level. Runs that wait
-    for the host have an error of their own, what a launch takes: ``host_bound`` is brought there
-    by it, before the others are; ``per_framework`` after them, by how much wider intervals of
-    software without runs are.
+    The next run is one of a publication that is not in the table, perhaps of software, on a
+    cluster, a GPU or an architecture that is not either: the mean of those five is brought to the
+    level. Runs that wait for the host have an error of their own, what a launch takes:
+    ``host_bound`` is brought there by it, before the others are; ``per_framework`` after them, by
+    how much wider intervals of software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
-    tell: how far its interval reaches at least brings ``per_gpu`` and ``per_architecture`` to the
-    level, where they are not there without.
+    tell: how far its interval reaches at least brings the mean of ``per_gpu`` and
+    ``per_architecture`` to the level, where it is not there without.
     """
     tuning = Tuning()
-    by_source = _leave_out(table, table.sources)
-    strangers = [(table.sources, by_source)]
-    if len(np.unique(table.clusters)) > 1:
-        strangers.append((table.clusters, _leave_out(table, table.clusters)))
+    left_out = {
+        kind: (groups, _leave_out(table, groups))
+        for kind, groups in _groups(table).items()
+        if kind == "source" or len(np.unique(groups)) > 1
+    }
+
+    def held(kinds: Iterable[str], tried: Tuning) -> list[float]:
+        return [
+            _mean_by(groups, _inside(table, without, tried, level))
+            for kind, (groups, without) in left_out.items()
+            if kind in kinds
+        ]
 
     def with_tail(factor: float) -> Tuning:
         return replace(tuning, tail_factor=round(factor, 3))
 
     def short(factor: float) -> bool:
-        tried = with_tail(factor)
-        held = [_mean_by(groups, _inside(table, one, tried, level)) for groups, one in strangers]
-        return float(np.mean(held)) < level
+        return float(np.mean(held(left_out, with_tail(factor)))) < level
 
     def with_host(error: float) -> Tuning:
         return replace(tuning, host_error=round(error, 3))
 
     def holds(error: float) -> bool:
-        held = _host_bound(table, _inside(table, by_source, with_host(error), level))
-        return held is None or held >= level
+        inside = _inside(table, left_out["source"][1], with_host(error), level)
+        share = _host_bound(table, inside)
+        return share is None or share >= level
 
     def with_framework(factor: float) -> Tuning:
         return replace(tuning, new_framework=round(factor, 3))
 
     def holds_frameworks(factor: float) -> bool:
-        held = _per_group(table, table.frameworks, with_framework(factor), level)
-        return held is None or held >= level
+        return all(share >= level for share in held(["framework"], with_framework(factor)))
 
     def with_gpu(reach: float) -> Tuning:
         return replace(tuning, new_gpu=round(reach, 4))
 
     def holds_gpus(reach: float) -> bool:
-        held = [
-            _per_group(table, each, with_gpu(reach), level)
-            for each in (table.gpus, table.architectures)
-        ]
-        return all(each is None or each >= level for each in held)
+        shares = held(["gpu", "architecture"], with_gpu(reach))
+        return not shares or float(np.mean(shares)) >= level
 
     # The one moves the others little.
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
@@ -118,7 +121,18 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
     tuning = with_gpu(_bisect(holds_gpus, *_NEW_GPUS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
-    return tuning, _coverage(table, by_source, tuning, level)
+    return tuning, _coverage(table, left_out, tuning, level)
+
+
+def _groups(table: ResidualTable) -> dict[str, NDArray[np.int64]]:
+    """What is left out as a whole: each run's number of it, (n,)."""
+    return {
+        "source": table.sources,
+        "framework": table.frameworks,
+        "cluster": table.clusters,
+        "gpu": table.gpus,
+        "architecture": table.architectures,
+    }
 
 
 def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None:
@@ -127,33 +141,31 @@ def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None
     return _mean_by(table.sources[bound], inside[bound]) if bound.any() else None
 
 
-def _coverage(table: ResidualTable, by_source: _LeftOut, tuning: Tuning, level: float) -> Coverage:
+def _coverage(
+    table: ResidualTable,
+    left_out: Mapping[str, tuple[NDArray[np.int64], _LeftOut]],
+    tuning: Tuning,
+    level: float,
+) -> Coverage:
     folds = np.random.default_rng(0).permutation(len(table.residuals)) % FOLDS
-    by_fold = _leave_out(table, folds)
-    inside, alone = (_inside(table, each, tuning, level) for each in (by_fold, by_source))
-    low, high = _ends(table, by_source, tuning, level)
+    inside = {
+        kind: _inside(table, without, tuning, level) for kind, (_, without) in left_out.items()
+    }
+    shares = {kind: _mean_by(left_out[kind][0], each) for kind, each in inside.items()}
+    low, high = _ends(table, left_out["source"][1], tuning, level)
     return Coverage(
         level=level,
         n=len(table.residuals),
-        five_fold=float(inside.mean()),
-        leave_one_source_out=float(alone.mean()),
-        per_source=_mean_by(table.sources, alone),
-        per_framework=_per_group(table, table.frameworks, tuning, level),
-        per_cluster=_per_group(table, table.clusters, tuning, level),
-        per_gpu=_per_group(table, table.gpus, tuning, level),
-        per_architecture=_per_group(table, table.architectures, tuning, level),
-        host_bound=_host_bound(table, alone),
+        five_fold=float(_inside(table, _leave_out(table, folds), tuning, level).mean()),
+        leave_one_source_out=float(inside["source"].mean()),
+        per_source=shares["source"],
+        per_framework=shares.get("framework"),
+        per_cluster=shares.get("cluster"),
+        per_gpu=shares.get("gpu"),
+        per_architecture=shares.get("architecture"),
+        host_bound=_host_bound(table, inside["source"]),
         median_width=float(np.median(np.expm1(high - low))),
     )
-
-
-def _per_group(
-    table: ResidualTable, groups: NDArray[np.int64], tuning: Tuning, level: float
-) -> float | None:
-    """Mean over groups, each left out as a whole; None where nothing else would be left."""
-    if len(np.unique(groups)) == 1:
-        return None
-    return _mean_by(groups, _inside(table, _leave_out(table, groups), tuning, level))
 
 
 def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:

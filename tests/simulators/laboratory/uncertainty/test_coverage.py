@@ -50,17 +50,16 @@ def published():
 def test_the_published_intervals_hold_75_to_85_percent_of_strangers(published):
     tuning, found = published
     assert tuning == published_residuals().tuning
-    strangers = (found.per_source, found.per_framework, found.per_cluster)
+    strangers = (
+        found.per_source,
+        found.per_framework,
+        found.per_cluster,
+        found.per_gpu,
+        found.per_architecture,
+    )
     assert all(0.75 <= held <= 0.85 for held in strangers)
-    assert (found.per_source + found.per_cluster) / 2 == pytest.approx(0.8, abs=0.01)
+    assert sum(strangers) / 5 == pytest.approx(0.8, abs=0.01)
     assert found.host_bound >= 0.75
-    assert min(found.per_gpu, found.per_architecture) >= 0.75
-
-
-@pytest.mark.xfail(strict=True, reason="88 %: all runs on H200 and on H100 with HBM2e are inside")
-def test_the_published_intervals_hold_no_more_than_85_percent_of_gpus_left_out(published):
-    _, found = published
-    assert found.per_gpu <= 0.85
 
 
 def test_a_new_gpu_reaches_as_far_as_gpus_are_apart():
