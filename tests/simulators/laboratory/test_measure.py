@@ -49,6 +49,7 @@ def the_job():
 
 
 SLOWER = 1.3
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass
@@ -154,6 +155,18 @@ def test_one_file_is_read_by_everything(
     assert largest.bus_gbs == pytest.approx(10, rel=0.01)
     simulate = command("simulate")
     assert simulate([*JOB, f"cluster.measured_collectives={path}", "format=json"]) == 0
+
+
+def test_what_an_h100_took_is_read_whole(tmp_path: Path) -> None:
+    kept, validated = Path("benchmarks/data/h100_measured.json"), tmp_path / "validated.json"
+    assert command("kernels", "validate")([ROOT / kept, "--json", validated]) == 0
+    found = json.loads(validated.read_text(encoding="utf-8"))
+    assert not found["skipped"]
+    assert found["by_class"]["gemm"]["n"] == 45
+    # Products and sums of tensors are what the shipped prices are surest of.
+    for name, most in (("gemm", 0.1), ("gemm_fp8", 0.1), ("streaming_elementwise", 0.05)):
+        assert found["by_class"][name]["median_abs_error"] < most
+    assert len(read_samples([ROOT / kept], load_catalogue().gpus).slowdown) == 58
 
 
 def test_a_stopped_run_goes_on_and_another_machine_is_refused(tmp_path: Path) -> None:
