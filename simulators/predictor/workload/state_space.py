@@ -43,7 +43,8 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
     norm, norm_back = norm_ops(shard, "ssm_norm", shard.tokens * inner) if ssm.norm else ([], [])
     if ssm.groups > 1 and shard.fused_norm:
         # Programs of a group each, not of whole rows (``layernorm_gated.py``).
-        norm_back = [replace(op, kind="norm_bwd_groups") for op in norm_back]
+        kernels = [op for op in norm_back if isinstance(op, Streaming)]
+        norm_back = [replace(op, kind="norm_bwd_groups") for op in kernels]
     kept = input_bytes(shard, "ssm_out", shard.linear_input_bytes)
     # Megatron-Core's activations are sequence first, the kernels' batch first.
     turns = shard.batch > 1 and not shard.batch_first
