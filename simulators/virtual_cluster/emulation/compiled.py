@@ -99,10 +99,6 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
 _CUDNN_FIRST = ((9, 0), (10, 0))
 
 
-def _cudnn_comes_last() -> bool:
-    return os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
-
-
 def _attention(original: Any) -> Any:
     """Torch's choice for CUDA (``sdp_utils.cpp``): cuDNN where it comes first, flash, then
     memory-efficient, then plain math."""
@@ -118,53 +114,33 @@ def _attention(original: Any) -> Any:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        rest: Any = (dropout_p, is_causal)
+        named: Any = {"scale": scale}
         if not query.is_cuda:
-            return original(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
-            )
+            named["enable_gqa"] = enable_gqa
+            return original(query, key, value, attn_mask, *rest, **named)
         if torch.is_autocast_enabled("cuda"):
             # Autocast acts on the function that stands here; what it calls is past that.
             dtype = torch.get_autocast_dtype("cuda")
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
             if attn_mask is not None and attn_mask.is_floating_point():
                 attn_mask = attn_mask.to(dtype)
-        cuda = torch.backends.cuda
-        half = query.dtype in (torch.float16, torch.bfloat16)
-        wide = query.shape[-1]
-        fits = half and query.dim() == 4 and wide <= 256
+        cuda, wide = torch.backends.cuda, query.shape[-1]
         capability = torch.cuda.get_device_capability()
-        needs_grad = torch.is_grad_enabled() and any(
-            each.requires_grad for each in (query, key, value)
-        )
-
-        def by_cudnn() -> Any:
+        half = query.dtype in (torch.float16, torch.bfloat16) and query.dim() == 4 and wide <= 256
+        fits = half and capability >= (8, 0)
+        cudnn_last = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
+        cudnn = fits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
+        flash = fits and attn_mask is None and cuda.flash_sdp_enabled()
+        cudnn_first = capability in _CUDNN_FIRST and not cudnn_last
+        if flash and not (cudnn and cudnn_first):
+            return aten._scaled_dot_product_flash_attention(query, key, value, *rest, **named)[0]
+        keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+        if cudnn and (cudnn_first or not cuda.math_sdp_enabled()):
+            bias = _as_bias(attn_mask, query, key)
             return aten._scaled_dot_product_cudnn_attention(
-                query,
-                key,
-                value,
-                _as_bias(attn_mask, query, key),
-                needs_grad,
-                dropout_p,
-                is_causal,
-                scale=scale,
+                query, key, value, bias, keeps, *rest, **named
             )[0]
-
-        by_cudnn_fits = fits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
-        if by_cudnn_fits and capability in _CUDNN_FIRST and not _cudnn_comes_last():
-            return by_cudnn()
-        if fits and attn_mask is None and capability >= (8, 0) and cuda.flash_sdp_enabled():
-            return aten._scaled_dot_product_flash_attention(
-                query, key, value, dropout_p, is_causal, scale=scale
-            )[0]
-        if by_cudnn_fits and capability >= (8, 0) and not cuda.math_sdp_enabled():
-            return by_cudnn()
         if enable_gqa and key.shape[-3] != query.shape[-3]:
             times = query.shape[-3] // key.shape[-3]
             key = key.repeat_interleave(times, -3)
@@ -172,10 +148,10 @@ def _attention(original: Any) -> Any:
         if query.dim() == 4 and cuda.mem_efficient_sdp_enabled():
             bias = _as_bias(attn_mask, query, key)
             return aten._scaled_dot_product_efficient_attention(
-                query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
+                query, key, value, bias, keeps, *rest, **named
             )[0]
         return aten._scaled_dot_product_attention_math(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+            query, key, value, attn_mask, *rest, **named
         )[0]
 
     return scaled_dot_product_attention
