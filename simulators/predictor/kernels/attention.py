@@ -114,7 +114,8 @@ def dropout_seconds(gpu: Gpu, shapes: NDArray[np.int64], pass_: str, kernel: str
     made = gpu.architecture.newest_attention if kernel == "flash" else kernel
     instructions = DROPOUT_INSTRUCTIONS["flash" if made == "flash" else "flash2"][pass_]
     scores = batch * heads * seq_q * seq_k * np.where(causal > 0, 0.5, 1.0)
-    lanes = (gpu.peak_flops.get("fp32") or gpu.peak("fp16") / 16) / 2
+    peaks = gpu.peak_flops
+    lanes = (peaks.get("fp32") or (peaks.get("fp16") or gpu.peak("bf16")) / 16) / 2
     seconds: Floats = scores * instructions / lanes
     return seconds
 

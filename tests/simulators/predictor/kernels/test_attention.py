@@ -230,3 +230,13 @@ def test_dropout_takes_lanes_for_every_probability(
     slower = 66.9 / 19.5 * (12 / 34 if (kernel, pass_) == ("flash", "fwd") else 1)
     slower *= 16 / 20 if (kernel, pass_) == ("flash", "bwd") else 1
     assert second - first == pytest.approx(added * slower)
+
+
+def test_a_gpu_that_declares_bf16_alone_has_lanes_too() -> None:
+    h100 = GPUS["h100"]
+    alone = dataclasses.replace(h100, peak_flops={"bf16": h100.peak("bf16")})
+    op = dataclasses.replace(attention(2048, pass_="fwd"), kernel="flash2", dropout=True)
+    (with_alone, plain) = price_kernels(
+        alone, [op, dataclasses.replace(op, dropout=False)]
+    ).seconds
+    assert with_alone > plain
