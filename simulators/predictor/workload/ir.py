@@ -133,14 +133,12 @@ class Streaming:
     permute, memcpy, reduce; scan_fwd, scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd,
     norm_bwd_groups: what mixers with a state move.
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
-    ``estimated`` as in Gemm.
     """
 
     name: str
     kind: str
     bytes: int
     launches: int = 1
-    estimated: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +220,7 @@ def is_of_a_mixer(op: object) -> bool:
 
 def is_estimated(op: object) -> bool:
     """Whether an operation stands for a part of a kernel that no published timing holds."""
-    return isinstance(op, Gemm | Attention | Streaming) and op.estimated
+    return isinstance(op, Gemm | Attention) and op.estimated
 
 
 # What transformers consist of, and what else traced models may.

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
-    Attention,
     Collective,
     Gemm,
     Op,
@@ -18,18 +17,6 @@ from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.shard import Shard
 
 Passes = tuple[list[Op], list[Op]]
-
-
-def estimated(part: Part) -> Part:
-    """The part, its operations marked: no published timing holds the kernels they stand for."""
-    forward, backward = (
-        tuple(
-            replace(op, estimated=True) if isinstance(op, Gemm | Attention | Streaming) else op
-            for op in ops
-        )
-        for ops in (part.forward, part.backward)
-    )
-    return replace(part, forward=forward, backward=backward)
 
 
 def convolution(shard: Shard, name: str, channels: int, remade: bool = False) -> Part:

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import convolution, estimated
+from trainscout.simulators.predictor.workload.scan import convolution
 from trainscout.simulators.predictor.workload.shard import Shard
 
 # For each token, channel and state, in multiply-adds (csrc/selective_scan of mamba_ssm). Forward
@@ -52,7 +52,7 @@ def mamba1_parts(shard: Shard, ssm: Mamba1) -> list[Part]:
             forward_peak_bytes=values,
             backward_peak_bytes=2 * values,
         ),
-        estimated(_scan(shard, ssm)),
+        _scan(shard, ssm),
         Part(
             tuple(out),
             tuple(out_back),
@@ -75,7 +75,7 @@ def _scan(shard: Shard, ssm: Mamba1) -> Part:
     values, states = tokens * ssm.inner * size, tokens * 2 * ssm.state * size
 
     def computed(name: str, products: int) -> Gemm:
-        return Gemm(name, tokens, ssm.inner, products * ssm.state, "fp32")
+        return Gemm(name, tokens, ssm.inner, products * ssm.state, "fp32", estimated=True)
 
     return Part(
         (

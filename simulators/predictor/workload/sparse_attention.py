@@ -11,13 +11,12 @@ from trainscout.simulators.predictor.question.layers import Index
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Gemm, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import estimated
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
 def index_parts(shard: Shard, index: Index) -> list[Part]:
     """The indexer and the attention to the keys that it chooses, in place of attention's core."""
-    return [_indexer(shard, index), estimated(_core(shard, index))]
+    return [_indexer(shard, index), _core(shard, index)]
 
 
 def _indexer(shard: Shard, index: Index) -> Part:
@@ -76,6 +75,7 @@ def _core(shard: Shard, index: Index) -> Part:
             shard.dtype,
             # Written apart, its products would run over all keys: nobody trains so.
             "flash2" if shard.attention == "unfused" else shard.attention,
+            estimated=True,
         )
 
     return Part(
