@@ -220,7 +220,7 @@ def impossible_degrees(job: Job) -> str:
 
 _NUMERICS = {
     None: "",
-    "declared": " in as many bits as asked (fewer: space.numerics=any)",
+    "declared": " that keep the numerics (fewer bits: space.numerics=any)",
     "16bit": " with 16-bit gradients too (space.numerics=16bit)",
     "any": " in fewer bits too (space.numerics=any)",
 }

@@ -179,7 +179,7 @@ def test_what_is_proved_is_said(monkeypatch):
 @pytest.mark.parametrize("numerics", NUMERICS)
 def test_what_the_search_may_change_of_the_numbers_is_said(monkeypatch, numerics):
     shown = " ".join(" ".join(screen(monkeypatch=monkeypatch, numerics=numerics)).split())
-    assert ("fewer: space.numerics=any" in shown) == (numerics == "declared")
+    assert ("fewer bits: space.numerics=any" in shown) == (numerics == "declared")
     assert (f"too (space.numerics={numerics})" in shown) == (numerics != "declared")
 
 
