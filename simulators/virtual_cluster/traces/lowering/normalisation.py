@@ -22,9 +22,10 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
-# How many passes of an elementwise kernel PyTorch's statistics of a channels-last batch take: they
-# read 0.63 TB/s over the 53 norms of a ResNet-50 (one H100 80 GB SXM, torch 2.11, CUDA 13.0,
-# November 2026), where elementwise kernels move 3.0.
+# How many passes of an elementwise kernel PyTorch's own statistics of a channels-last batch take:
+# they read 0.63 TB/s over the 53 norms of a ResNet-50 in bf16 (one H100 80 GB SXM, torch 2.11, CUDA
+# 13.0, November 2026), where elementwise kernels move 3.0. Batches in fp16 and fp32 go to cuDNN,
+# those in bf16 do not (PyTorch's _select_batch_norm_backend).
 CHANNELS_LAST_STATISTICS = 4.75
 
 
@@ -54,7 +55,7 @@ def batch_norm(training_at: int | None) -> Callable[[Op], Lowered]:
         x = tensor(op, 0)
         reads = 1 if training_at is not None and not flag(op, training_at, default=True) else 2
         passes = float(reads)
-        if reads == 2 and _channels_last(x):
+        if reads == 2 and x.dtype == "bfloat16" and _channels_last(x):
             passes += CHANNELS_LAST_STATISTICS - 1
         total = round(passes * touched_bytes(x)) + moved(op.outputs[:1])
         return streaming(op, "elementwise", total, launches=reads)

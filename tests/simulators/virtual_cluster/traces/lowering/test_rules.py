@@ -13,6 +13,7 @@ from trainscout.simulators.virtual_cluster.traces.lowering import FREE, lower
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import touched_bytes
 
 BIG = t(256, 1, 12288)
+LAST = t(2, 64, 8, 8, dtype="float16", strides=(4096, 1, 512, 64))
 HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
 
 
@@ -92,6 +93,16 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
             ),
             "elementwise",
             round((4.75 + 1 + 1) * 2 * 64 * 64 * 2),
+        ),
+        (
+            # In fp16 cuDNN's kernels run, which are not slow.
+            op(
+                "aten.native_batch_norm.default",
+                (LAST, None, None, None, None, True),
+                LAST,
+            ),
+            "elementwise",
+            3 * 2 * 64 * 64 * 2,
         ),
         (
             op("aten.native_batch_norm.default", (BIG, None, None, None, None, False), BIG),
