@@ -23,9 +23,9 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 # How many passes of an elementwise kernel PyTorch's own statistics of a channels-last batch take:
-# they read 0.63 TB/s over the 53 norms of a ResNet-50 in bf16 (one H100 80 GB SXM, torch 2.11, CUDA
-# 13.0, November 2026), where elementwise kernels move 3.0. Batches in fp16 and fp32 go to cuDNN,
-# those in bf16 do not (PyTorch's _select_batch_norm_backend).
+# they read 0.63 TB/s over the 53 norms of a ResNet-50 in bf16 (one H100 80 GB SXM, torch 2.11,
+# CUDA 13.0, November 2026), where elementwise kernels move 3.0. Batches in fp16 and fp32 go to
+# cuDNN, those in bf16 do not (PyTorch's _select_batch_norm_backend).
 CHANNELS_LAST_STATISTICS = 4.75
 
 
