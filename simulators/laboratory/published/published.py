@@ -72,6 +72,13 @@ BLIND_TESTS = (
         "Publications *kept apart* are the half whose names come first by SHA-256. Which words of "
         "a row no rule reads was looked at before the predictions were kept, and left as it was.",
     ),
+    BlindTest(
+        "Fourth test, a day after the third",
+        DATA / "later_runs_4.csv",
+        DATA / "later_predictions_4.csv",
+        2.3,
+        "Publications *kept apart* are the half whose names come first by SHA-256.",
+    ),
 )
 
 
