@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainscout.reports.dialects.options import Options
+from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import ENVIRONMENT
 from trainscout.simulators.predictor.question.recipe import KNOBS
@@ -14,7 +15,7 @@ _FLAGS = {
     name: knob.flags[ENVIRONMENT] for name, knob in KNOBS.items() if ENVIRONMENT in knob.flags
 }
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-VARIABLES = (*(flag.name for flag in _FLAGS.values()), _ALLOCATOR)
+VARIABLES = (*(flag.name for flag in _FLAGS.values()), COLLNET_VARIABLE, _ALLOCATOR)
 
 
 def write_environment(job: Job) -> dict[str, str]:
@@ -24,6 +25,8 @@ def write_environment(job: Job) -> dict[str, str]:
         value = getattr(job.network, name)
         if value is not None:
             environment[flag.name] = str(value if flag.values is None else flag.values[value])
+    if job.cluster.sharp:
+        environment[COLLNET_VARIABLE] = "1"
     if job.framework.expandable_segments:
         environment[_ALLOCATOR] = "expandable_segments:True"
     return environment
@@ -40,6 +43,8 @@ def read_environment(environment: Mapping[str, str], options: Options) -> dict[s
             fields[name] = next(ours for ours, theirs in flag.values.items() if theirs == text)
         elif flag.values is not None and text:
             options.assume(f"{flag.name}={text}", "NCCL chooses its algorithms")
+    if environment.get(COLLNET_VARIABLE) == "1":
+        options.assume(f"{COLLNET_VARIABLE}=1", "cluster.sharp= says whether switches sum")
     return fields
 
 

@@ -104,7 +104,7 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
             **_switches(said, "overlap_grad_reduce overlap_param_gather"),
             **_unchecked("check_for_nan_in_grad", False, said),
         },
-        "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping"),
+        "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping use_sharp"),
         "comm_overlap": _overlap(said),
         "mixed_precision": _precision(job, said),
         "dataset": _dataset(job, said),

@@ -336,6 +336,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     # It may be said layer by layer, too.
     Setting("--cp-comm-type", lambda job: job.recipe.cp_comm_type if job.recipe.cp > 1 else None),
     _knob("use_tp_pp_dp_mapping", _piped),
+    Setting("--use-sharp", lambda job: job.cluster.sharp),
     _knob("ep", _expert),
     _knob("etp", _expert),
     _knob("overlap_moe_expert_parallel_comm"),

@@ -19,8 +19,6 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 GIGA = 1e9
-# The dimension whose groups switches have trees for.
-SHARP_GROUP = "dp"
 
 # Links that a GPU of the 8-GPU hybrid cube mesh (DGX-1) has to the other members of a group of
 # consecutive GPUs; in any other mesh every pair has the same number.
@@ -174,7 +172,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
         max_channels=cluster.nccl_max_channels,
         nvswitch=cluster.nvswitch and link == "nvlink",
-        sharp=cluster.sharp and nodes > 1 and communicator.name == SHARP_GROUP,
+        sharp=cluster.sharp and nodes > 1 and communicator.collnet,
     )
 
 

@@ -12,6 +12,8 @@ from trainscout.simulators.predictor.question.errors import (
 )
 
 NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
+# "1" lets NCCL use switches that sum for the communicators that come into being then.
+COLLNET_VARIABLE = "NCCL_COLLNET_ENABLE"
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet", "none")
 MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 

@@ -15,6 +15,8 @@ from trainscout.simulators.predictor.workload.ir import Communicator
 # A group's members as (how many, how far apart) by dimension, innermost first: it holds all sums
 # of one multiple of each.
 Span = tuple[tuple[int, int], ...]
+# The dimension that asks for switches that sum: they hold the trees of few groups.
+_COLLNET = "dp"
 
 
 def spans(job: Job) -> dict[str, Span]:
@@ -87,7 +89,8 @@ def _placed(name: str, span: Span, domain: int, most: int) -> Communicator:
     nodes = size // per_domain
     siblings = max(1, domain // per_domain) if nodes > 1 else 1
     last = sum((count - 1) * stride for count, stride in span)
-    return Communicator(name, size, per_domain, nodes, siblings, max(nodes, 1 + last // domain))
+    reach = max(nodes, 1 + last // domain)
+    return Communicator(name, size, per_domain, nodes, siblings, reach, name == _COLLNET)
 
 
 def _joined(span: Span) -> list[tuple[int, int]]:

@@ -299,7 +299,8 @@ class Communicator:
     ``ranks_per_node`` counts members inside one NVLink domain, ``nodes`` the domains spanned
     (``size = ranks_per_node * nodes``). ``siblings`` is how many equal communicators of the
     same kind share one node's NICs at the same time; ``reach`` how many domains lie from its first
-    to its last, those between that it leaves out included (0: as many as it spans).
+    to its last, those between that it leaves out included (0: as many as it spans). ``collnet``:
+    NCCL may let switches sum for it (NCCL_COLLNET_ENABLE).
     """
 
     name: str
@@ -308,6 +309,7 @@ class Communicator:
     nodes: int
     siblings: int = 1
     reach: int = 0
+    collnet: bool = False
 
     @property
     def pair(self) -> Communicator:

@@ -80,7 +80,8 @@ class JobRendezvous:
         members = self.job.group(rank, name)
         classes = tuple(sorted({self.job.class_of_rank[member] for member in members}))
         key = self._keys.setdefault((family, classes), len(self._keys))
-        communicator = communicator_of(f"group {key}", members, self.cluster)
+        collnet = self.job.collnet(rank, name)
+        communicator = communicator_of(f"group {key}", members, self.cluster, collnet=collnet)
         if self.shares_links:
             communicator = replace(communicator, siblings=1)
         return GroupOf(key, PART_INDEX[part_of(family.description)], classes, communicator)

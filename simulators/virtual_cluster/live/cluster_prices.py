@@ -49,7 +49,7 @@ class ClusterPrices:
         self._cluster = replace(cluster, oversubscription=1.0) if alone else cluster
         self._alone = alone
         self._groups: dict[str, Communicator] = {}
-        self._names: dict[tuple[int, ...], str] = {}
+        self._names: dict[tuple[tuple[int, ...], bool], str] = {}
         self._pricer = Pricer(gpu, self._cluster, framework, self._groups)
         # By identity: lowering gives equal operations one object, which is kept with its price.
         self._kernels: dict[int, tuple[Lowered, Price]] = {}
@@ -65,13 +65,19 @@ class ClusterPrices:
         return known[1]
 
     def communication(
-        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
+        self,
+        call: Call,
+        group: tuple[int, ...],
+        ends: tuple[int, int] | None = None,
+        *,
+        collnet: bool = False,
     ) -> Price:
         crosses = ends is not None and crosses_domains(*ends, self._cluster)
-        key = (call, group, ends is not None, crosses)
+        key = (call, group, ends is not None, crosses, collnet)
         price = self._communications.get(key)
         if price is None:
-            name = self._communicator(group, within=ends is not None and not crosses)
+            within = ends is not None and not crosses
+            name = self._communicator(group, collnet, within=within)
             (price,) = price_contents(self._pricer, [call.operation(name)])
             self._communications[key] = price
         return price
@@ -92,10 +98,10 @@ class ClusterPrices:
             self._slowdowns[key] = factors
         return factors
 
-    def _communicator(self, group: tuple[int, ...], *, within: bool) -> str:
+    def _communicator(self, group: tuple[int, ...], collnet: bool, *, within: bool) -> str:
         """The name a group has for the pricer; ``within``: as if in one NVLink domain."""
-        name = self._names.setdefault(group, f"group {len(self._names)}")
-        known = communicator_of(name, group, self._cluster)
+        name = self._names.setdefault((group, collnet), f"group {len(self._names)}")
+        known = communicator_of(name, group, self._cluster, collnet=collnet)
         if within:
             known = inside(known)
         elif self._alone:

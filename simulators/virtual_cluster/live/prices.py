@@ -22,9 +22,15 @@ class Prices(Protocol):
         ...
 
     def communication(
-        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
+        self,
+        call: Call,
+        group: tuple[int, ...],
+        ends: tuple[int, int] | None = None,
+        *,
+        collnet: bool = False,
     ) -> Price:
-        """The price of a collective of ``group``, or a transfer between two ``ends`` of it."""
+        """The price of a collective of ``group``, or a transfer between two ``ends`` of it;
+        ``collnet``: it asked for switches that sum."""
         ...
 
     def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:

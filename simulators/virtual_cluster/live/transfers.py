@@ -13,11 +13,13 @@ from trainscout.simulators.virtual_cluster.walk.rendezvous import Call, Rendezvo
 
 @dataclass(frozen=True)
 class Membership:
-    """One rank's view of a communicator: its members and the name it is matched by."""
+    """One rank's view of a communicator: its members, the name it is matched by, and whether it
+    asked for switches that sum."""
 
     ranks: tuple[int, ...]
     key: tuple[object, ...]
     simulated: tuple[int, ...]
+    collnet: bool = False
 
 
 class Transfers:
@@ -37,7 +39,7 @@ class Transfers:
         """
         simulated = self._who.simulated_members(group.ranks)
         if set(group.ranks) == set(simulated):
-            return Membership(group.ranks, ("all", group.name), simulated)
+            return Membership(group.ranks, ("all", group.name), simulated, group.collnet)
         actors = tuple(self._who.stand_in[member] for member in group.ranks)
         alike = ("some", group.description, actors)
         count = sum(
@@ -45,7 +47,7 @@ class Transfers:
             for name, member in known.items()
             if name != group.name and rank in member.ranks
         )
-        return Membership(group.ranks, (*alike, count), simulated)
+        return Membership(group.ranks, (*alike, count), simulated, group.collnet)
 
     def join(
         self, task: Task, event: Collective | PointToPoint, group: Membership, site: str = ""
@@ -72,7 +74,7 @@ class Transfers:
             own = () if len(members) > 1 else (event.kind,)
             key = ("pair", group.key, *actors, *own, event.sequence)
             where += f" with {event.peer}"
-        price = self._prices.communication(call, group.ranks, ends)
+        price = self._prices.communication(call, group.ranks, ends, collnet=group.collnet)
 
         def transfer() -> Transfer:
             return Transfer(call, ends or group.ranks, len(members), price)

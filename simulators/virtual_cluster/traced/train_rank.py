@@ -45,6 +45,7 @@ def train(job: Job, micro_batches: Sequence[int]) -> None:
         pipeline_model_parallel_size=recipe.pp,
         virtual_pipeline_model_parallel_size=recipe.vpp if recipe.vpp > 1 else None,
         order="tp-cp-ep-pp-dp" if recipe.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
+        use_sharp=job.cluster.sharp,
     )
     config = megatron_job.transformer_config(spec, **_pipeline(job))
     chunks = _chunks(job, spec, config)

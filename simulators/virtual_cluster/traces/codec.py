@@ -35,7 +35,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
 )
 
-VERSION = 1
+VERSION = 2
 FORMAT = "trainscout-trace"
 GRADES = ("exact", "expected", "invented")
 # Tensors recur (an output is an input later), so their texts and values are kept; this bounds it.

@@ -56,11 +56,15 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A communicator came into being: its members' global ranks, in its own order."""
+    """A communicator came into being: its members' global ranks, in its own order.
+
+    ``collnet``: NCCL_COLLNET_ENABLE asked for switches that sum then.
+    """
 
     name: str
     description: str
     ranks: tuple[int, ...]
+    collnet: bool = False
 
 
 @dataclass(frozen=True, slots=True)

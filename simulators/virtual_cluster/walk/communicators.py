@@ -32,7 +32,9 @@ def part_of(description: str) -> str:
     return _OTHER_PART
 
 
-def communicator_of(name: str, ranks: Sequence[int], cluster: Cluster) -> Communicator:
+def communicator_of(
+    name: str, ranks: Sequence[int], cluster: Cluster, *, collnet: bool = False
+) -> Communicator:
     """How a group of global ranks lies on the cluster, whose NVLink domains they fill in order.
 
     Groups of the same kind are taken to fill every domain: as many share its NICs at a time.
@@ -46,7 +48,7 @@ def communicator_of(name: str, ranks: Sequence[int], cluster: Cluster) -> Commun
     siblings = max(1, domain // per_domain) if nodes > 1 else 1
     domains = [rank // domain for rank in ranks]
     reach = max(domains) - min(domains) + 1
-    return Communicator(name, len(ranks), per_domain, nodes, siblings, reach)
+    return Communicator(name, len(ranks), per_domain, nodes, siblings, reach, collnet)
 
 
 def inside(communicator: Communicator) -> Communicator:

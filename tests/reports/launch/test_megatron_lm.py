@@ -250,6 +250,15 @@ def test_nccl_settings_are_environment_variables():
     assert variables(job_of(recipe)) == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}
 
 
+def test_switches_that_sum_are_asked_for():
+    job = job_of(Recipe())
+    summed = replace(job, cluster=replace(job.cluster, sharp=True))
+    assert "--use-sharp" in arguments(summed)
+    assert "--use-sharp" not in arguments(job)
+    # Older versions leave the variable to the user, newer ones set it for the groups that may.
+    assert variables(summed) == {"NCCL_COLLNET_ENABLE": "1"}
+
+
 def test_pipelines_next_to_each_other_are_asked_for():
     flag = "--use-tp-pp-dp-mapping"
     assert flag in arguments(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True)))

@@ -316,6 +316,13 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
     assert given.question.framework.expandable_segments
 
 
+def test_whether_switches_sum_is_the_clusters(tmp_path):
+    asked = "NCCL_COLLNET_ENABLE=1 torchrun pretrain_gpt.py --use-sharp " + SHAPE
+    assumed = dict(read(script(tmp_path, asked)).reading.not_modelled)
+    instead = "cluster.sharp= says whether switches sum"
+    assert {assumed["NCCL_COLLNET_ENABLE=1"], assumed["--use-sharp"]} == {instead}
+
+
 def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
     path = script(tmp_path, f"python pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $TPSIZE")
     with pytest.raises(InputError, match=r"--tensor-model-parallel-size=\$TPSIZE"):

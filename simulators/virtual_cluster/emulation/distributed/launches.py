@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
 from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
 from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
@@ -39,7 +41,8 @@ class Launches:
         self._sequence = 0
         self._transfers: Counter[tuple[str, int]] = Counter()
         self._batch: int | None = None
-        state.recorder.emit(Group(name, description, ranks))
+        collnet = os.environ.get(COLLNET_VARIABLE) == "1"
+        state.recorder.emit(Group(name, description, ranks, collnet))
 
     def begin_batch(self) -> None:
         """What follows is launched as one group."""

@@ -56,6 +56,7 @@ class Collated:
     order_problems: tuple[OrderProblem, ...]
     _families: dict[int, dict[str, Family]]
     _groups: dict[Family, Groups]
+    _collnet: dict[int, frozenset[str]]
 
     def group(self, rank: int, name: str) -> tuple[int, ...]:
         """Members of the communicator that ``rank``'s trace (that of its class) calls ``name``.
@@ -67,6 +68,11 @@ class Collated:
         if family is None or family not in self._groups:
             raise InputError("communicators", name, f"rank {rank} does not use such a one")
         return self._groups[family][rank]
+
+    def collnet(self, rank: int, name: str) -> bool:
+        """Whether switches were asked to sum for what ``rank``'s trace (that of its class) calls
+        ``name``."""
+        return name in self._collnet[self.class_of_rank[rank]]
 
     def peer(self, rank: int, event: PointToPoint) -> int:
         """Whom ``rank`` sends to or receives from, by an event of its class's trace."""
@@ -137,6 +143,7 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
         tuple(problems),
         names,
         groups,
+        {first: communications[first].collnet for first in names},
     )
 
 

@@ -63,12 +63,14 @@ class Launch:
 @dataclass(frozen=True)
 class Communication:
     """A rank's communicators by the name it gave them, its launches in the host's order, and the
-    waits for them, each with the index of its event."""
+    waits for them, each with the index of its event. ``collnet``: names of those for which it
+    asked for switches that sum."""
 
     rank: int
     communicators: dict[str, Communicator]
     launches: tuple[Launch, ...]
     waits: tuple[tuple[int, WorkWait], ...] = ()
+    collnet: frozenset[str] = frozenset()
 
 
 def communication(trace: Trace) -> Communication:
@@ -104,7 +106,10 @@ def communication(trace: Trace) -> Communication:
             numbers[order] += 1
             site = site_text(sites, event.site)
             launches.append(Launch(rank, communicator, event, site, index))
-    return Communication(rank, communicators, tuple(launches), tuple(waits))
+    collnet = frozenset(
+        event.name for event in trace.events if type(event) is Group and event.collnet
+    )
+    return Communication(rank, communicators, tuple(launches), tuple(waits), collnet)
 
 
 def _order(event: Collective | PointToPoint) -> tuple[object, ...]:

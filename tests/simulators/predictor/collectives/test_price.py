@@ -406,7 +406,7 @@ def test_fewer_channels_hold_fewer_sms_and_move_large_messages_no_faster(kind, m
 
 def summed_in_switches(machine: Cluster, size: int, gpu: Gpu = m.A100) -> CollectivePrice:
     """An all-reduce over all GPUs of a machine whose switches sum."""
-    everyone = dataclasses.replace(group(machine.gpus_per_node, machine.num_nodes), name="dp")
+    everyone = dataclasses.replace(group(machine.gpus_per_node, machine.num_nodes), collnet=True)
     sharp = dataclasses.replace(machine, sharp=True)
     return price_collective("all_reduce", size, everyone, gpu, sharp)
 
@@ -427,23 +427,23 @@ def test_with_switches_that_sum_no_node_adds_a_hop() -> None:
     assert few.seconds == many.seconds
 
 
-def test_only_data_parallel_groups_have_trees_in_switches() -> None:
+def test_only_groups_that_ask_have_trees_in_switches() -> None:
     sharp = dataclasses.replace(cluster(8, 8), sharp=True)
-    for name in ("dp", "ep"):
-        members = dataclasses.replace(group(8, 8), name=name)
+    for asks in (True, False):
+        members = dataclasses.replace(group(8, 8), collnet=asks)
         own, plain = (
             price_collective("all_reduce", GIB, members, m.H100, each)
             for each in (sharp, cluster(8, 8))
         )
-        assert (own == plain) is (name == "ep")
+        assert (own == plain) is not asks
     halves = dataclasses.replace(cluster(8, 8, version="2.22"), sharp=True)
-    members = dataclasses.replace(group(8, 8), name="dp")
+    members = dataclasses.replace(group(8, 8), collnet=True)
     before = price_collective("all_gather", MIB, members, m.H100, halves)
     assert before == price_collective("all_gather", MIB, members, m.H100, cluster(8, 8))
 
 
 def test_eight_bit_sums_are_no_switchs() -> None:
-    members = dataclasses.replace(group(8, 8), name="dp")
+    members = dataclasses.replace(group(8, 8), collnet=True)
     sharp = dataclasses.replace(cluster(8, 8), sharp=True)
     plain = price_collective("all_reduce", GIB, members, m.H100, cluster(8, 8), "fp8")
     assert price_collective("all_reduce", GIB, members, m.H100, sharp, "fp8") == plain

@@ -58,8 +58,8 @@ class Script:
         header = Header(self.world_size, self.rank, 4, "h100", GPU.memory_bytes, ("train.py",), {})
         return Trace(header, tuple(self.events))
 
-    def group(self, name: str, *ranks: int) -> None:
-        self.events.append(Group(name, name, ranks))
+    def group(self, name: str, *ranks: int, collnet: bool = False) -> None:
+        self.events.append(Group(name, name, ranks, collnet))
 
     def step(self, number: int, phase: str = "forward") -> None:
         self.events.append(Phase(phase, number))

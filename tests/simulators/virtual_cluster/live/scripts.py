@@ -38,7 +38,12 @@ class ScriptedPrices:
         return self._kernels.setdefault(content, Price(content))
 
     def communication(
-        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
+        self,
+        call: Call,
+        group: tuple[int, ...],
+        ends: tuple[int, int] | None = None,
+        *,
+        collnet: bool = False,
     ) -> Price:
         return Price(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
 

@@ -203,7 +203,7 @@ BAD_LINES = {
     "op.outputs is 1": '["op","a",[],[1],0,null]',
     "op.outputs is 'bfloat16[-1]@2'": '["op","a",[],["bfloat16[-1]@2"],0,null]',
     "op.stream is None": '["op","a",[],[],null,null]',
-    "group.ranks": '["group","g","d",[0,-1]]',
+    "group.ranks": '["group","g","d",[0,-1],false]',
     "not an array": '{"kind":"free"}',
     "array that starts": "[]",
     "nested too deeply": "[" * 100_000,
@@ -238,7 +238,7 @@ def _top(**changes: object) -> str:
 
 BAD_HEADERS = {
     "does not begin": '["free",1]',
-    "version 2; this program reads version 1": _top(version=2),
+    "version 1; this program reads version 2": _top(version=1),
     "unknown entry 'color'": _top(color="red"),
     "header.rank is '37'": _edited(rank="37"),
     "header.rank 96 is not below 96": _edited(rank=96),

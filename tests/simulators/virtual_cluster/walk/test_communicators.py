@@ -57,7 +57,9 @@ def test_groups_lie_as_the_built_in_workload_lays_them(recipe: dict[str, int]) -
         "pp": range(0, question.world_size, tp * dp),
     }
     for name, members in ranks.items():
-        found = communicator_of(name, tuple(members), question.cluster)
+        # Switches sum for data-parallel groups, as with Megatron's --use-sharp.
+        asked = name == "dp"
+        found = communicator_of(name, tuple(members), question.cluster, collnet=asked)
         assert found == expected[name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from tests.samples import GPU
 from tests.simulators.virtual_cluster.execution.scripts import MIB, PAIR, Script
 from tests.simulators.virtual_cluster.execution.test_step import TP, job, pipeline
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
+from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
 from trainscout.simulators.virtual_cluster.execution.step import used_part
@@ -29,6 +32,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
 from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
@@ -40,8 +44,8 @@ ROUNDING_S = 1e-9
 Times = dict[int, dict[str, list[tuple[float, float]]]]
 
 
-def live(traces: Sequence[Trace]) -> Times:
-    cluster = used_part(PAIR, len(traces))
+def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
+    cluster = used_part(machine, len(traces))
     simulation = Simulation(
         Representation.by_neighbours(len(traces), range(len(traces))),
         ClusterPrices(GPU, cluster, FRAMEWORK),
@@ -61,8 +65,8 @@ def live(traces: Sequence[Trace]) -> Times:
     return _from_the_first(times)
 
 
-def executed(traces: Sequence[Trace]) -> Times:
-    step = replay_ranks(traces, GPU, PAIR, FRAMEWORK, host="declared")
+def executed(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
+    step = replay_ranks(traces, GPU, machine, FRAMEWORK, host="declared")
     times: dict[int, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for rank in step.ranks:
         events = traces[rank.rank].events
@@ -159,3 +163,26 @@ def test_recorded_events_take_the_same_time(name: str) -> None:
         assert set(found[rank]) == set(lanes)
         for lane, spans in lanes.items():
             np.testing.assert_allclose(found[rank][lane], spans, rtol=0, atol=ROUNDING_S)
+
+
+def test_switches_sum_for_the_groups_that_ask_live_and_executed() -> None:
+    everyone, size = tuple(range(8)), 256 * MIB
+    sharp = replace(PAIR, sharp=True)
+    spans = {}
+    for asks in (True, False):
+
+        def write(script: Script) -> None:
+            script.group("DATA_PARALLEL_GROUP", *everyone, collnet=asks)  # noqa: B023
+            script.gemm(1024)
+            script.collective("DATA_PARALLEL_GROUP", size)
+
+        traces = [script.trace() for script in job(8, write)]
+        ((begin, end),) = executed(traces, sharp)[0]["group DATA_PARALLEL_GROUP"]
+        np.testing.assert_allclose(
+            live(traces, sharp)[0]["group DATA_PARALLEL_GROUP"], [(begin, end)], atol=ROUNDING_S
+        )
+        group = communicator_of("dp", everyone, sharp, collnet=asks)
+        price = price_collective("all_reduce", size, group, GPU, sharp)
+        assert end - begin == pytest.approx(price.seconds)
+        spans[asks] = end - begin
+    assert spans[True] < spans[False]
