@@ -67,7 +67,7 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
         "--cluster",
         default="h800_96",
         metavar="NAME",
-        help="a cluster in conf/cluster, of which the job fills as much as it needs "
+        help="one of conf/cluster, or a YAML file; the job fills as much as it needs "
         "(default h800_96)",
     )
     add("--framework", metavar="NAME", help="whose host times --host declared takes")
