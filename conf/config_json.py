@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
+    WIDE,
     Layer,
     Mixer,
     format_layers,
@@ -185,6 +186,13 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "moe": experts,
         "mla": latent,
     }
+    if WIDE in mlps:
+        fields["wide_ffn_hidden_size"] = 2 * fields["ffn_hidden_size"]
+    if config.has("hidden_size_per_layer_input"):
+        fields["per_layer_input"] = {
+            "vocab_size": config.whole("vocab_size_per_layer_input", fields["vocab_size"]),
+            "hidden_size": config.whole("hidden_size_per_layer_input"),
+        }
     if latent is None:
         groups = config.whole("num_key_value_heads", heads)
         if "multi_query" in config.fields and not config.has("new_decoder_architecture"):

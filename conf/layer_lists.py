@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     NONE,
+    WIDE,
     AttentionMixer,
     DeltaNet,
     Index,
@@ -68,7 +69,8 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
         mixers, mlps = _mixers(config, kind, family, number), _mlps(config, kind, family, number)
     special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
-    layers = []
+    layers: list[Layer] = []
+    shared = len(mixers) - config.whole("num_kv_shared_layers", 0)
     for mixer, mlp, own in zip(mixers, mlps, own_heads(config, kind, mixers), strict=True):
         if mixer == NONE:
             layers.append(Layer(NONE, mlp))
@@ -78,7 +80,12 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
         declared = special[mixer]
         if declared.attention is not None and own:
             declared = replace(declared, attention=replace(declared.attention, **own))
-        layers.append(Layer(_name(mixer, declared, found), mlp))
+        name = mixer
+        if len(layers) >= shared and declared.attention is not None:
+            declared = replace(declared, attention=replace(declared.attention, reuses_kv=True))
+            name = f"reusing_{mixer}"
+            mlp = WIDE if config.has("use_double_wide_mlp") else mlp
+        layers.append(Layer(_name(name, declared, found), mlp))
     return found, layers
 
 

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     NONE,
+    WIDE,
     AttentionMixer,
     Layer,
     Mamba2,
@@ -37,7 +38,7 @@ SINKS = "--softmax-type"
 # Megatron's mixer takes no other.
 _CHUNK, _TAPS = 128, 4
 _LETTERS = {"M": ("mamba", NONE), "*": (ATTENTION, NONE), "-": (NONE, DENSE), "E": (NONE, MOE)}
-_MLPS = {DENSE: "-", MOE: "E", NONE: ""}
+_MLPS = {DENSE: "-", WIDE: "-", MOE: "E", NONE: ""}
 
 
 def is_hybrid(model: Model) -> bool:
@@ -91,6 +92,8 @@ def impossible(job: Job) -> tuple[str, ...]:
     model, recipe = job.model, job.recipe
     words = ["norms behind attention and MLP"] * model.post_norms
     words += ["norms over all heads"] * model.qk_norm_whole
+    words += ["dense MLPs of two widths"] * (model.wide_ffn_hidden_size is not None)
+    words += ["inputs of each layer's own"] * (model.per_layer_input is not None)
     words += [f"the {tower.name} tower" for tower in model.towers]
     words += ["latents in place of words"] * (model.diffusion is not None)
     hybrid = is_hybrid(model)
@@ -129,7 +132,7 @@ def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     assert attention is not None
     limited = attention.chunk is not None or attention.index is not None or attention.gated
     limited |= not attention.causal or attention.has_own_heads
-    limited |= attention.head_gates or attention.keys_are_values
+    limited |= attention.head_gates or attention.keys_are_values or attention.reuses_kv
     return not limited and not (hybrid and attention.window is not None)
 
 

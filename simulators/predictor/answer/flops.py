@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     WHOLE,
+    WIDE,
     AttentionMixer,
     DeltaNet,
     Index,
@@ -199,8 +200,11 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops["moe"] = 2.0 * width * moe.top_k * moe.ffn_hidden_size * gate
         flops["moe"] += 2.0 * hidden * moe.num_experts + 4.0 * hidden * (moe.latent_size or 0)
         flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
-    elif layer.mlp == DENSE:
+    elif layer.mlp in (DENSE, WIDE):
         flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate
+    if model.per_layer_input is not None:
+        # Its share of the projection of the embedding, the gate, and the projection back.
+        flops["per_layer_input"] = 6.0 * hidden * model.per_layer_input.hidden_size
     if attention is not None:
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
@@ -288,6 +292,8 @@ def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, floa
     if mla is None:
         queries = model.num_heads * (2 if attention.gated else 1) * model.qk_head_dim
         queries += model.num_heads if attention.head_gates else 0
+        if attention.reuses_kv:
+            return {"qkv": 2.0 * hidden * queries}
         values = 0 if attention.keys_are_values else model.v_head_dim
         return {"qkv": 2.0 * hidden * (queries + model.kv_heads * (model.qk_head_dim + values))}
     down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)

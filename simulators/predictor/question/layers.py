@@ -2,8 +2,8 @@
 
 ``layers: 12*(3*linear/moe, attention/moe)`` lists a model's layers: words ``mixer/mlp`` in order,
 repeated by a number and an asterisk, in parentheses where several are. A mixer is one of the
-model's ``kinds``, ``attention`` (the model's own) or ``none``; an MLP is ``dense``, ``moe`` or
-``none``.
+model's ``kinds``, ``attention`` (the model's own) or ``none``; an MLP is ``dense``, ``wide`` (a
+dense one of a width of its own), ``moe`` or ``none``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 
-ATTENTION, DENSE, MOE, NONE = "attention", "dense", "moe", "none"
-MLPS = (DENSE, MOE, NONE)
+ATTENTION, DENSE, WIDE, MOE, NONE = "attention", "dense", "wide", "moe", "none"
+MLPS = (DENSE, WIDE, MOE, NONE)
 # Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
 MOST_LAYERS = 10_000
 GRAMMAR = "words mixer/mlp such as 2*(3*local/dense) and commas between them"
@@ -92,6 +92,9 @@ class AttentionMixer:
     (Laguna)."""
     keys_are_values: bool = False
     """One projection makes keys and values (Gemma 4)."""
+    reuses_kv: bool = False
+    """Keys and values are those of an earlier layer: it projects queries alone (the last layers
+    of Gemma 3n and of Gemma 4's small models)."""
 
     @property
     def has_own_heads(self) -> bool:

@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.question.layers import (
     MOST_LAYERS,
     NONE,
     WHOLE,
+    WIDE,
     Layer,
     Mixer,
     Mla,
@@ -46,6 +47,25 @@ _MOST = {
     "vocab_multiple": 10**6,
 }
 _ATTENTION = Mixer(attention=WHOLE)
+
+
+@dataclass(frozen=True)
+class PerLayerInput:
+    """Per-layer embeddings (Gemma 3n, Gemma 4): a second table has a small vector of each token
+    for every layer, a projection of the embedding is added to it, and at its end each layer adds a
+    projection of it, gated by the hidden state, to the residual."""
+
+    vocab_size: int
+    """Rows of the table."""
+    hidden_size: int
+    """Width of a layer's vector."""
+
+    def check(self) -> None:
+        for name in ("vocab_size", "hidden_size"):
+            require_positive(f"model.per_layer_input.{name}", getattr(self, name))
+            if getattr(self, name) > _MOST[name]:
+                field, given = f"model.per_layer_input.{name}", getattr(self, name)
+                raise InputError(field, given, "is out of range", f"1..{_MOST[name]}")
 
 
 @dataclass(frozen=True)
@@ -98,6 +118,8 @@ class Model:
     """After embedding, attention and MLP."""
     tied_embeddings: bool = True
     """The output projection uses the embedding's weights."""
+    wide_ffn_hidden_size: int | None = None
+    """Inner width of the dense MLP of layers that ``layers`` calls ``wide``."""
     vocab_multiple: int = 128
     """Megatron pads the vocabulary to a multiple of ``vocab_multiple * tp``."""
     num_mtp_layers: int = 0
@@ -117,6 +139,8 @@ class Model:
     kinds: dict[str, Mixer] = dataclass_field(default_factory=dict, hash=False)
     """Mixers by the names that ``layers`` uses; ``attention`` is the model's own and ``none`` no
     mixer."""
+    per_layer_input: PerLayerInput | None = None
+    """What every layer is given of each token beside the hidden state."""
     towers: tuple[Tower, ...] = ()
     """Encoders in front of it."""
     diffusion: Diffusion | None = None
@@ -147,7 +171,7 @@ class Model:
             if getattr(self, name) > self.num_layers:
                 field, given = f"model.{name}", getattr(self, name)
                 raise InputError(field, given, "is out of range", f"0..{self.num_layers}")
-        for name in ("num_query_groups", "head_dim", "value_head_dim"):
+        for name in ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size"):
             value = getattr(self, name)
             if value is not None:
                 require_positive(f"model.{name}", value)
@@ -173,6 +197,8 @@ class Model:
             raise InputError("model.qk_norm_whole", True, problem, "qk_norm or qk_norm_whole")
         if self.moe is not None:
             self.moe.check()
+        if self.per_layer_input is not None:
+            self.per_layer_input.check()
         self._check_layers()
         if self.moe is not None:
             layers = sum(map(self.is_moe_layer, range(self.num_layers)))
@@ -218,6 +244,9 @@ class Model:
         if NONE in self.kinds:
             raise InputError("model.kinds.none", "...", "is the name of no mixer", "another name")
         if self.layers is None:
+            if self.wide_ffn_hidden_size is not None:
+                given, problem = self.wide_ffn_hidden_size, "is declared for no layer"
+                raise InputError("model.wide_ffn_hidden_size", given, problem, "model.layers")
             if self.kinds:
                 problem = "is declared for no layer"
                 raise InputError(f"model.kinds.{next(iter(self.kinds))}", "...", problem, "layers")
@@ -238,6 +267,10 @@ class Model:
         unused = set(self.kinds) - {layer.mixer for layer in pattern}
         if unused:
             raise InputError(f"model.kinds.{min(unused)}", "...", "is the kind of no layer")
+        if (self.wide_ffn_hidden_size is not None) != any(layer.mlp == WIDE for layer in pattern):
+            problem = "goes with layers whose MLP is wide, and they with it"
+            given = self.wide_ffn_hidden_size
+            raise InputError("model.wide_ffn_hidden_size", given, problem, "both or neither")
         with_experts = any(layer.mlp == MOE for layer in pattern)
         if with_experts != (moe is not None):
             problem = "has layers with experts" if with_experts else "has no layer with experts"
@@ -269,7 +302,7 @@ class Model:
                 f"{field}.index", "...", "chooses keys of latent attention", "model.mla"
             )
         own_sizes = ("heads", "kv_heads", "head_dim")
-        for name in ("gated", "head_gates", "keys_are_values", *own_sizes):
+        for name in ("gated", "head_gates", "keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):
                 given = getattr(attention, name)
                 raise InputError(
@@ -359,13 +392,16 @@ class Model:
         return self.kinds.get(layer.mixer, _ATTENTION)
 
     def for_layer(self, layer: Layer) -> Model:
-        """The model with a layer's own heads in place of its usual ones."""
-        mixer = self.mixer(layer)
+        """The model with a layer's own heads and MLP in place of its usual ones."""
+        mixer, model = self.mixer(layer), self
+        if layer.mlp == WIDE:
+            assert self.wide_ffn_hidden_size is not None
+            model = replace(model, ffn_hidden_size=self.wide_ffn_hidden_size)
         own = None if mixer is None else mixer.attention
         if own is None or not own.has_own_heads:
-            return self
+            return model
         return replace(
-            self,
+            model,
             num_heads=own.heads or self.num_heads,
             num_query_groups=own.kv_heads or self.kv_heads,
             head_dim=own.head_dim or self.qk_head_dim,
@@ -390,6 +426,8 @@ class Model:
         for half in ("mixer", "mlp"):
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 words.append(f"layers without {half}")
+        words += ["dense MLPs of two widths"] * (self.wide_ffn_hidden_size is not None)
+        words += ["inputs of each layer's own"] * (self.per_layer_input is not None)
         words += [f"the {tower.name} tower" for tower in self.towers]
         words += ["latents in place of words"] * (self.diffusion is not None)
         words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)

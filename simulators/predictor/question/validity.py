@@ -245,6 +245,19 @@ def _diffusion(job: Job) -> Broken:
     return None
 
 
+def _beside_the_hidden_state(job: Job) -> Broken:
+    """What layers are given beside it: no pipeline sends it, and no framework shards its table."""
+    recipe, model = job.recipe, job.model
+    if model.per_layer_input is not None and recipe.tp > 1:
+        return "tp", "no framework cuts inputs of each layer's own"
+    mixers = [mixer.attention for mixer in model.kinds.values() if mixer.attention is not None]
+    reused = any(attention.reuses_kv for attention in mixers)
+    if recipe.pp > 1 and (reused or model.per_layer_input is not None):
+        what = "keys and values of other layers" if reused else "inputs of each layer's own"
+        return "pp", f"{what} are not sent through pipelines"
+    return None
+
+
 def _batch_divides(job: Job) -> Broken:
     batch, per_round = job.training.global_batch_size, job.dp * job.recipe.micro_batch
     if batch % per_round:
@@ -377,6 +390,7 @@ RULES: dict[str, Rule] = {
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
     "diffusion": Rule(("framework", "pp", "cp", "recompute_modules"), _diffusion),
+    "beside_the_hidden_state": Rule(("tp", "pp"), _beside_the_hidden_state),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule(
         (*_WORLD, "vpp", "schedule", "micro_batch"), pipeline_rules.enough_micro_batches

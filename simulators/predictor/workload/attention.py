@@ -67,12 +67,16 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
         joined=widths,
     )
     q, k, v = _qk_bytes(shard)
+    if attention.reuses_kv:
+        k = v = 0
     if model.qkv_bias:
         backward += bias_grad(shard, "qkv", shard.tokens * width)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
     normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
     if normed:
-        norms, undone = norm_ops(shard, "qk_norm", (q + k) // shard.element_bytes, norms=2)
+        norms, undone = norm_ops(
+            shard, "qk_norm", (q + k) // shard.element_bytes, norms=2 if k else 1
+        )
         forward += norms
         backward = undone + backward
         saved.append(Alloc("qk_norm_input", q + k))
@@ -231,6 +235,9 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         operands, grad = (size // shard.element_bytes for size in (q + k + v, out))
         forward = [*quantise(low, "core_qkv", operands), *forward]
         backward = [*quantise(low, "core_grad", grad), *backward]
+    if attention.reuses_kv:
+        # Gradients of keys and values are added to those of the layer that made them.
+        backward = [*backward, Streaming("kv_grad_add", "elementwise", 3 * (k + v))]
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if shard.copies_attention_output:

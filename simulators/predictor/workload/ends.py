@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.workload.elementwise import (
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
+from trainscout.simulators.predictor.workload.per_layer_input import table_part
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.tower import tower_parts
 
@@ -33,7 +34,9 @@ def first_blocks(shard: Shard) -> tuple[Block, Block]:
 def first_parts(shard: Shard) -> list[Part]:
     if shard.model.diffusion is not None:
         return first_diffusion_parts(shard)
-    return [*tower_parts(shard), _embedding(shard)]
+    inputs = shard.model.per_layer_input
+    own = [] if inputs is None else [table_part(shard, inputs)]
+    return [*tower_parts(shard), _embedding(shard), *own]
 
 
 @functools.lru_cache(maxsize=1024)

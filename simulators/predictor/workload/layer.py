@@ -32,6 +32,7 @@ from trainscout.simulators.predictor.workload.part import (
     norm,
     residual,
 )
+from trainscout.simulators.predictor.workload.per_layer_input import layer_part
 from trainscout.simulators.predictor.workload.recompute import OPERATIONS, recompute_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -108,6 +109,10 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         if model.post_norms:
             parts.append(_norm(shard, "mlp_post_norm", 0))
         parts.append(residual(shard, "mlp_residual"))
+    if model.per_layer_input is not None:
+        parts.append(layer_part(shard, model.per_layer_input))
+        parts.append(_norm(shard, "layer_input_norm", 0))
+        parts.append(residual(shard, "layer_input_residual"))
     return (*parts, *_adapted(shard, parts))
 
 

@@ -9,6 +9,7 @@ from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     NONE,
+    WIDE,
     AttentionMixer,
     DeltaNet,
     Index,
@@ -114,8 +115,11 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         expert = per_expert * (moe.num_experts // shard.ep)
         if moe.shared_ffn_hidden_size:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
-    elif layer.mlp == DENSE:
+    elif layer.mlp in (DENSE, WIDE):
         dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
+    if model.per_layer_input is not None:
+        dense += 2 * h * model.per_layer_input.hidden_size + norm_parameters(shard, h)
+        wide += norm_parameters(shard, h)
     quantised = shard.is_quantised and not layer.bf16
     return LocalParameters(
         dense, expert, quantised=LocalParameters(dense - wide, expert) if quantised else None
@@ -211,17 +215,22 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
         )
         return down + up + output + extra
     width = sum(projected_widths(shard, attention))
-    norms = 2 * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
+    own = 1 if attention.reuses_kv else 2
+    norms = own * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
     if model.qk_norm_whole:
-        norms = norm_parameters(shard, (shard.heads + shard.kv_heads) * model.qk_head_dim)
+        heads = shard.heads + (0 if attention.reuses_kv else shard.kv_heads)
+        norms = norm_parameters(shard, heads * model.qk_head_dim)
     return h * width + (width if model.qkv_bias else 0) + norms + output + extra
 
 
 def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]:
-    """Columns of this rank's projections of queries (with their gates), keys and values."""
+    """Columns of this rank's projections of queries (with their gates), keys and values, as far as
+    it has them."""
     model = shard.model
     queries = shard.heads * (2 if attention.gated else 1) * model.qk_head_dim
     queries += shard.heads if attention.head_gates else 0
+    if attention.reuses_kv:
+        return (queries,)
     keys, values = (shard.kv_heads * dim for dim in (model.qk_head_dim, model.v_head_dim))
     return (queries, keys) if attention.keys_are_values else (queries, keys, values)
 
@@ -235,10 +244,15 @@ def index_parameters(model: Model, index: Index) -> int:
 
 
 def embedding_parameters(shard: Shard) -> LocalParameters:
-    """Word embedding rows of this rank, and learned positions (replicated)."""
+    """Word embedding rows of this rank, learned positions and inputs of layers (replicated)."""
     model, rows = shard.model, shard.embedding_rows
     positions = model.sequence_length if model.position == "learned" else 0
-    return LocalParameters((rows + positions) * model.hidden_size)
+    own = 0
+    if (inputs := model.per_layer_input) is not None:
+        width = model.num_layers * inputs.hidden_size
+        own = (inputs.vocab_size + model.hidden_size) * width
+        own += norm_parameters(shard, inputs.hidden_size)
+    return LocalParameters((rows + positions) * model.hidden_size + own)
 
 
 def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
