@@ -38,6 +38,7 @@ from transformers.models.auto.modeling_auto import (
 from trainscout.commands.listing import parameters
 from trainscout.conf import config_json
 from trainscout.conf.families import families
+from trainscout.conf.sound_config import SOUNDS
 from trainscout.conf.vision_config import TOWERS
 from trainscout.conf.vision_config import WITH_IMAGES as READ_WITH_IMAGES
 from trainscout.simulators.predictor.io.values import typed_value
@@ -55,10 +56,12 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
+    "glm4v_moe": {"text_config": {"head_dim": 128}},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128, "num_experts": 16},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
+    "qwen3_omni_moe_thinker": {"text_config": {"num_attention_heads": 32, "head_dim": 128}},
 }
 # What changes no weight: tokens, rates, scales.
 _WEIGHTLESS = re.compile(
@@ -94,11 +97,12 @@ def defaults() -> None:
     """Write what Transformers takes for left-out fields that the reader looks at."""
     read = "".join(
         (CONF / f"{name}.py").read_text()
-        for name in ("config_json", "families", "layer_lists", "vision_config")
+        for name in ("config_json", "families", "layer_lists", "vision_config", "sound_config")
     )
-    said = set(re.findall(r"\w+", (CONF / "families.yaml").read_text()))
+    declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
+    said = set(re.findall(r"\w+", "".join(declared)))
     lines = []
-    for kind in sorted({*families(), *TOWERS, *READ_WITH_IMAGES}):
+    for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES}):
         of_class = CONFIG_MAPPING[_SAME.get(kind, kind)]
         known = {}
         for field in dataclasses.fields(of_class):
@@ -147,14 +151,21 @@ def _infinity(value: dict[str, Any]) -> Any:
     return float("inf") if set(value) == {"__float__"} else value
 
 
+def _parts(kind: str) -> dict[str, Any]:
+    """Of a type with images: all by default, but what no released file has."""
+    whole = READ_WITH_IMAGES[kind]
+    parts: dict[str, Any] = {"text_config": {}, "vision_config": {}}
+    parts["vision_config"] |= dict.fromkeys(TOWERS[whole.tower].refused, False)
+    return parts | ({"audio_config": {}} if whole.sound else {})
+
+
 def types() -> None:
     """Write how many parameters every type has by default, and print what we make of it."""
     found: Counter[str] = Counter()
     table = {}
-    for kind in sorted({*CAUSAL, *WITH_IMAGES}):
-        parts: dict[str, Any] = {"text_config": {}, "vision_config": {}}
+    for kind in sys.argv[2:] or sorted({*CAUSAL, *WITH_IMAGES}):
         given = {"model_type": kind} | _NEEDED.get(kind, {})
-        given |= parts if kind in READ_WITH_IMAGES else {}
+        given = (_parts(kind) if kind in READ_WITH_IMAGES else {}) | given
         result, detail = compare(given)
         if result == "refused":  # lists of layers are in what Transformers writes
             with contextlib.suppress(Exception):

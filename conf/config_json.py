@@ -16,7 +16,8 @@ from typing import Any
 from trainscout.conf.families import Family, families, transformers_defaults
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
-from trainscout.conf.vision_config import TOWERS, WITH_IMAGES, tower_fields, tower_kind
+from trainscout.conf.sound_config import SECONDS, sound_fields
+from trainscout.conf.vision_config import WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
@@ -36,7 +37,7 @@ MOST_BYTES = 2**20
 _USUAL_LENGTH = 8192
 
 
-_TEXT, _VISION = "text_config", "vision_config"
+_TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 _OLDER = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -125,6 +126,10 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         # Diffusers writes these (Flux, Wan): cross attention and conditioning have no kind here.
         problem = "is no language model: diffusion transformers are not predicted"
         raise InputError(f"{FILE}: _class_name", given["_class_name"], problem)
+    if isinstance(given.get(_THINKER), Mapping):
+        fields = model_fields({"model_type": f"{kind}_thinker"} | dict(given[_THINKER]), name)
+        aside = "; what speaks behind the thinker, and is trained apart, is left out"
+        return fields | {"source": f"{fields['source']}{aside}"}
     if kind in WITH_IMAGES and isinstance(given.get(_TEXT), Mapping):
         return _with_images(given, name, kind)
     if kind not in families() and isinstance(given.get(_TEXT), Mapping):
@@ -210,20 +215,25 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
     vision = given.get(_VISION)
     if not isinstance(vision, Mapping):
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
-    if given.get("audio_config") is not None:
+    whole, sighted = Config(given, kind), WITH_IMAGES[kind]
+    sound = given.get(_SOUND)
+    if sound is not None and sighted.sound is None:
         problem = "is not read: towers of images are"
-        raise InputError(f"{FILE}: audio_config", "...", problem, "null")
-    whole, usual = Config(given, kind), WITH_IMAGES[kind][0]
+        raise InputError(f"{FILE}: {_SOUND}", "...", problem, "null")
     ties = "tie_word_embeddings"
-    # Those of LLaVA tie where either part of the file says so, others where the whole does.
-    of_text = kind.startswith("llava") and given[_TEXT].get(ties)
+    of_text = sighted.ties_either and given[_TEXT].get(ties)
     own = {ties: whole.fields.get(ties) or of_text}
-    fields = model_fields({"model_type": usual} | dict(given[_TEXT]) | own, name)
+    fields = model_fields({"model_type": sighted.text} | dict(given[_TEXT]) | own, name)
     sight = tower_kind(kind, vision)
-    read = tower_fields(kind, TOWERS[sight], Config(vision, sight), whole, fields["hidden_size"])
-    tower = Tower(**read)
-    source = f"{fields['source']}; one image of {tower.patches:,} patches a sequence assumed"
-    return fields | {"source": source, "towers": (tower,)}
+    read = tower_fields(kind, sight, Config(vision, sight), whole, fields["hidden_size"])
+    towers: tuple[Tower, ...] = (Tower(**read),)
+    assumed = f"one image of {towers[0].patches:,} patches"
+    if isinstance(sound, Mapping) and sighted.sound is not None:
+        heard = sound_fields(sighted.sound, Config(sound, sighted.sound), fields["hidden_size"])
+        towers += (Tower(**heard),)
+        assumed += f" and {SECONDS} seconds of sound"
+    source = f"{fields['source']}; {assumed} a sequence assumed"
+    return fields | {"source": source, "towers": towers}
 
 
 def _declared_layers(

@@ -1,10 +1,11 @@
-"""The vision tower of a Hugging Face configuration of text and images."""
+"""The encoders of a Hugging Face configuration of text, images and sound."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -17,6 +18,8 @@ FILE = "config.json"
 # Towers without learned positions take images of any size: of 448 to 512 pixels a side there are
 # about so many patches.
 _USUAL_PATCHES = 1024
+# Tokens of the language model that an image of any size is cut to (Gemma 4's processors).
+_USUAL_TOKENS = 280
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,46 @@ class Sight:
     """What a tower's ``model_type`` says beside its fields."""
 
     gated_mlp: bool = False
-    linear_bias: bool = True
+    linear_bias: bool | str = True
+    """Linear layers have biases, or the field that says so."""
     normalization: str = "layernorm"
     positions: bool = True
     """They are learned, not rotary."""
     any_size: bool = False
     """Images of any size: of usual ones there are ``_USUAL_PATCHES``."""
+    bare: bool = False
+    """It has no layers: patches are projected as they are."""
+    width: str = "hidden_size"
+    """The field that says its width."""
+    ffn: str = "intermediate_size"
+    """The field that says an MLP's width."""
     refused: tuple[str, ...] = ()
     """Fields that must be false."""
+
+
+@dataclass(frozen=True)
+class Sighted:
+    """What a ``model_type`` of several modalities says beside its fields."""
+
+    text: str
+    """Its language model where ``text_config`` says none."""
+    tower: str
+    """Its encoder of images where ``vision_config`` says none."""
+    widths: tuple[str, ...]
+    """On the way from patches to the language model: ``merged`` patches, the tower's ``hidden``
+    width, the language model's (``text``), or a field's, halved (``field/2``) or tripled."""
+    side: str | None = None
+    """The field that says how many patches a side become one token, or one over that."""
+    tokens: str | None = None
+    """The field that says how many tokens an image becomes."""
+    gated: bool = False
+    """The last two products are of a gated MLP."""
+    must: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the tower that must say what another width is, as they do where released."""
+    ties_either: bool = False
+    """Embeddings are tied where either part of the file says so, not where the whole does."""
+    sound: str | None = None
+    """Its encoder of sound."""
 
 
 _TABLES = read_yaml(DECLARATIONS / "towers.yaml")
@@ -39,8 +74,9 @@ TOWERS: dict[str, Sight] = {
     kind: Sight(**{**said, "refused": tuple(said.get("refused", ()))})
     for kind, said in _TABLES["towers"].items()
 }
-WITH_IMAGES: dict[str, tuple[str, str]] = {
-    kind: (text, tower) for kind, (text, tower) in _TABLES["with_images"].items()
+WITH_IMAGES: dict[str, Sighted] = {
+    kind: Sighted(**{**said, "widths": tuple(said["widths"])})
+    for kind, said in _TABLES["with_images"].items()
 }
 _HEADS, _LAYERS, _CHANNELS = (
     ("num_attention_heads", "num_heads"),
@@ -50,13 +86,13 @@ _HEADS, _LAYERS, _CHANNELS = (
 
 
 def tower_fields(
-    kind: str, sight: Sight, vision: Config, given: Config, width: int
+    kind: str, tower: str, vision: Config, given: Config, width: int
 ) -> dict[str, Any]:
     """The tower that ``vision_config`` says, one image a sequence.
 
     Args:
         kind: the ``model_type`` of the whole.
-        sight: of the tower.
+        tower: of the tower.
         vision: its ``vision_config``.
         given: the whole.
         width: of the language model.
@@ -64,84 +100,103 @@ def tower_fields(
     Raises:
         InputError: naming the field, for what cannot be expressed.
     """
-    for field in sight.refused:
-        if vision.has(field):
-            raise InputError(f"{FILE}: {field}", True, f"is not read for {kind}", "false")
-    hidden = vision.whole("embed_dim" if kind == "qwen2_vl" else "hidden_size")
+    sight, whole = TOWERS[tower], WITH_IMAGES[kind]
+    for name in sight.refused:
+        if vision.has(name):
+            raise InputError(f"{FILE}: {name}", True, f"is not read for {kind}", "false")
+    if sight.bare:
+        return _bare_fields(whole, vision, width)
+    hidden = vision.whole(sight.width)
     patch = _side(vision, "patch_size")
     patches = _USUAL_PATCHES
     if vision.has("pooling_kernel_size"):
-        # Gemma 4: of any size, cut to so many tokens of the language model.
-        tokens = vision.whole("default_output_length", 280)
+        # Of any size, cut to so many tokens of the language model.
+        tokens = vision.whole("default_output_length", _USUAL_TOKENS)
         patches = tokens * vision.whole("pooling_kernel_size") ** 2
     elif not sight.any_size:
         patches = (_side(vision, "image_size") // patch) ** 2
     values = _either(vision, _CHANNELS, 3) * patch**2
-    merged, projector = _projector(kind, vision, given, hidden, width, patches)
+    merged = _merged(whole, vision, given, patches)
+    known = {"merged": merged * hidden, "hidden": hidden, "text": width}
+    for name, must in whole.must.items():
+        size = _width(must, known, vision, given)
+        if vision.whole(name) != size:
+            raise InputError(f"{FILE}: {name}", vision.whole(name), "is not read", f"{size}")
     listed = vision.fields.get("deepstack_visual_indexes")
+    biases = sight.linear_bias
     return {
         "name": "vision",
         "num_layers": _either(vision, _LAYERS),
         "hidden_size": hidden,
         "num_heads": _either(vision, _HEADS),
-        "ffn_hidden_size": vision.whole(
-            "intermediate_size", hidden * vision.whole("mlp_ratio", 4)
-        ),
+        "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
         "patch_size": values * vision.whole("temporal_patch_size", 1),
         "patches": patches // merged * merged,
         "gated_mlp": sight.gated_mlp,
-        "linear_bias": sight.linear_bias,
+        "linear_bias": vision.has(biases) if isinstance(biases, str) else biases,
         "normalization": sight.normalization,
-        "positions": _positions(vision, patches) if sight.positions else 0,
+        "positions": _positions(vision, sight, patch, patches) if sight.positions else 0,
         "merged": merged,
-        "projector": projector,
-        "projectors": 1 + len(listed if isinstance(listed, list) else ()),
+        "projector": tuple(_width(word, known, vision, given) for word in whole.widths),
+        "gated_projector": whole.gated,
+        "projectors": 1 + len(listed if isinstance(listed, (list, tuple)) else ()),
     }
 
 
-def _positions(vision: Config, patches: int) -> int:
+def _bare_fields(whole: Sighted, vision: Config, width: int) -> dict[str, Any]:
+    """Gemma 4 without an encoder: squares of patches, projected to a width and to the language
+    model's."""
+    hidden = vision.whole("mm_embed_dim")
+    side = vision.whole("patch_size") * vision.whole("pooling_kernel_size")
+    known = {"hidden": hidden, "text": width}
+    return {
+        "name": "vision",
+        "num_layers": 0,
+        "hidden_size": hidden,
+        "num_heads": 1,
+        "ffn_hidden_size": hidden,
+        "patch_size": 3 * side**2,
+        "patches": vision.whole("num_soft_tokens", _USUAL_TOKENS),
+        "positions": 2 * vision.whole("mm_posemb_size"),
+        "projector": tuple(known[word] for word in whole.widths),
+    }
+
+
+def _positions(vision: Config, sight: Sight, patch: int, patches: int) -> int:
     if vision.fields.get("use_absolute_position_embeddings") is False:
         return 0
     if vision.has("position_embedding_size"):
         return 2 * vision.whole("position_embedding_size")  # of rows and of columns
     names = ("pos_emb_height", "pos_emb_width")
     sides = [vision.whole(name) for name in names if vision.has(name)]
-    return math.prod(sides) if sides else vision.whole("num_position_embeddings", patches)
+    if sides:
+        return math.prod(sides)
+    for name in ("num_position_embeddings", "num_patches"):
+        if vision.has(name):
+            return vision.whole(name)
+    return (_side(vision, "image_size") // patch) ** 2 if sight.any_size else patches
 
 
-def _projector(
-    kind: str, vision: Config, given: Config, hidden: int, width: int, patches: int
-) -> tuple[int, tuple[int, ...]]:
-    """Patches that become one token, and widths on their way to the language model."""
-    if kind == "gemma4":
-        return vision.whole("pooling_kernel_size") ** 2, (hidden, width)
-    if kind == "gemma3":
-        return max(1, patches // given.whole("mm_tokens_per_image", 256)), (hidden, width)
-    if kind == "paligemma":
-        return 1, (hidden, given.whole("projection_dim", width))
-    if kind in ("idefics3", "smolvlm"):
-        merged = given.whole("scale_factor", 2) ** 2
-        return merged, (merged * hidden, width)
-    if kind == "internvl":
-        ratio = given.fields.get("downsample_ratio", 0.5)
-        merged = round(1 / float(ratio)) ** 2
-        return merged, (merged * hidden, width, width)
-    if kind == "llama4":
-        merged = round(1 / float(vision.fields.get("pixel_shuffle_ratio", 0.5))) ** 2
-        made = vision.whole("projector_output_dim")
-        # As released: the sizes that each part of the projector is given are those it gets.
-        for field, size in (("intermediate_size", merged * hidden), ("vision_output_dim", made)):
-            if vision.whole(field) != size:
-                raise InputError(f"{FILE}: {field}", vision.whole(field), "is not read", f"{size}")
-        return merged, (merged * hidden, vision.whole("projector_input_dim"), made, width)
-    if kind.startswith("llava"):
-        return 1, (hidden, width, width)
-    if kind == "mistral3":
-        merged = given.whole("spatial_merge_size", 2) ** 2
-        return merged, (merged * hidden, hidden, width, width)
-    merged = vision.whole("spatial_merge_size", 2) ** 2
-    out = {"qwen2_vl": "hidden_size", "kimi_k25": ""}.get(kind, "out_hidden_size")
-    return merged, (merged * hidden, merged * hidden, vision.whole(out) if out else width)
+def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
+    """Patches that become one token."""
+    if whole.tokens is not None:
+        return max(1, patches // given.whole(whole.tokens, 256))
+    if whole.side is None:
+        return 1
+    said = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
+    if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:
+        raise InputError(f"{FILE}: {whole.side}", said, "is no number of patches", "2, or 0.5")
+    return round(said if said >= 1 else 1 / said) ** 2
+
+
+def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:
+    if word in known:
+        return known[word]
+    found = re.fullmatch(r"(?:(\d)\*)?(\w+)(?:/(\d))?", word)
+    assert found is not None
+    times, name, parts = found.groups("1")
+    holds = next((each for each in (vision, given) if each.fields.get(name) is not None), given)
+    return int(times) * holds.whole(name, known["text"]) // int(parts)
 
 
 def _either(vision: Config, names: tuple[str, ...], default: int | None = None) -> int:
@@ -170,8 +225,9 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
     Raises:
         InputError: for one that is not read.
     """
-    said = vision.get("model_type", WITH_IMAGES[kind][1])
-    said = WITH_IMAGES[kind][1] if said == kind else said  # as published before Transformers 5
+    usual = WITH_IMAGES[kind].tower
+    said = vision.get("model_type", usual)
+    said = usual if said == kind else said  # as published before Transformers 5
     if said not in TOWERS:
         raise InputError(
             f"{FILE}: vision_config.model_type", said, f"is not read for {kind}", TOWERS

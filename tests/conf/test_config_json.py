@@ -16,6 +16,7 @@ from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.config_json import model_fields
 from trainscout.conf.families import families, transformers_defaults
+from trainscout.conf.sound_config import SOUNDS
 from trainscout.conf.vision_config import TOWERS, WITH_IMAGES
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
@@ -63,6 +64,19 @@ GEMMA4 = {
 }
 
 
+# Its last twenty layers reuse keys and values, and have MLPs of twice the width.
+GEMMA4_E2B = {
+    "model_type": "gemma4_text",
+    "hidden_size": 1536,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 35,
+    "num_key_value_heads": 1,
+    "num_kv_shared_layers": 20,
+    "use_double_wide_mlp": True,
+    "layer_types": 7 * [*4 * ["sliding_attention"], "full_attention"],
+}
+
+
 @pytest.mark.parametrize(
     ("config", "counted"),
     [
@@ -80,6 +94,14 @@ GEMMA4 = {
             | {"num_global_key_value_heads": 2, "enable_moe_block": True}
             | {"num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704},
             25_233_141_760,
+        ),
+        (GEMMA4_E2B, 4_628_569_344),
+        (
+            GEMMA4_E2B
+            | {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42}
+            | {"num_key_value_heads": 2, "num_kv_shared_layers": 18, "use_double_wide_mlp": False}
+            | {"layer_types": 7 * [*5 * ["sliding_attention"], "full_attention"]},
+            7_463_013_376,
         ),
         (
             {"model_type": "lfm2_moe", "num_hidden_layers": 24}
@@ -112,8 +134,6 @@ def test_heads_of_layers_own_and_other_mixers_are_counted(
     [
         ({"per_layer_config": {"99": {"head_dim": 512}}}, "per_layer_config"),
         ({"per_layer_config": {"5": {"sliding_window": 8}}}, "per_layer_config.5.sliding_window"),
-        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
-        ({"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
     ],
 )
 def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], field: str) -> None:
@@ -123,7 +143,7 @@ def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], fiel
 
 
 def test_defaults_are_those_of_what_is_read() -> None:
-    assert set(transformers_defaults()) == {*families(), *TOWERS, *WITH_IMAGES}
+    assert set(transformers_defaults()) == {*families(), *TOWERS, *SOUNDS, *WITH_IMAGES}
     older = {"model_type": "mixtral", "num_experts": 4}
     assert imported(older).moe.num_experts == 4  # its own field, of another name, says 8
 

@@ -33,8 +33,9 @@ from trainscout.simulators.predictor.question.layers import (
     Mixer,
     ShortConv,
 )
+from trainscout.simulators.predictor.question.model import PerLayerInput
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tower import Convolution, Tower
 from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
@@ -51,6 +52,7 @@ _MIXERS = {
 }
 _LATENTS = Diffusion(64, 512, (4096, 3072))
 _TOWER = Tower("vision", 27, 1152, 16, 4304, patch_size=588, patches=1024)
+_CONVOLUTION = Convolution(384, 1280, 2)
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,13 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
                 Group(
                     "model.towers.<number>", commands, _TOWER, lambda tower: tower.check("tower")
                 ),
+                Group(
+                    "model.towers.<number>.stem.<number>",
+                    commands,
+                    _CONVOLUTION,
+                    lambda each: each.check("stem"),
+                ),
+                Group("model.per_layer_input", commands, PerLayerInput(1, 1), PerLayerInput.check),
                 Group("model.diffusion", commands, _LATENTS, Diffusion.check),
             ]
         )

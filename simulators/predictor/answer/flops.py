@@ -145,6 +145,7 @@ def tower_flops(tower: Tower) -> float:
     mlp = (3 if tower.gated_mlp else 2) * hidden * tower.ffn_hidden_size
     layer = 2.0 * (4 * hidden**2 + mlp) + 4.0 * tower.patches * hidden
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
+    ends += 2.0 * tower.stem_products
     return patches * (tower.num_layers * layer + ends)
 
 

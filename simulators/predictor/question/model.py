@@ -262,15 +262,15 @@ class Model:
         if len(pattern) != self.num_layers:
             problem = f"adds up to {len(pattern)} layers, model.num_layers is {self.num_layers}"
             raise InputError("model.layers", self.layers, problem, f"{self.num_layers} layers")
+        if (self.wide_ffn_hidden_size is not None) != any(layer.mlp == WIDE for layer in pattern):
+            problem = "goes with layers whose MLP is wide, and they with it"
+            given = self.wide_ffn_hidden_size
+            raise InputError("model.wide_ffn_hidden_size", given, problem, "both or neither")
         for layer in dict.fromkeys(pattern):
             self._check_layer(layer)
         unused = set(self.kinds) - {layer.mixer for layer in pattern}
         if unused:
             raise InputError(f"model.kinds.{min(unused)}", "...", "is the kind of no layer")
-        if (self.wide_ffn_hidden_size is not None) != any(layer.mlp == WIDE for layer in pattern):
-            problem = "goes with layers whose MLP is wide, and they with it"
-            given = self.wide_ffn_hidden_size
-            raise InputError("model.wide_ffn_hidden_size", given, problem, "both or neither")
         with_experts = any(layer.mlp == MOE for layer in pattern)
         if with_experts != (moe is not None):
             problem = "has layers with experts" if with_experts else "has no layer with experts"
@@ -394,8 +394,7 @@ class Model:
     def for_layer(self, layer: Layer) -> Model:
         """The model with a layer's own heads and MLP in place of its usual ones."""
         mixer, model = self.mixer(layer), self
-        if layer.mlp == WIDE:
-            assert self.wide_ffn_hidden_size is not None
+        if layer.mlp == WIDE and self.wide_ffn_hidden_size is not None:
             model = replace(model, ffn_hidden_size=self.wide_ffn_hidden_size)
         own = None if mixer is None else mixer.attention
         if own is None or not own.has_own_heads:

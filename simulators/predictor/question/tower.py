@@ -1,4 +1,4 @@
-"""An encoder in front of a language model: what it makes of images stands in for tokens."""
+"""An encoder in front of a language model: what it makes of images or sound is its tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,34 @@ _MOST = 10**7
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A convolution of what an encoder takes."""
+
+    inputs: int
+    """Values that one of its outputs looks at."""
+    channels: int
+    """Channels that it makes."""
+    places: int
+    """Outputs a patch."""
+
+    def check(self, field: str) -> None:
+        """Refuse impossible sizes.
+
+        Raises:
+            InputError: naming the field, which begins with ``field``.
+        """
+        for name in ("inputs", "channels", "places"):
+            require_positive(f"{field}.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
 class Tower:
-    """A vision transformer, on the first pipeline stage; its attention is not causal."""
+    """A transformer, on the first pipeline stage; its attention is not causal."""
 
     name: str
     """What messages call it."""
     num_layers: int
-    """Layers, each attention and an MLP."""
+    """Layers, each attention and an MLP (0: patches are projected as they are)."""
     hidden_size: int
     """Width between layers."""
     num_heads: int
@@ -28,11 +49,11 @@ class Tower:
     ffn_hidden_size: int
     """Inner width of the MLP."""
     patch_size: int
-    """Values of one patch: channels times pixels (times frames)."""
+    """Values of one patch: channels times pixels (times frames); 0: its width, as they are."""
     patches: int
-    """Patches of an image."""
+    """Patches of an image, or frames of a clip."""
     images: int = 1
-    """Images of a sequence."""
+    """Images or clips of a sequence."""
     gated_mlp: bool = False
     """Two input projections."""
     linear_bias: bool = True
@@ -45,8 +66,12 @@ class Tower:
     """Patches that become one token of the language model."""
     projector: tuple[int, ...] = ()
     """Widths from the merged patches to the language model, input and output included."""
+    gated_projector: bool = False
+    """Its last two products are a gated MLP, with two input projections."""
     projectors: int = 1
     """As many of them, for outputs of several layers (Qwen3-VL)."""
+    stem: tuple[Convolution, ...] = ()
+    """Convolutions in front of the patches."""
 
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
@@ -57,13 +82,19 @@ class Tower:
         sizes = "num_layers hidden_size num_heads ffn_hidden_size patch_size patches images"
         for name in f"{sizes} merged projectors".split():
             value = getattr(self, name)
-            require_positive(f"{field}.{name}", value)
+            may_be_zero = name in ("num_layers", "patch_size")
+            require_positive(f"{field}.{name}", value, allow_zero=may_be_zero)
             if value > _MOST:
                 raise InputError(f"{field}.{name}", value, "is out of range", f"1..{_MOST}")
         require_choice(f"{field}.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_positive(f"{field}.positions", self.positions, allow_zero=True)
         for width in self.projector:
             require_positive(f"{field}.projector", width)
+        for number, each in enumerate(self.stem):
+            each.check(f"{field}.stem.{number}")
+        if self.gated_projector and len(self.projector) < 3:
+            problem = "is of two products or more"
+            raise InputError(f"{field}.gated_projector", True, problem, f"{field}.projector")
         if self.hidden_size % self.num_heads:
             problem = f"does not divide hidden_size {self.hidden_size}"
             raise InputError(f"{field}.num_heads", self.num_heads, problem, "a divisor of it")
@@ -74,5 +105,26 @@ class Tower:
     @property
     def projector_weights(self) -> int:
         """Multiplications of one merged patch on its way to the language model."""
-        pairs = zip(self.projector, self.projector[1:], strict=False)
-        return self.projectors * sum(one * other for one, other in pairs)
+        return self.projectors * sum(one * other for one, other, _ in self.projections)
+
+    @property
+    def projections(self) -> list[tuple[int, int, bool]]:
+        """Inputs and outputs of the projector's products in order, and whether one of a gated MLP
+        stands beside it; that one follows it."""
+        pairs = list(zip(self.projector, self.projector[1:], strict=False))
+        gate = len(pairs) - 2 if self.gated_projector else None
+        return [
+            (*pair, number == gate)
+            for number, pair in enumerate(pairs)
+            for _ in range(2 if number == gate else 1)
+        ]
+
+    @property
+    def stem_weights(self) -> int:
+        """Weights of the convolutions."""
+        return sum(each.inputs * each.channels for each in self.stem)
+
+    @property
+    def stem_products(self) -> int:
+        """Multiplications of the convolutions for one patch."""
+        return sum(each.inputs * each.channels * each.places for each in self.stem)

@@ -54,12 +54,8 @@ def layer_part(shard: Shard, inputs: PerLayerInput) -> Part:
     layer's vector, projected back."""
     hidden, size = shard.model.hidden_size, shard.element_bytes
     narrow = shard.tokens * inputs.hidden_size
-    gate, gate_back = linear(
-        shard, "layer_input_gate", shard.tokens, hidden, inputs.hidden_size
-    )
-    back, back_back = linear(
-        shard, "layer_input_out", shard.tokens, inputs.hidden_size, hidden
-    )
+    gate, gate_back = linear(shard, "layer_input_gate", shard.tokens, hidden, inputs.hidden_size)
+    back, back_back = linear(shard, "layer_input_out", shard.tokens, inputs.hidden_size, hidden)
     wide = shard.tokens * hidden * size
     return Part(
         (

@@ -88,9 +88,14 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
 
 
 def _parts(shard: Shard, tower: Tower) -> list[Part]:
+    layers = [*layer_parts(shard, _LAYER)] * tower.num_layers
     hidden, size = tower.hidden_size, shard.element_bytes
+    if not tower.patch_size:
+        return layers
     forward, backward = linear(shard, "patches", shard.tokens, tower.patch_size, hidden)
     pixels = shard.tokens * tower.patch_size * size
+    if tower.stem:
+        return [*_stem(shard, tower), Part(tuple(forward), tuple(backward)), *layers]
     patches = Part(
         tuple(forward),
         # Images have no gradient.
@@ -99,7 +104,30 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
         forward_peak_bytes=shard.tokens * hidden * size,
         backward_peak_bytes=shard.tokens * hidden * size,
     )
-    return [patches, *layer_parts(shard, _LAYER) * tower.num_layers]
+    return [patches, *layers]
+
+
+def _stem(shard: Shard, tower: Tower) -> list[Part]:
+    """Convolutions as products, and their activations; what each made is kept on either side of
+    its activation."""
+    parts = []
+    for number, each in enumerate(tower.stem):
+        rows = shard.tokens * each.places
+        forward, backward = linear(shard, "stem", rows, each.inputs, each.channels)
+        if not number:
+            # Sound has no gradient.
+            backward = [op for op in backward if getattr(op, "name", "") != "stem_dgrad"]
+        made = rows * each.channels * shard.element_bytes
+        parts.append(
+            Part(
+                (*forward, Streaming("stem_activation", "elementwise", 2 * made)),
+                (Streaming("stem_activation_bwd", "elementwise", 3 * made), *backward),
+                (Alloc("stem", 2 * made),),
+                forward_peak_bytes=made,
+                backward_peak_bytes=made,
+            )
+        )
+    return parts
 
 
 def _projector(shard: Shard, tower: Tower) -> Part:
@@ -107,14 +135,19 @@ def _projector(shard: Shard, tower: Tower) -> Part:
     forward: list[Op] = []
     backward: list[Op] = []
     saved = []
-    for one, other in zip(tower.projector, tower.projector[1:], strict=False):
+    inputs = 0
+    for one, other, gated in tower.projections:
         made, gradients = linear(shard, "projector", tokens, one, other)
         moved = tokens * other * size
         forward += [*made, Streaming("projector_activation", "elementwise", 2 * moved)]
         undone = Streaming("projector_activation_bwd", "elementwise", 3 * moved)
         backward = [undone, *gradients, *backward]
-        if shard.trains:
+        # Both halves of a gated MLP have one input, and what they made is kept for their product.
+        if shard.trains and (inputs != one or not gated):
             saved.append(Alloc("projector_input", tokens * one * size * tower.projectors))
+        if gated:
+            saved.append(Alloc("projector_gate", moved * tower.projectors))
+        inputs = one
     widest = max(tower.projector, default=0) * tokens * size
     return Part(
         tuple(forward * tower.projectors),
@@ -127,6 +160,6 @@ def _projector(shard: Shard, tower: Tower) -> Part:
 
 def _parameters(shard: Shard, tower: Tower) -> int:
     hidden = tower.hidden_size
-    ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden
+    ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden + tower.stem_weights
     layers = tower.num_layers * layer_parameters(shard, _LAYER).total
     return ends + layers

@@ -1,12 +1,14 @@
 """Towers in front of a language model: operations, parameters and FLOPs against closed forms."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.simulators.jobs import LLAMA, SEEING, TOWER, make_job
 from trainscout.simulators.predictor.answer.flops import step_flops, tower_flops
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.tower import Convolution
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, first_blocks
@@ -40,6 +42,37 @@ def test_its_operations_do_what_it_counts() -> None:
     assert more == pytest.approx(3 * tower_flops(TOWER) * job.training.global_batch_size)
 
 
+@pytest.mark.parametrize(
+    ("changes", "weights"),
+    [
+        # A gated MLP at the end of the projector: two products into its inner width.
+        ({"projector": (256, 96, 256), "gated_projector": True}, 3 * 256 * 96 - 256 * 256),
+        # A convolution of 12 values to 5 channels, four times a patch.
+        ({"stem": (Convolution(12, 5, 4),)}, 12 * 5),
+        # Patches as they are, without layers and without their projection.
+        ({"num_layers": 0, "patch_size": 0, "positions": 0}, None),
+    ],
+)
+def test_other_ends_hold_and_do_what_they_count(
+    changes: dict[str, Any], weights: int | None
+) -> None:
+    tower = replace(TOWER, **changes)
+    model = replace(SEEING, towers=(tower,))
+    held, before, without = (
+        sum(stage.parameters.total for stage in build_workload(make_job(each)).stages)
+        for each in (model, SEEING, LLAMA)
+    )
+    if weights is None:
+        assert held - without == tower.projector_weights + tower.hidden_size
+    else:
+        assert held - before == weights
+    shard = Shard.of(make_job(model))
+    forward, backward = first_blocks(shard)
+    products = [op for op in forward.ops if isinstance(op, Gemm | Attention)]
+    assert sum(map(kernel_flops, products)) == tower_flops(tower) * shard.batch
+    assert forward.saved_bytes == -backward.saved_bytes > 0
+
+
 def test_only_the_first_stage_has_it_and_images_cost_in_proportion() -> None:
     job = make_job(SEEING, pp=2)
     first, last = build_workload(job).stages
@@ -66,7 +99,9 @@ def test_impossible_towers_are_refused_by_field() -> None:
         ({"num_heads": 7}, "num_heads"),
         ({"patches": 18}, "merged"),
         ({"projector": (256, 0)}, "projector"),
-        ({"num_layers": 0}, "num_layers"),
+        ({"num_layers": -1}, "num_layers"),
+        ({"stem": (Convolution(9, 0, 1),)}, "stem.0.channels"),
+        ({"gated_projector": True, "projector": (256, 256)}, "gated_projector"),
     ):
         with pytest.raises(InputError) as caught:
             replace(SEEING, towers=(replace(TOWER, **changes),)).check()
