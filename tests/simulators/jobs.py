@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.layers import (
     Mla,
     ShortConv,
 )
-from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.model import Model, PerLayerInput
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.training import Training
@@ -114,6 +114,16 @@ UNCUT = replace(
         "selective": Mixer(mamba1=Mamba1(inner=256, state=8, rank=16, norms=True)),
         "conv": Mixer(short_conv=ShortConv(channels=128)),
     },
+)
+# As Gemma 4's small models: the last layers reuse keys and values, and one is wide.
+SHARING = replace(
+    LLAMA,
+    name="tiny_sharing",
+    layers="2*attention/dense, reusing/dense, reusing/wide",
+    num_layers=4,
+    kinds={"reusing": Mixer(attention=AttentionMixer(reuses_kv=True))},
+    wide_ffn_hidden_size=2 * LLAMA.ffn_hidden_size,
+    per_layer_input=PerLayerInput(vocab_size=1000, hidden_size=16),
 )
 TOWER = Tower(
     "vision",

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.knobs import impossible_value
-from tests.simulators.jobs import CROSSING, JOINED, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from tests.simulators.jobs import (
+    CROSSING,
+    JOINED,
+    LLAMA,
+    MLA_MOE,
+    MODELS,
+    MOE,
+    SHARING,
+    TINY,
+    make_job,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.model import Model
@@ -125,6 +135,9 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", PAIRED, MOE, {PAIRED: True}),
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "recompute": "full"}),
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
+    ("beside_the_hidden_state", "tp", SHARING, {"tp": 2}),
+    ("beside_the_hidden_state", "pp", SHARING, {"pp": 2}),
+    ("beside_the_hidden_state", "pp", replace(SHARING, per_layer_input=None), {"pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
     ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
     *(

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, make_job
+from tests.simulators.jobs import LLAMA, SHARING, make_job
 from trainscout.simulators.predictor.answer.flops import attention_core_flops, layer_flops
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.layers import AttentionMixer, Layer, Mixer
+from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model, PerLayerInput
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, first_blocks
@@ -19,17 +19,10 @@ from trainscout.simulators.predictor.workload.parameters import (
 )
 from trainscout.simulators.predictor.workload.shard import Shard
 
-INPUTS = PerLayerInput(vocab_size=1000, hidden_size=16)
+INPUTS = SHARING.per_layer_input
+assert INPUTS is not None
 REUSING, WIDE = Layer("reusing", "dense"), Layer("reusing", "wide")
 OWN = Layer("attention", "dense")
-SMALL = replace(
-    LLAMA,
-    layers="2*attention/dense, 1*reusing/dense, 1*reusing/wide",
-    num_layers=4,
-    kinds={"reusing": Mixer(attention=AttentionMixer(reuses_kv=True))},
-    wide_ffn_hidden_size=2 * LLAMA.ffn_hidden_size,
-    per_layer_input=INPUTS,
-)
 
 
 def products(block: Block) -> float:
@@ -42,7 +35,7 @@ def kept(block: Block, tag: str) -> int:
 
 def test_parameters_are_those_of_the_closed_form() -> None:
     h, f, d = LLAMA.hidden_size, LLAMA.ffn_hidden_size, INPUTS.hidden_size
-    shard = Shard.of(make_job(SMALL))
+    shard = Shard.of(make_job(SHARING))
     own, reusing, wide = (layer_parameters(shard, each).total for each in (OWN, REUSING, WIDE))
     keys_and_values = 2 * LLAMA.kv_heads * LLAMA.qk_head_dim
     plain = layer_parameters(Shard.of(make_job(LLAMA)), OWN).total
@@ -55,25 +48,25 @@ def test_parameters_are_those_of_the_closed_form() -> None:
 
 
 def test_products_are_those_that_flops_count() -> None:
-    shard = Shard.of(make_job(SMALL))
+    shard = Shard.of(make_job(SHARING))
     tokens, sequence = shard.tokens, shard.sequence
     forward = products(first_blocks(shard)[0])
-    for layer in SMALL.pattern:
+    for layer in SHARING.pattern:
         forward += products(layer_blocks(shard, layer, "none")[0])
-    counted = sum(layer_flops(SMALL, sequence, layer) for layer in SMALL.pattern)
-    core = 4 * attention_core_flops(SMALL, sequence)
+    counted = sum(layer_flops(SHARING, sequence, layer) for layer in SHARING.pattern)
+    core = 4 * attention_core_flops(SHARING, sequence)
     assert forward == (counted - core) * tokens
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("layer", SMALL.layer_kinds)
+@pytest.mark.parametrize("layer", SHARING.layer_kinds)
 def test_a_backward_pass_frees_what_the_forward_pass_kept(layer: Layer, recompute: str) -> None:
-    forward, backward = layer_blocks(Shard.of(make_job(SMALL)), layer, recompute)
+    forward, backward = layer_blocks(Shard.of(make_job(SHARING)), layer, recompute)
     assert forward.saved_bytes == -backward.saved_bytes > 0
 
 
 def test_reused_keys_and_values_are_attended_to_and_kept_once() -> None:
-    shard = Shard.of(make_job(SMALL))
+    shard = Shard.of(make_job(SHARING))
     own, reusing = (layer_blocks(shard, each, "none")[0] for each in (OWN, REUSING))
     cores = [[op for op in each.ops if isinstance(op, Attention)] for each in (own, reusing)]
     assert cores[0] == cores[1]
@@ -81,7 +74,7 @@ def test_reused_keys_and_values_are_attended_to_and_kept_once() -> None:
 
 
 def test_all_layers_inputs_are_made_and_kept_behind_the_embedding() -> None:
-    shard = Shard.of(make_job(SMALL))
+    shard = Shard.of(make_job(SHARING))
     forward, backward = first_blocks(shard)
     assert kept(forward, "layer_inputs") == shard.tokens * 4 * INPUTS.hidden_size * 2
     assert forward.saved_bytes == -backward.saved_bytes
@@ -90,11 +83,11 @@ def test_all_layers_inputs_are_made_and_kept_behind_the_embedding() -> None:
 
 def test_no_framework_cuts_or_sends_what_layers_share() -> None:
     for changes, field in (({"pp": 2}, "pp"), ({"tp": 2}, "tp")):
-        violation = why_invalid(make_job(SMALL, **changes))
+        violation = why_invalid(make_job(SHARING, **changes))
         assert violation is not None
         assert violation.field == field
     # Without inputs of their own, layers can be cut and not sent.
-    reusing = replace(SMALL, per_layer_input=None)
+    reusing = replace(SHARING, per_layer_input=None)
     assert why_invalid(make_job(reusing, tp=2)) is None
     assert why_invalid(make_job(reusing, pp=2)) is not None
 
@@ -102,10 +95,10 @@ def test_no_framework_cuts_or_sends_what_layers_share() -> None:
 @pytest.mark.parametrize(
     ("model", "field"),
     [
-        (replace(SMALL, wide_ffn_hidden_size=None), "model.wide_ffn_hidden_size"),
+        (replace(SHARING, wide_ffn_hidden_size=None), "model.wide_ffn_hidden_size"),
         (replace(LLAMA, wide_ffn_hidden_size=64), "model.wide_ffn_hidden_size"),
         (
-            replace(SMALL, per_layer_input=PerLayerInput(0, 16)),
+            replace(SHARING, per_layer_input=PerLayerInput(0, 16)),
             "model.per_layer_input.vocab_size",
         ),
     ],
