@@ -308,6 +308,7 @@ def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
         "a100_40": 40,
         "h200": 141,
         "h20": 96,
+        "gh200": 96,
         "b200": 180,
         "gb200": 186,
         "h100_64_hbm2e": 64,

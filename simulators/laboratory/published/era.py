@@ -68,7 +68,7 @@ def era_of(row: Row, said: Said) -> Era:
     """When the software of a row is from: by its label, its publication, its notes; never before
     what the row says it did."""
     told = _told(row, said)
-    least, feature = _least(row)
+    least, feature = _least(row, said)
     if told.year is not None and told.year < least:
         return Era(least, f"{feature}, which {told.why} predates")
     if told.year is None and least > _EIGHT_BITS:
@@ -98,14 +98,14 @@ def _told(row: Row, said: Said) -> Era:
     return Era(None, "not published")
 
 
-def _least(row: Row) -> tuple[float, str]:
+def _least(row: Row, said: Said) -> tuple[float, str]:
     """The earliest year of what a row's columns say, and that in words."""
     found = [(0.0, "")]
     if given(row.cp, 1) > 1:
         found.append((_CONTEXT_PARALLEL, "context parallelism"))
-    if row.dtype.lower().startswith(("fp8", "float8")):
+    if said.arithmetic == "fp8":
         found.append((_EIGHT_BITS, "8-bit operands"))
-    if row.dtype.lower().startswith(("mxfp8", "nvfp4", "mxfp4")):
+    if said.arithmetic in ("mxfp8", "nvfp4", "fp4"):
         found.append((_BLOCK_SCALES, "block-scaled operands"))
     return max(found)
 
@@ -123,6 +123,10 @@ def _version(facts: Mapping[str, str]) -> float | None:
         ("engine", lambda text: {"0": 2023.0, "1": 2023.9, "2": 2025.1}[text[0]] + _minor(text)),
         # DeepSpeed 0.6 is of March 2022, a minor about every three and a half months.
         ("deepspeed_release", lambda text: 2022.2 + (int(text.split(".")[1]) - 6) * 0.29),
+        # Transformers 4.12 is of October 2021, 4.36 of December 2023, 5.0 of early 2026.
+        ("transformers_release", _transformers_release),
+        # Megatron-Bridge 0.1 is of October 2025, a minor about every two months.
+        ("bridge_release", lambda text: 2025.65 + int(text[2:]) * 0.15),
         # NeMo 1.20 is of July 2023; NeMo 2.0 of autumn 2024, a minor every two or three months.
         ("nemo_release", _nemo_release),
         ("megatron_release", lambda major: {"2": 2021.5, "3": 2022.5}[major]),
@@ -137,6 +141,11 @@ def _version(facts: Mapping[str, str]) -> float | None:
 def _nemo_release(text: str) -> float:
     major, minor = text.split(".")
     return 2021.4 + int(minor) * 0.11 if major == "1" else 2024.8 + int(minor) * 0.2
+
+
+def _transformers_release(text: str) -> float:
+    major, minor = (int(part) for part in text.split("."))
+    return 2020.75 + 0.089 * minor if major == 4 else 2026.0 + 0.05 * minor
 
 
 def _minor(text: str) -> float:

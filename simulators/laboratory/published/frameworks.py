@@ -60,6 +60,10 @@ _FUSED_GATES_IN_MEGATRON = 2023.95
 # PyTorch 2.11 on Hopper and Blackwell: the wheels' cuDNN passes the bound at which
 # scaled_dot_product_attention takes it first (sdp_utils.cpp, check_prefer_cudnn_attention).
 _CUDNN_ATTENTION_IN_TORCH = 2026.2
+# Without a package that a row names, attention is fused from PyTorch 2.0 on
+# (scaled_dot_product_attention), and in Transformers from 4.36 (Llama) and 4.44 (GPT-2).
+_FUSED_IN_TORCH = 2023.2
+_FUSED_IN_TRANSFORMERS, _FUSED_IN_ITS_GPT = 2023.95, 2024.55
 # PaddlePaddle 2.5.2 (its pull request 56015).
 _FLASH2_IN_PADDLE = (2, 5, 2)
 # DeepSpeed 0.6 (runtime/zero/stage3.py: all_gather_coalesced).
@@ -116,7 +120,7 @@ _OWN_FACTS: dict[str, dict[str, object]] = {
     },
 }
 _MEGATRON_OF = 2025.0
-_TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface")
+_TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
 
 
 def project_of(said: Said) -> str | None:
@@ -180,7 +184,7 @@ def framework_of(
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(said.label.get("project", ""), {})
-    changes |= _attention(said, era, gpu, framework)
+    changes |= _attention(row, said, era, gpu, framework)
     if not is_declared(said):
         changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
     changes |= _stated(said, era, dataclasses.replace(framework, **changes), assumed)  # type: ignore[arg-type]
@@ -284,12 +288,21 @@ def _gates(row: Row, said: Said, era: Era) -> dict[str, object]:
     return {"fusion": "eager"} if eager and row.gated_mlp else {}
 
 
-def _attention(said: Said, era: Era, gpu: Gpu, framework: Framework) -> dict[str, object]:
+def _attention(
+    row: Row, said: Said, era: Era, gpu: Gpu, framework: Framework
+) -> dict[str, object]:
     """The kernel behind a library's attention, by its release and the GPU."""
     release = said.label.get("paddle_release")
     if release and tuple(map(int, release.split("."))) < _FLASH2_IN_PADDLE:
         return {"attention": "flash1"}
-    if framework.name not in _TORCH or framework.attention != "flash2" or era.year is None:
+    if framework.name not in _TORCH:
+        return {}
+    since = _FUSED_IN_TORCH
+    if framework.name in ("huggingface", "deepspeed"):
+        since = _FUSED_IN_TRANSFORMERS if row.gated_mlp else _FUSED_IN_ITS_GPT
+    if era.before(since):
+        return {"attention": "unfused"}
+    if framework.attention != "flash2" or era.year is None:
         return {}
     newest = gpu.compute_capability >= 9.0 and not era.before(_CUDNN_ATTENTION_IN_TORCH)
     return {"attention": "flash"} if newest else {}

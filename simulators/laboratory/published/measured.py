@@ -22,6 +22,10 @@ GIB = 2**30
 # beyond this is that of milliseconds, or of one GPU's share, to what was asked for.
 CONTRADICTION = 0.2
 UNIT_ERROR = 20
+# Counts of FLOPs differ by a third, with whole recomputation; other batches by a factor. No
+# published step multiplies at more of the peak than products of matrices alone do.
+_OTHER_WORK = 1.6
+_MOST_OF_PEAK = 0.9
 # Found by the rows of MoE Parallel Folding (April 2025), whose long contexts tell.
 _HALF_ATTENTION = 2024.9
 _FULL_ATTENTION = ("full", "non-causal", "korthikanti", "72*b", "12*l")
@@ -49,12 +53,8 @@ def measured_step(row: Row, job: Job) -> Measured | None:
     if row.measured_tokens_per_s_per_gpu is not None:
         rate = row.measured_tokens_per_s_per_gpu * job.world_size
         return Measured(job.tokens_per_step / rate, "step time from tokens/s")
-    speed = _flops_per_s_per_gpu(row, job)
-    counted = convention_flops(row.tflops_convention, job, counts_half=_counts_half(row))
-    if speed is None or counted is None:
-        return None
-    words, flops = counted
-    return Measured(flops / (speed * job.world_size), f"step time from FLOP/s, counting {words}")
+    found = _by_flops(row, job)
+    return found and Measured(found[1], f"step time from FLOP/s, counting {found[0]}")
 
 
 def about_measured(
@@ -62,6 +62,17 @@ def about_measured(
 ) -> tuple[str, ...]:
     """What a reader should know of a row's step time: how it was derived, and doubts about it."""
     words = [measured.derived] if measured.derived else []
+    by_flops_s = _by_flops(row, job)
+    if by_flops_s is not None:
+        ratio = by_flops_s[1] / measured.step_time_s
+        if not 1 / _OTHER_WORK <= ratio <= _OTHER_WORK:
+            words.append(
+                f"contradictory: a step of {measured.step_time_s:.4g} s, but the printed FLOP/s"
+                f" make it {by_flops_s[1]:.4g} s, as another batch would; the step counts"
+            )
+    share = _share_of_peak(job, measured)
+    if share > _MOST_OF_PEAK:
+        words.append(f"faster than these GPUs multiply: {share:.0%} of their peak in model FLOPs")
     rate = row.measured_tokens_per_s_per_gpu
     if rate is not None:
         by_rate_s = job.tokens_per_step / (rate * job.world_size)
@@ -77,6 +88,21 @@ def about_measured(
             f"{prediction.step_time_s:.4g} s predicted"
         )
     return tuple(words)
+
+
+def _by_flops(row: Row, job: Job) -> tuple[str, float] | None:
+    """What a row's FLOP/s count, in words, and the seconds of a step by them; None without any."""
+    speed = _flops_per_s_per_gpu(row, job)
+    counted = convention_flops(row.tflops_convention, job, counts_half=_counts_half(row))
+    if speed is None or counted is None:
+        return None
+    return counted[0], counted[1] / (speed * job.world_size)
+
+
+def _share_of_peak(job: Job, measured: Measured) -> float:
+    """Model FLOP/s, attention at half, over the GPUs' peak at the job's precision."""
+    peak = job.gpu.peak(job.precision) * job.world_size
+    return step_flops(job).causal / measured.step_time_s / peak
 
 
 def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:

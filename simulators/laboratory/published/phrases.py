@@ -40,5 +40,6 @@ NOTES = tuple(
     _read("experts", "software", "layout", "model", "machines", "versions", "measurement")
 )
 SHARDING, RECOMPUTE = tuple(_read("sharding")), tuple(_read("recompute"))
+ARITHMETIC = tuple(_read("arithmetic"))
 EMPTY = frozenset(_TABLES["empty"].split())
 """Words that say nothing."""

@@ -44,7 +44,7 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         deepep=said.says("dispatcher", "deepep"),
         overlapped=said.says("experts_overlap", "yes"),
         graphs=whole or said.says("graphs", "layers"),
-        fused_experts=whole and row.dtype == "mxfp8",
+        fused_experts=whole and said.arithmetic == "mxfp8",
         # Nothing is read from the device where experts are padded to a capacity, and a graph holds
         # the whole layer (Megatron-LM, token_dispatcher.py, "no_sync").
         graphs_leave_experts=not whole
@@ -71,7 +71,7 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         words = "tokens exchanged by HybridEP, as in the edition's presets"
         return replace(stated, deepep=True, assumed=(words,))
     words = "HybridEP beside compute and whole-iteration graphs, as in the edition's presets"
-    return MoePreset(True, True, True, row.dtype == "mxfp8", assumed=(words,))
+    return MoePreset(True, True, True, said.arithmetic == "mxfp8", assumed=(words,))
 
 
 def is_bridge(said: Said) -> bool:

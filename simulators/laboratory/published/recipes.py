@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 from trainscout.simulators.laboratory.published.degrees import Degrees
 from trainscout.simulators.laboratory.published.era import Era
@@ -28,20 +27,6 @@ from trainscout.simulators.predictor.question.recipe import (
 )
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
-_PRECISIONS = (
-    ("nvfp4", "nvfp4"),
-    ("fp4", None),
-    ("mxfp8", "mxfp8"),
-    ("fp8", "fp8"),
-    ("float8", "fp8"),
-    ("int8", None),
-)
-_PLAIN = (
-    (r"bf16|bfloat16|mixed bf16", "bf16"),
-    (r"fp16|float16|half|mixed fp16", "fp16"),
-    (r"tf32", "tf32"),
-    (r"fp32|float32|single", "fp32"),
-)
 # What Megatron-Core's own examples and benchmarks of expert models set since its README has them
 # (core/transformer/moe/README.md; yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking).
 _EXPERTS_OVERLAP = 2024.2
@@ -53,24 +38,22 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
     Raises:
         CannotReplayError: for arithmetic that no declared GPU has.
     """
-    label = row.dtype.lower()
-    if not label:
+    if not row.dtype:
         return default, (f"precision not published: {default}",)
-    for prefix, precision in _PRECISIONS:
-        if label.startswith(prefix):
-            if precision is None:
-                raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
-            if said.says("scales", "rows"):
-                raise CannotReplayError("8-bit operands scaled by rows are not modelled")
-            # TorchTitan takes a tensor's scale from the tensor itself.
-            current = said.says("scales", "tensors") or said.says("project", "torchtitan")
-            if precision == "fp8" and current:
-                return "fp8_current", ()
-            return precision, ()
-    for pattern, precision in _PLAIN:
-        if re.match(pattern, label):
-            return precision, ()
-    raise CannotReplayError(f"{row.dtype} is not a known precision")
+    arithmetic = said.arithmetic
+    if not arithmetic:
+        raise CannotReplayError(f"dtype={row.dtype} is not a known precision")
+    if arithmetic == "mixed":
+        return default, (f"mixed precision: {default}",)
+    if arithmetic in ("fp4", "int8"):
+        raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
+    if arithmetic not in ("fp8", "mxfp8", "nvfp4"):
+        return arithmetic, ()
+    if said.says("scales", "rows"):
+        raise CannotReplayError("8-bit operands scaled by rows are not modelled")
+    # TorchTitan takes a tensor's scale from the tensor itself.
+    current = said.says("scales", "tensors") or said.says("project", "torchtitan")
+    return ("fp8_current" if arithmetic == "fp8" and current else arithmetic), ()
 
 
 def batch_of(row: Row) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.phrases import (
+    ARITHMETIC,
     EMPTY,
     LABEL,
     NOTES,
@@ -17,6 +18,8 @@ from trainscout.simulators.laboratory.published.phrases import (
 )
 from trainscout.simulators.laboratory.published.rows import Row
 
+# What a version alone in a label is one of.
+_IMPLIED = {"mlperf_round": "mlperf", "torch": "pytorch"}
 _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")
 
 
@@ -24,9 +27,10 @@ _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")
 class Said:
     """What a row says in words.
 
-    ``label`` are the facts of its framework label, ``facts`` those of label and notes together
-    (the notes', where both say one), ``sharding`` and ``recompute`` those of the columns about the
-    optimizer's sharding and recomputation. ``unread``: the parts of them of which some word was
+    ``label`` are the facts of its framework label, ``facts`` those of label, precision and notes
+    together (the notes', where several say one), ``sharding`` and ``recompute`` those of the
+    columns about the optimizer's sharding and recomputation, ``arithmetic`` the type that products
+    are made in ("" where it is not said). ``unread``: the parts of them of which some word was
     read by no phrase, with those words.
     """
 
@@ -34,6 +38,7 @@ class Said:
     facts: Mapping[str, str]
     sharding: Mapping[str, str]
     recompute: Mapping[str, str]
+    arithmetic: str
     unread: tuple[str, ...]
 
     def get(self, fact: str) -> str | None:
@@ -48,18 +53,25 @@ class Said:
 
 def said_by(row: Row) -> Said:
     """The facts in the words of a row."""
-    columns = (row.framework, row.notes, row.dist_optimizer, row.recompute)
+    columns = (row.framework, row.notes, row.dist_optimizer, row.recompute, row.dtype)
     return _read(*(text.lower() for text in columns))
 
 
 @functools.lru_cache(maxsize=8192)
-def _read(framework: str, notes: str, sharding: str, recompute: str) -> Said:
+def _read(framework: str, notes: str, sharding: str, recompute: str, dtype: str) -> Said:
     label, rest = _facts((*LABEL, *NOTES), framework)
+    if "project" not in label and (implied := label.keys() & _IMPLIED.keys()):
+        label["project"] = _IMPLIED[max(implied)]
     noted, beside = _facts(NOTES, notes)
     shards, left = _facts(SHARDING, sharding)
     repeated, over = _facts(RECOMPUTE, recompute)
-    unread = (*_left(rest), *_left(beside), *_left(left), *_left(over))
-    return Said(label, {**label, **noted}, shards, repeated, tuple(dict.fromkeys(unread)))
+    # ``fp8-cs`` is an arithmetic and, as in notes, how its operands are scaled.
+    arithmetic = _facts(ARITHMETIC, dtype)[0].get("arithmetic", "")
+    typed, besides = _facts((*NOTES, *ARITHMETIC), dtype)
+    typed.pop("arithmetic", None)
+    facts = {**label, **typed, **noted}
+    unread = (*_left(rest), *_left(beside), *_left(left), *_left(over), *_left(besides))
+    return Said(label, facts, shards, repeated, arithmetic, tuple(dict.fromkeys(unread)))
 
 
 def _facts(phrases: Iterable[Phrase], text: str) -> tuple[dict[str, str], str]:

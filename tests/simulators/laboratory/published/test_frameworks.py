@@ -32,6 +32,28 @@ def test_a_version_alone_names_its_software(label):
     assert framework(framework=label).name == "megatron_core"
 
 
+@pytest.mark.parametrize(
+    ("label", "model", "attention"),
+    [
+        ("Hugging Face Transformers 4.35", {}, "unfused"),
+        ("Hugging Face Transformers 4.37", {}, "flash2"),
+        ("transformers==4.40.1 with DeepSpeed", {}, "flash2"),
+        ("transformers==4.40.1 with DeepSpeed", {"model": "GPT-2", "gated_mlp": 0}, "unfused"),
+        ("PyTorch 1.13 FSDP", {}, "unfused"),
+        ("PyTorch 2.0 FSDP", {}, "flash2"),
+        ("PyTorch 1.13 FSDP, FlashAttention", {}, "flash1"),
+    ],
+)
+def test_no_fused_attention_before_its_library_had_it(label, model, attention):
+    found = framework(framework=label, gpu="A100-80GB-SXM", notes="", **model)
+    assert found.attention == attention
+
+
+@pytest.mark.parametrize("label", ["transformers with DeepSpeed", "PyTorch FSDP"])
+def test_a_compiler_that_a_row_states_runs_whatever_the_engine(label):
+    assert framework(framework=label, notes="torch.compile").fusion == "compiled"
+
+
 def test_what_the_notes_say_wins():
     assert framework(notes="TP only; no flash attention").attention == "unfused"
     assert framework(notes="CUDA graphs local full_iteration").cuda_graphs
@@ -148,6 +170,14 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("Megatron-Core v0.12", "megatron_core"),
         ("Megatron-LM core_v0.6.0", "megatron_core"),
         ("Megatron-LM (v2.x, 2021)", "megatron_2021"),
+        ("PyTorch 2.3", "torch_eager"),
+        ("TRL SFTTrainer", "huggingface"),
+        ("ms-swift 3.2", "huggingface"),
+        ("Megatron-SWIFT (2025)", "megatron_core"),
+        ("NVIDIA MLPerf v5.1 submission", "megatron_core"),
+        ("nanochat", "torch_compile"),
+        ("FlagScale", "megatron_core"),
+        ("EasyDeL", "jax_xla"),
     ],
 )
 def test_labels_name_declared_software(label, name):

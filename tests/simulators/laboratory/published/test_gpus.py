@@ -30,6 +30,9 @@ from trainscout.simulators.predictor.question.errors import InputError
         ("A800-80GB", "a800_80"),
         ("A40", "a40"),
         ("MI300X-192GB", "mi300x"),
+        ("GH200 96GB", "gh200"),
+        ("GH200-144GB", "h200"),
+        ("8x MI300X", "mi300x"),
         ("h100", "h100"),
     ],
 )

@@ -143,6 +143,15 @@ def test_a_step_that_contradicts_the_tokens_is_told_with_both_figures():
     assert "make it 2 s" in said
 
 
+def test_flops_of_another_batch_and_more_than_the_peak_are_told():
+    flops = convention_flops("model FLOPs", replayable().job)[1] / 64 / 4.0 / 1e12
+    assert about(measured_tflops_per_gpu=flops * 1.4) == ()
+    (said,) = about(measured_tflops_per_gpu=flops * 2)
+    assert "the printed FLOP/s make it 2 s, as another batch would" in said
+    (said,) = about(0.8, measured_iter_s=0.8)
+    assert said.startswith("faster than these GPUs multiply: ")
+
+
 @pytest.mark.parametrize(("predicted_s", "flagged"), [(79, 0), (81, 1), (0.21, 0), (0.19, 1)])
 def test_a_ratio_beyond_twenty_is_a_likely_unit_error(predicted_s, flagged):
     assert len(about(predicted_s)) == flagged

@@ -224,3 +224,36 @@ def test_deepspeed_s_settings_in_words():
     assert job.recipe.zero_stage == 3
     for words, fp32 in (("gradients accumulated in bf16", False), ("gradients in fp32", True)):
         assert replayable(notes=words).job.framework.accumulate_grads_fp32 == fp32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [
+        ("bf16-mixed", "bf16"),
+        ("amp_bfloat16", "bf16"),
+        ("torch.bfloat16", "bf16"),
+        ("AMP (fp16)", "fp16"),
+        ("mixed", "bf16"),
+        ("FP8 (TE, delayed scaling)", "fp8"),
+        ("fp8_current", "fp8_current"),
+        ("FP8, current scaling", "fp8_current"),
+        ("float8 tensorwise", "fp8_current"),
+        ("bf16 with fp8 linears", "fp8"),
+    ],
+)
+def test_precision_is_written_in_many_ways(dtype: str, precision: str):
+    assert (
+        replayable(dtype=dtype, framework="Megatron-LM 2025").job.training.precision == precision
+    )
+
+
+def test_words_beside_a_precision_that_no_rule_read_are_listed():
+    assert said(dtype="fp8 (stochastic rounding)").unread == ("stochastic rounding",)
+
+
+def test_how_many_layers_are_recomputed_or_offloaded_is_read_first():
+    some = replayable(pp=1, dp=32, recompute="full", notes="full recompute of 8 of 32 layers")
+    assert some.job.recipe.recompute_layers == 8
+    offloaded = {"pp": 1, "dp": 32, "recompute": "none"}
+    notes = "activation CPU offload of 4 layers"
+    assert replayable(**offloaded, notes=notes).job.recipe.offloaded_layers == 4
