@@ -38,7 +38,7 @@ from trainscout.simulators.laboratory.kernels.measure import (
     Device,
     TorchDevice,
     anonymous,
-    measure_class,
+    measure_kernel,
 )
 from trainscout.simulators.predictor.collectives.measured import bus_factor
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
@@ -201,7 +201,10 @@ def measure_kernels(
     left = 0
     for op in sorted(price, key=lambda each: -price[each]):
         rows = found.kernels[kernel_class(op)]
-        left += measure_class(machine, [op], rows, gpu_name, subject.precision, deadline_s)[1]
+        if time.monotonic() < deadline_s:
+            measure_kernel(machine, op, rows, gpu_name, subject.precision)
+        else:
+            left += row_of(op, gpu_name, subject.precision) not in rows
     return left
 
 

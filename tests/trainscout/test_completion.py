@@ -16,7 +16,7 @@ from trainscout.completion import SHELLS, candidates, script
     ("line", "words"),
     [
         ("trainscout sim", ["simulate"]),
-        ("trainscout kernels ", ["add", "export", "fit", "list", "measure", "validate"]),
+        ("trainscout kernels ", ["add", "export", "fit", "list", "validate"]),
         ("trainscout kernels fit --s", ["--serve", "--source"]),
         ("trainscout list m", ["models"]),
         ("trainscout moe num_l", ["num_layers=", "num_links="]),

@@ -1,11 +1,11 @@
-"""Slow kernels down with imitated channels on the GPU at hand: rows that ``fit`` learns from.
+"""Slow kernels down with imitated channels on the GPU at hand: rows that ``validate`` reads.
 
 Every kernel runs alone, then on one stream while a copy kernel on another occupies N SMs and
 moves bytes at the pace of NCCL's channels (``device.channels``), for several N, paces
 and buffer sizes; and the other way round, how much the copies are delayed. The copies are
 already running when the kernels start and still running when they end, or the point is repeated
 with more of them. Columns are those of published tables, with what the replay knows of each
-point beside them. A row that is there is not measured again.
+point beside them.
 """
 
 from __future__ import annotations
@@ -13,26 +13,19 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
-from trainscout.simulators.laboratory.device.results import ResultFile, RowStore
+from trainscout.simulators.laboratory.device.results import Rows
 from trainscout.simulators.laboratory.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import (
     Built,
     TorchKernels,
     operand_bytes,
 )
-from trainscout.simulators.predictor.io.command_line import OK, command_parser
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -62,11 +55,6 @@ KEY = (
     "channel_rate",
     "message_size",
     "level",
-)
-COLUMNS = (
-    *("gpu", "compute_class", "compute_detail", "comm_kind", "message_size", "n_gpus"),
-    *("slowdown", "t_alone_us", "t_overlap_us", "level", "source", "note"),
-    *("channels", "channel_rate", "comm_bytes_per_s", "memory_throughput"),
 )
 
 
@@ -222,7 +210,7 @@ def traffics(gpu: Gpu) -> Iterator[Traffic]:
                 yield Traffic(channels, rate, size)
 
 
-def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) -> tuple[int, int]:
+def measure(device: OverlapDevice, gpu: Gpu, rows: Rows, deadline_s: float) -> tuple[int, int]:
     """Measure every probe beside every traffic until the deadline (monotonic), traffic by
     traffic: a short run has every kernel beside the likeliest.
 
@@ -233,7 +221,7 @@ def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) 
     built: dict[str, Built | None] = {}
     for traffic, (kernel_class, op) in itertools.product(traffics(gpu), probes(gpu)):
         row = _row(gpu, kernel_class, op, traffic, LEVELS[0])
-        if row in file or built.get(op.name, op) is None:
+        if row in rows or built.get(op.name, op) is None:
             continue
         if time.monotonic() >= deadline_s:
             left += 1
@@ -249,8 +237,8 @@ def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) 
             continue
         # The last row a point needs is the one that says it is done.
         copies = _row(gpu, kernel_class, op, traffic, LEVELS[1])
-        file.append(copies | {"slowdown": point.pop("copy_slowdown")})
-        file.append(row | point)
+        rows.append(copies | {"slowdown": point.pop("copy_slowdown")})
+        rows.append(row | point)
         added += 1
     return added, left
 
@@ -292,28 +280,3 @@ def _row(
         "channels": traffic.channels,
         "channel_rate": traffic.channel_bytes_per_s,
     }
-
-
-def main(arguments: Sequence[str], device: OverlapDevice | None = None) -> int:
-    """Run the command. ``device`` stands in for the machine's own."""
-    parser = command_parser(
-        "interference measure",
-        "Slow kernels down with imitated NCCL channels on the GPU at hand, and the channels with "
-        "kernels: rows for interference validate. A row that is there is not measured "
-        "again, so a stopped run goes on.",
-        "trainscout interference measure --gpu h200 --output slowdowns_h200.csv\n"
-        "trainscout interference measure --gpu h200 --output slowdowns_h200.csv --budget-s 3600",
-    )
-    parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
-    parser.add_argument("--output", required=True, type=Path, help="CSV of slowdowns")
-    parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
-    given = parser.parse_args(arguments)
-    gpus = load_catalogue().gpus
-    require_choice("--gpu", given.gpu, gpus)
-    require_positive("--budget-s", given.budget_s, allow_zero=True)
-    device = device or TorchOverlapDevice()
-    file = ResultFile(given.output, COLUMNS, KEY)
-    deadline_s = time.monotonic() + given.budget_s
-    added, left = measure(device, gpus[given.gpu], file, deadline_s)
-    print(f"{added} points measured, {left} left; {given.output}")
-    return OK

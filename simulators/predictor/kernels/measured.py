@@ -63,7 +63,7 @@ def load_measured(path: Path) -> MeasuredTable:
             "simulator.measured_kernels",
             path,
             "holds no CSV tables",
-            "files of trainscout kernels measure",
+            "a file of trainscout measure",
         )
     digest = hashlib.sha256()
     rows = []
@@ -78,7 +78,7 @@ def load_measured(path: Path) -> MeasuredTable:
             "simulator.measured_kernels",
             path,
             "holds no rows",
-            "files of trainscout kernels measure",
+            "a file of trainscout measure",
         )
     return MeasuredTable(digest.hexdigest(), tuple(rows))
 

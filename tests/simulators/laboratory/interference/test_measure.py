@@ -10,18 +10,14 @@ import pytest
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import Traffic
+from trainscout.simulators.laboratory.device.results import Rows
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference import measure
-from trainscout.simulators.laboratory.interference.measure import Together, main, probes, traffics
+from trainscout.simulators.laboratory.interference.measure import KEY, Together, probes, traffics
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
-from trainscout.simulators.predictor.io.command_line import exit_code
+from trainscout.simulators.predictor.io.measurements import rows_text
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Kernel
-
-
-def run(arguments: list[str], device: object) -> int:
-    return exit_code(lambda given: main(given, device), arguments)
-
 
 ALL = load_catalogue().gpus
 H200 = ALL["h200"]
@@ -52,9 +48,23 @@ class FakeOverlap:
         return Together(alone_s * 132 / (132 - traffic.channels), 1.1)
 
 
-def test_rows_are_what_the_fit_reads(tmp_path: Path) -> None:
-    path = tmp_path / "slowdowns.csv"
-    assert run(["--gpu", "h200", "--output", str(path)], FakeOverlap(Attention)) == 0
+def table() -> Rows:
+    return Rows(Path("h200.json"), KEY, [], lambda: None)
+
+
+def run(rows: Rows, device: FakeOverlap, budget_s: float = 600.0) -> tuple[int, int]:
+    return measure.measure(device, H200, rows, measure.time.monotonic() + budget_s)
+
+
+def written(rows: Rows, path: Path) -> Path:
+    path.write_text(rows_text(rows.rows), encoding="utf-8")
+    return path
+
+
+def test_rows_are_what_validation_reads(tmp_path: Path) -> None:
+    rows = table()
+    run(rows, FakeOverlap(Attention))
+    path = written(rows, tmp_path / "slowdowns.csv")
     samples = read_samples([path], ALL)
     held = samples.channels
     assert samples.slowdown == pytest.approx(132 / (132 - held), rel=1e-4)
@@ -68,14 +78,12 @@ def test_rows_are_what_the_fit_reads(tmp_path: Path) -> None:
     assert len(copies.slowdown) == len(samples.slowdown)
 
 
-def test_a_stopped_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "slowdowns.csv"
-    arguments = ["--gpu", "h200", "--output", str(path)]
-    assert run([*arguments, "--budget-s", "0"], FakeOverlap()) == 0
-    assert f"0 points measured, {POINTS} left" in capsys.readouterr().out
+def test_a_stopped_run_goes_on() -> None:
+    rows = table()
+    assert run(rows, FakeOverlap(), budget_s=0) == (0, POINTS)
     first, second = FakeOverlap(Gemm), FakeOverlap()
-    run(arguments, first)
-    run(arguments, second)
+    run(rows, first)
+    run(rows, second)
     gemms = sum(isinstance(op, Gemm) for _, op in probes(H200))
     per_kernel = len(list(traffics(H200)))
     # The second run has the GEMMs, and the points that could not be held.
@@ -85,17 +93,16 @@ def test_a_stopped_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_short_run_has_every_kernel_beside_the_likeliest_traffic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    path = tmp_path / "slowdowns.csv"
-    beats = itertools.count()
+    beats, rows = itertools.count(), table()
     monkeypatch.setattr(measure.time, "monotonic", lambda: float(next(beats)))
     # One beat when the run begins, one a point.
     count = len(probes(H200))
-    run(["--gpu", "h200", "--output", str(path), "--budget-s", str(count + 0.5)], FakeOverlap())
-    samples = read_samples([path], ALL)
-    assert len(samples.slowdown) == count
-    assert set(samples.channels) == {next(traffics(H200)).channels}
+    run(rows, FakeOverlap(), budget_s=count + 0.5)
+    points = [row for row in rows.rows if row["level"] == "kernel"]
+    assert len(points) == count
+    assert {row["channels"] for row in points} == {next(traffics(H200)).channels}
 
 
 def test_one_wave_fills_every_sm_once() -> None:
@@ -103,14 +110,3 @@ def test_one_wave_fills_every_sm_once() -> None:
         op = next(op for _, op in probes(gpu) if op.name == "one_wave")
         assert isinstance(op, Gemm)
         assert (op.m // 128) * (op.n // 256) == gpu.sms
-
-
-def test_unknown_gpu_and_absent_device_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "slowdowns.csv"
-    assert run(["--gpu", "h2000", "--output", str(path)], FakeOverlap()) == 2
-    assert "h200" in capsys.readouterr().err
-    assert run(["--gpu", "h200", "--output", str(path), "--budget-s", "nan"], FakeOverlap()) == 2
-    assert "--budget-s" in capsys.readouterr().err
-    assert not path.exists()

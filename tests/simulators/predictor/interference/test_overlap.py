@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.collectives.machines import A800, H100, H800, cluster
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.kernels.measure import training_kernels
+from trainscout.simulators.laboratory.measure import kernels_of
 from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.interference.overlap import (
     KERNEL_CLASSES,
@@ -20,6 +20,9 @@ from trainscout.simulators.predictor.interference.overlap import (
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.workload.ir import Communicator, Gemm
 
 
@@ -74,9 +77,13 @@ def test_lost_waves_of_real_shards_average_to_the_lost_sms(gpu: Gpu, held: int) 
     # on H100. Over the FLOPs of real tensor-parallel shards that is the share of SMs.
     shipped = load_catalogue().models
     models = [shipped[name] for name in ("gpt175b", "gpt22b", "llama2_7b", "llama3_70b")]
+    jobs = [
+        Job(model, gpu, cluster(tp, 8), Training(8 * tp, tokens=1e9), Recipe(tp=tp, sp=tp > 1))
+        for model in models
+        for tp in (1, 2, 4, 8)
+    ]
     slowdown, flops = [], []
-    for op in training_kernels(models, gpu, "bf16")["gemm"]:
-        assert isinstance(op, Gemm)
+    for op in {op for job in jobs for op in kernels_of(job) if isinstance(op, Gemm)}:
         tiles = math.ceil(op.m / 128) * math.ceil(op.n / 256) * op.batch
         slowdown.append(math.ceil(tiles / (gpu.sms - held)) / math.ceil(tiles / gpu.sms))
         flops.append(op.m * op.n * op.k * op.batch)
