@@ -24,10 +24,10 @@ def built(name: str, nodes: int, **changes: object) -> Parts:
 
 
 def test_a_superpod_of_four_units_has_the_published_parts() -> None:
-    """DGX SuperPOD B200 reference architecture: 128 nodes, 32 leaves, 16 spines of 64 ports (as
-    many ports as our 32 of 32), 1,024 cables to nodes and 1,024 between switches."""
+    """DGX SuperPOD B200 reference architecture: 128 nodes, 32 leaves, 16 spines of 64 ports,
+    1,024 cables to nodes and 1,024 between switches."""
     found = built("rail_optimised", 128)
-    assert (found.nics, found.leaves, found.cables) == (1024, 32, 2048)
+    assert (found.nics, found.leaves, found.spines, found.cables) == (1024, 32, 16, 2048)
     assert found.ports == 1024 + 2 * 1024
     assert found.port_gbps == pytest.approx(3 * 1024 * 400)
 
@@ -37,6 +37,15 @@ def test_a_third_tier_costs_its_cables_twice() -> None:
     assert three.ports - two.ports == 2 * 2048
     assert two.cores == 0 < three.cores
     assert built("dragonfly_plus", 256).cores == 0
+
+
+def test_no_switch_is_bought_for_what_is_not_there() -> None:
+    """Rails of 64 nodes need a spine each; above a pod that is alone there is nothing."""
+    assert built("rail_only", 64).spines == 8
+    alone, pair = built("fat_tree", 128), built("fat_tree", 256)
+    assert alone == built("leaf_spine", 128)
+    # Full bisection of 2,048 NICs by switches of 64 ports, 32 down: 64, 64 and 32 of them.
+    assert (pair.leaves, pair.spines, pair.cores) == (64, 64, 32)
 
 
 def test_rails_of_their_own_planes_and_wear_leave_the_sum_of_rates() -> None:

@@ -14,6 +14,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 class Parts:
     """Counts of a whole cluster; rates are sums over all of a kind, in Gb/s and one direction.
 
+    Switches all have as many ports as a leaf, and each tier of a pod as few of them as have its
+    cables: several that are played as one cable to each leaf are one with several.
     ``port_gbps`` are switch ports with a cable in them; ``cable_gbps`` all cables, those to NICs
     included.
     """
@@ -50,12 +52,15 @@ def parts(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Parts:
     }
     # A NIC's cable ends in one switch, any other in two.
     between = ("leaf", "spine", "pod")
-    spines = network.pods * network.spines
+    size = max(1, fabric.nics_per_leaf + network.spines)
+    below = min(network.leaves, network.leaves_per_pod)
+    spines = network.pods * -(-network.spines * (below + network.cores) // size)
+    cores = -(-network.spines * network.cores * network.pods // size) if counts["spine"] else 0
     return Parts(
         nics=counts["nic"] // network.planes,
         leaves=network.leaves * network.planes,
         spines=spines * network.planes,
-        cores=network.spines * network.cores * network.planes if counts["spine"] else 0,
+        cores=cores * network.planes,
         ports=counts["nic"] + 2 * sum(counts[kind] for kind in between),
         cables=sum(counts.values()),
         nic_gbps=gbps["nic"],

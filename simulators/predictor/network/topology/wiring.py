@@ -141,10 +141,11 @@ def _tiers(cluster: Cluster, fabric: SwitchFabric, port_rate: float) -> _Tiers:
     cores, spine_rate = _uplinks(entering, fabric.pod_oversubscription, uplink)
     tiers = replace(tiers, cores=cores, spine_rate=spine_rate)
     others = tiers.pods - 1
+    if not others:
+        # Nothing is above a pod that is alone.
+        return replace(tiers, cores=0)
     if fabric.pods_joined == "cores":
         return tiers
-    if not others:
-        return replace(tiers, cores=0)
     # As many cables to every other pod; what does not come out even goes into their rate.
     cables = spines * cores // others
     if not cables:
