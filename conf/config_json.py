@@ -181,6 +181,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "gated_mlp": family.gated_mlp,
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
+        "residual_streams": config.whole("residual_streams", 1),
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),
         **flags,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from trainscout.simulators.predictor.question.layers import (
     NONE,
     WIDE,
     AttentionMixer,
+    CompressedAttention,
     DeltaNet,
     Index,
     Layer,
@@ -42,6 +43,8 @@ _MIXERS = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
+    "compressed_sparse_attention": "sparse",
+    "heavily_compressed_attention": "compressed",
     "linear_attention": "linear",
     "mamba": "linear",
     "mamba2": "linear",
@@ -115,6 +118,8 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
         found["index"] = Mixer(attention=AttentionMixer(index=index))
+    if kind == "deepseek_v4":
+        return _compressed(config)
     if family.recurrent == "delta":
         found["linear"] = Mixer(delta=_delta(config))
     if family.recurrent == "kda":
@@ -130,6 +135,41 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         beside = AttentionMixer() if kind == "falcon_h1" else None
         found["full" if beside else "linear"] = Mixer(attention=beside, mamba2=ssm)
     return found
+
+
+# DeepSeek-V4: tokens that one compressed key stands for, by the name of the layers, and as its own
+# files have it; a list of such numbers stands there for names of layers.
+_RATES = {"sparse": ("compressed_sparse_attention", "compress_rate_csa", 4)}
+_RATES["compressed"] = ("heavily_compressed_attention", "compress_rate_hca", 128)
+_BY_RATE = {0: "window", 4: "sparse", 128: "compressed"}
+
+
+def _compressed(config: Config) -> dict[str, Mixer]:
+    """DeepSeek-V4's three kinds of layers."""
+    names = ("q_lora_rank", "sliding_window", "o_groups", "o_lora_rank")
+    near = CompressedAttention(*map(config.whole, names))
+    index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
+    rates = config.fields.get("compress_rates") or {}
+    found = {}
+    for word, (name, older, usual) in _RATES.items():
+        rate = rates.get(name) if isinstance(rates, Mapping) else None
+        found[word] = replace(near, rate=rate or config.whole(older, usual))
+    sparse = replace(found["sparse"], series=2, index=index)
+    return {
+        word: Mixer(compressed=mixer)
+        for word, mixer in (found | {"window": near, "sparse": sparse}).items()
+    }
+
+
+def _compressed_layers(config: Config, number: int) -> list[str]:
+    said = config.fields.get("compress_ratios")
+    if said is None:
+        by_turns = ("sparse" if at % 2 else "compressed" for at in range(max(0, number - 2)))
+        return [*["compressed"] * min(2, number), *by_turns]
+    if not isinstance(said, list) or len(said) < number or not set(said) <= set(_BY_RATE):
+        problem = f"does not say what each of {number} layers is"
+        raise InputError(f"{FILE}: compress_ratios", said, problem, _BY_RATE)
+    return [_BY_RATE[rate] for rate in said[:number]]
 
 
 # Names of Mamba-2's sizes: heads, their width, state, groups, taps of the convolution, chunk.
@@ -223,6 +263,8 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
     if kind == "jamba":
         period, first = map(config.whole, ("attn_layer_period", "attn_layer_offset"))
         return ["full" if at % period == first else "linear" for at in range(number)]
+    if kind == "deepseek_v4":
+        return _compressed_layers(config, number)
     if family.recurrent == "short_conv":
         whole = config.fields.get("full_attn_idxs")
         if whole is None and kind != "lfm2":
@@ -289,6 +331,8 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     words = config.names("mlp_layer_types", number)
     if words is not None:
         known = {"dense": DENSE, "sparse": MOE}
+        if kind == "deepseek_v4":
+            known = {"moe": MOE, "hash_moe": MOE}
         for word in words:
             if word not in known:
                 raise InputError(f"{FILE}: mlp_layer_types", word, "is no known MLP", known)

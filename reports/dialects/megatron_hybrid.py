@@ -92,6 +92,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     model, recipe = job.model, job.recipe
     words = ["norms behind attention and MLP"] * model.post_norms
     words += ["norms over all heads"] * model.qk_norm_whole
+    words += [f"a residual of {model.residual_streams} streams"] * (model.residual_streams > 1)
     words += ["dense MLPs of two widths"] * (model.wide_ffn_hidden_size is not None)
     words += ["inputs of each layer's own"] * (model.per_layer_input is not None)
     words += [f"the {tower.name} tower" for tower in model.towers]
@@ -124,7 +125,7 @@ def impossible(job: Job) -> tuple[str, ...]:
 
 def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     attention, ssm = mixer.attention, mixer.mamba2
-    others = mixer.delta or mixer.mamba1 or mixer.short_conv
+    others = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
     if others or (attention is not None and ssm is not None):
         return False
     if ssm is not None:

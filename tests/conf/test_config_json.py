@@ -142,6 +142,30 @@ def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], fiel
     assert caught.value.field == f"config.json: {field}"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"compress_ratios": [0, 128, 4, 128, 4], "num_hash_layers": 3},
+        {
+            "layer_types": [
+                "sliding_attention",
+                *2 * ["heavily_compressed_attention", "compressed_sparse_attention"],
+            ],
+            "mlp_layer_types": ["hash_moe", *4 * ["moe"]],
+        },
+    ],
+)
+def test_layers_of_compressed_attention_are_read_by_name_and_by_rate(said: dict[str, Any]) -> None:
+    model = imported({"model_type": "deepseek_v4", "num_hidden_layers": 5} | said)
+    assert model.layers == "window/moe, 2*(compressed/moe, sparse/moe)"
+    rates = {name: mixer.compressed.rate for name, mixer in model.kinds.items()}
+    assert rates == {"window": 1, "compressed": 128, "sparse": 4}
+    assert model.residual_streams == 4
+    with pytest.raises(InputError) as caught:
+        imported({"model_type": "deepseek_v4", "compress_ratios": [7]})
+    assert caught.value.field == "config.json: compress_ratios"
+
+
 def test_defaults_are_those_of_what_is_read() -> None:
     assert set(transformers_defaults()) == {*families(), *TOWERS, *SOUNDS, *WITH_IMAGES}
     older = {"model_type": "mixtral", "num_experts": 4}

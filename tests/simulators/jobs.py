@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
+    CompressedAttention,
     DeltaNet,
     Index,
     Mamba1,
@@ -124,6 +125,21 @@ SHARING = replace(
     kinds={"reusing": Mixer(attention=AttentionMixer(reuses_kv=True))},
     wide_ffn_hidden_size=2 * LLAMA.ffn_hidden_size,
     per_layer_input=PerLayerInput(vocab_size=1000, hidden_size=16),
+)
+# As DeepSeek-V4: windows alone, with all compressed keys, and with those that an indexer chooses.
+_NEAR = CompressedAttention(q_rank=32, window=8, out_groups=2, out_rank=24)
+STREAMS = replace(
+    MOE,
+    name="tiny_streams",
+    num_query_groups=1,
+    layers="2*(near/moe, compressed/dense, sparse/moe)",
+    num_layers=6,
+    residual_streams=4,
+    kinds={
+        "near": Mixer(compressed=_NEAR),
+        "compressed": Mixer(compressed=replace(_NEAR, rate=16)),
+        "sparse": Mixer(compressed=replace(_NEAR, rate=4, series=2, index=Index(4, 16, 4))),
+    },
 )
 TOWER = Tower(
     "vision",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
+    CompressedAttention,
     DeltaNet,
     Index,
     Mamba1,
@@ -42,6 +43,7 @@ from trainscout.simulators.registry import check_simulator
 
 VERIFICATIONS = ("none", "traced")
 # Valid ones of each mixer, to vary.
+_COMPRESSED = CompressedAttention(1024, 128, out_groups=8, out_rank=1024, rate=4)
 _MIXERS = {
     "attention": AttentionMixer(),
     "attention.index": Index(heads=64, dim=128, top_k=2048),
@@ -49,6 +51,8 @@ _MIXERS = {
     "mamba1": Mamba1(inner=8192, state=16, rank=256),
     "short_conv": ShortConv(channels=2048),
     "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
+    "compressed": _COMPRESSED,
+    "compressed.index": Index(heads=64, dim=128, top_k=512),
 }
 _LATENTS = Diffusion(64, 512, (4096, 3072))
 _TOWER = Tower("vision", 27, 1152, 16, 4304, patch_size=588, patches=1024)
@@ -94,7 +98,8 @@ def _taught() -> Distillation:
 
 def _check_mixer(name: str, value: Any) -> None:
     name, _, inner = name.partition(".")
-    parts: dict[str, Any] = {name: AttentionMixer(**{inner: value}) if inner else value}
+    parts: dict[str, Any] = {"attention": AttentionMixer(), "compressed": _COMPRESSED}
+    parts = {name: replace(parts[name], **{inner: value}) if inner else value}
     Mixer(**parts).check("kind")
 
 

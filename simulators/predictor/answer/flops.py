@@ -23,9 +23,11 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
+    NONE,
     WHOLE,
     WIDE,
     AttentionMixer,
+    CompressedAttention,
     DeltaNet,
     Index,
     Layer,
@@ -88,7 +90,9 @@ def _head_flops(model: Model) -> float:
     if model.diffusion is not None:
         # Patches on their way in, too.
         return 4.0 * model.hidden_size * model.diffusion.patch_size
-    return 2.0 * model.hidden_size * model.vocab_size
+    streams = model.residual_streams
+    collapse = streams * model.residual_width if streams > 1 else 0
+    return 2.0 * (model.hidden_size * model.vocab_size + collapse)
 
 
 def _layers_flops(job: Job) -> float:
@@ -128,12 +132,17 @@ def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
         total += _rule_flops(mixer.delta)
     if mixer.mamba1 is not None:
         total += _scan_flops(mixer.mamba1)
+    if mixer.compressed is not None:
+        flops = _compressed_flops(model, sequence, mixer.compressed)
+        total += flops["core_attn"] + flops["index_scores"]
     return total
 
 
 def _skipped_flops(model: Model, sequence: int, layer: Layer) -> float:
     """What the full square counts of one token of a layer, forward, and causal attention skips."""
     mixer, model = model.mixer(layer), model.for_layer(layer)
+    if mixer is not None and mixer.compressed is not None:
+        return _compressed_flops(model, sequence, mixer.compressed)["core_attn"] / 2
     if mixer is None or mixer.attention is None or not mixer.attention.causal:
         return 0.0
     return attention_core_flops(model, sequence, mixer.attention) / 2
@@ -220,6 +229,11 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         ssm = mixer.mamba1
         small = ssm.inner * (2 * ssm.rank + 2 * ssm.state)
         flops["mamba"] = 2.0 * (3 * hidden * ssm.inner + small) + _scan_flops(ssm)
+    if mixer is not None and mixer.compressed is not None:
+        flops |= _compressed_flops(model, sequence, mixer.compressed)
+    if model.residual_streams > 1:
+        halves = (mixer is not None) + (layer.mlp != NONE)
+        flops["streams"] = 2.0 * halves * model.mixing_weights * model.residual_width
     if mixer is not None and mixer.short_conv is not None:
         flops["conv"] = 8.0 * hidden * mixer.short_conv.channels
     return flops
@@ -240,6 +254,29 @@ def _index_flops(model: Model, sequence: int, index: Index) -> float:
     queries = (latent or model.hidden_size) * index.heads * index.dim
     weights = queries + model.hidden_size * (index.dim + index.heads)
     return 2.0 * (weights + sequence * index.heads * index.dim)
+
+
+def _compressed_flops(model: Model, sequence: int, mixer: CompressedAttention) -> dict[str, float]:
+    """Keys count twice, as the full square counts twice a causal half; scores of an indexer are of
+    all compressed keys."""
+    hidden, dim, index = model.hidden_size, model.qk_head_dim, mixer.index
+    inner = model.num_heads * dim
+    into = hidden * (mixer.q_rank + dim)
+    width = 0
+    if mixer.rate > 1:
+        width = dim if index is None else dim + index.dim
+    into += 2 * hidden * mixer.series * width
+    scores = 0.0
+    if index is not None:
+        into += mixer.q_rank * index.heads * index.dim + hidden * index.heads
+        scores = 2.0 * sequence / mixer.rate * index.heads * index.dim
+    return {
+        "qkv": 2.0 * into,
+        "mla_up_proj": 2.0 * mixer.q_rank * inner,
+        "core_attn": 8.0 * mixer.seen(sequence) * inner,
+        "index_scores": scores,
+        "attn_out": 2.0 * mixer.out_rank * (inner + mixer.out_groups * hidden),
+    }
 
 
 def _mamba2_flops(hidden: int, ssm: Mamba2) -> float:

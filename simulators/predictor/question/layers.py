@@ -134,6 +134,37 @@ class Mla:
 
 
 @dataclass(frozen=True)
+class CompressedAttention:
+    """Attention to a window and to compressed keys (DeepSeek-V4), with the model's heads: one key
+    is every head's and the value, too."""
+
+    q_rank: int
+    """Width that queries are compressed to."""
+    window: int
+    """Tokens that a query sees as they are, itself included."""
+    out_groups: int
+    """Groups of heads whose outputs are projected apart."""
+    out_rank: int
+    """Width that a group's output is compressed to."""
+    rate: int = 1
+    """Tokens that become one compressed key (1: there are none)."""
+    series: int = 1
+    """2: compressed keys reach over the tokens of the one before, too."""
+    index: Index | None = None
+    """Chooses the compressed keys of each query, None where all are attended to."""
+
+    def seen(self, sequence: int) -> float:
+        """Keys that a query attends to on average."""
+        window = min(self.window, sequence)
+        near = window - window * (window - 1) / (2 * sequence)
+        if self.rate == 1:
+            return near
+        far = sequence / (2 * self.rate)
+        top = far if self.index is None else min(self.index.top_k, far)
+        return near + top
+
+
+@dataclass(frozen=True)
 class Mamba2:
     """A state-space mixer by state-space duality (Mamba-2, arXiv 2405.21060)."""
 
@@ -229,6 +260,8 @@ class Mixer:
     """A selective state-space mixer."""
     short_conv: ShortConv | None = None
     """A gated short convolution."""
+    compressed: CompressedAttention | None = None
+    """Attention to a window and to compressed keys."""
 
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
@@ -245,6 +278,12 @@ class Mixer:
         attention, ssm, delta = self.attention, self.mamba2, self.delta
         if attention is not None and attention.index is not None:
             _check_sizes(f"{field}.attention.index", attention.index)
+        packed = self.compressed
+        if packed is not None and packed.index is not None:
+            _check_sizes(f"{field}.compressed.index", packed.index)
+            if packed.rate == 1:
+                problem = "chooses among compressed keys"
+                raise InputError(f"{field}.compressed.index", "...", problem, "a rate above 1")
         narrow = ("window", "chunk", "index")
         if attention and sum(getattr(attention, name) is not None for name in narrow) > 1:
             problem = "is given beside another limit of the same attention"

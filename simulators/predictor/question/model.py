@@ -45,6 +45,7 @@ _MOST = {
     "vocab_size": 10**7,
     "sequence_length": MOST_TOKENS,
     "vocab_multiple": 10**6,
+    "residual_streams": 64,
 }
 _ATTENTION = Mixer(attention=WHOLE)
 
@@ -120,6 +121,8 @@ class Model:
     """The output projection uses the embedding's weights."""
     wide_ffn_hidden_size: int | None = None
     """Inner width of the dense MLP of layers that ``layers`` calls ``wide``."""
+    residual_streams: int = 1
+    """Streams of the residual, which hyper-connections mix (DeepSeek-V4: 4)."""
     vocab_multiple: int = 128
     """Megatron pads the vocabulary to a multiple of ``vocab_multiple * tp``."""
     num_mtp_layers: int = 0
@@ -155,7 +158,7 @@ class Model:
         """
         sizes = (
             "num_layers hidden_size num_heads ffn_hidden_size vocab_size sequence_length "
-            "vocab_multiple"
+            "vocab_multiple residual_streams"
         )
         for name in sizes.split():
             require_positive(f"model.{name}", getattr(self, name))
@@ -217,7 +220,9 @@ class Model:
     def _check_diffusion(self, diffusion: Diffusion) -> None:
         diffusion.check()
         diffusion.check_for(self.hidden_size)
-        if self.moe or self.mla or self.towers or self.num_mtp_layers or self.vocab_size != 1:
+        others = self.moe or self.mla or self.towers or self.num_mtp_layers
+        others = others or self.residual_streams > 1 or self.per_layer_input
+        if others or self.vocab_size != 1:
             problem = "is beside experts, latent attention, towers or a vocabulary"
             raise InputError("model.diffusion", "...", problem, "a model without them")
         texts = set()
@@ -312,6 +317,17 @@ class Model:
         if own.num_heads % own.kv_heads:
             given, problem = attention.kv_heads, f"does not divide {own.num_heads} heads"
             raise InputError(f"{field}.kv_heads", given, problem, "a divisor of them")
+
+    @property
+    def residual_width(self) -> int:
+        """Width of all streams between layers."""
+        return self.residual_streams * self.hidden_size
+
+    @property
+    def mixing_weights(self) -> int:
+        """Numbers a token, of either half of a layer, that say how streams are read, written and
+        mixed."""
+        return self.residual_streams * (self.residual_streams + 2)
 
     @property
     def kv_heads(self) -> int:
@@ -425,6 +441,7 @@ class Model:
         for half in ("mixer", "mlp"):
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 words.append(f"layers without {half}")
+        words += [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
         words += ["dense MLPs of two widths"] * (self.wide_ffn_hidden_size is not None)
         words += ["inputs of each layer's own"] * (self.per_layer_input is not None)
         words += [f"the {tower.name} tower" for tower in self.towers]

@@ -116,7 +116,7 @@ def _tensor_parallel_divides_model(job: Job) -> Broken:
         if tower.num_heads % tp or tower.ffn_hidden_size % tp:
             return "tp", f"tp={tp} does not divide heads or MLP of the {tower.name} tower"
     for name, mixer in model.kinds.items():
-        if tp > 1 and (mixer.mamba1 or mixer.short_conv):
+        if tp > 1 and (mixer.mamba1 or mixer.short_conv or mixer.compressed):
             return "tp", f"no framework cuts mixers of kind {name}"
         for words, count in _cut_by_heads(mixer).items():
             if count % tp:
@@ -170,7 +170,7 @@ def _context_parallel(job: Job) -> Broken:
 
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
-    whole = mixer.delta or mixer.mamba1 or mixer.short_conv
+    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
     if whole or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)

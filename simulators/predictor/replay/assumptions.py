@@ -97,6 +97,7 @@ def _estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> l
         "delta rules": any(each is not None and each.delta for each in mixers),
         "attention within windows": any(each.window for each in attention),
         "indexed attention": any(each.index for each in attention),
+        "attention to compressed keys": any(each and each.compressed for each in mixers),
     }
     return [words for words, has in found.items() if has]
 

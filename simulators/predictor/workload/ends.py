@@ -17,6 +17,10 @@ from trainscout.simulators.predictor.workload.elementwise import (
     logged_losses,
     loss_ops,
 )
+from trainscout.simulators.predictor.workload.hyper_connections import (
+    collapse_part,
+    expand_part,
+)
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
@@ -36,6 +40,8 @@ def first_parts(shard: Shard) -> list[Part]:
         return first_diffusion_parts(shard)
     inputs = shard.model.per_layer_input
     own = [] if inputs is None else [table_part(shard, inputs)]
+    if shard.model.residual_streams > 1:
+        own.append(expand_part(shard))
     return [*tower_parts(shard), _embedding(shard), *own]
 
 
@@ -111,9 +117,10 @@ def head_parts(shard: Shard) -> list[Part]:
     full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
     keep = head.linear_input_bytes if shard.trains else 0
     final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
+    ahead = [collapse_part(shard)] * (model.residual_streams > 1)
     if shard.loss == "none":
         peak = logits * size + (full * size if shard.sp else 0)
-        return [final, Part(tuple(forward), (), forward_peak_bytes=peak)]
+        return [*ahead, final, Part(tuple(forward), (), forward_peak_bytes=peak)]
     teaches = shard.loss == "divergence"
     gathers = shard.gathers_logits and shard.tp > 1 and not teaches
     logits *= shard.tp if gathers else 1
@@ -144,7 +151,7 @@ def head_parts(shard: Shard) -> list[Part]:
         forward_peak_bytes=logits * before + (full * size if shard.sp else 0),
         backward_peak_bytes=max(logits * behind, held + projection - max(0, kept - size) * logits),
     )
-    return [final, loss]
+    return [*ahead, final, loss]
 
 
 def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:

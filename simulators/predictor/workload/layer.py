@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.workload.diffusion import (
     diffusion_layer_parameters,
     diffusion_layer_parts,
 )
+from trainscout.simulators.predictor.workload.hyper_connections import read_part, write_part
 from trainscout.simulators.predictor.workload.ir import Alloc, Block
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part
@@ -52,7 +53,7 @@ def layer_blocks(
     shard, name = layer_shard(shard, layer), layer_name(layer)
     parts = layer_parts(shard, layer)
     if recompute == "full":
-        input_bytes = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+        input_bytes = shard.local_tokens * shard.model.residual_width * shard.element_bytes
         return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
@@ -95,20 +96,23 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         return (*own, *_adapted(shard, own))
     shard = shard.for_layer(layer)
     model, parts = shard.model, list[Part]()
-    mixer = model.mixer(layer)
+    mixer, several = model.mixer(layer), model.residual_streams > 1
+    written = write_part if several else residual
     if mixer is not None:
+        parts += [read_part(shard, "attention_streams")] * several
         parts += mixer_parts(shard, mixer)
         if model.post_norms:
             parts.append(_norm(shard, "attention_post_norm", 0))
-        parts.append(residual(shard, ATTENTION_RESIDUAL))
+        parts.append(written(shard, ATTENTION_RESIDUAL))
     if layer.mlp != NONE:
+        parts += [read_part(shard, "mlp_streams")] * several
         has_experts = layer.mlp == MOE
         reader = "shared_fc1" if has_experts and not shard.trains else "fc1"
         parts.append(_norm(shard, "mlp_norm", column_input_bytes(shard, reader)))
         parts += moe_parts(shard) if has_experts else [mlp_part(shard, model.ffn_hidden_size)]
         if model.post_norms:
             parts.append(_norm(shard, "mlp_post_norm", 0))
-        parts.append(residual(shard, "mlp_residual"))
+        parts.append(written(shard, "mlp_residual"))
     if model.per_layer_input is not None:
         parts.append(layer_part(shard, model.per_layer_input))
         parts.append(_norm(shard, "layer_input_norm", 0))

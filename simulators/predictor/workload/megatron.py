@@ -96,7 +96,7 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
             )
         stages.append(finished[content])
     shard = Shard.of(job)
-    boundary = shard.local_tokens * job.model.hidden_size * shard.element_bytes
+    boundary = shard.local_tokens * job.model.residual_width * shard.element_bytes
     return Workload(tuple(stages), communicators(job), boundary)
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import attention_parts
+from trainscout.simulators.predictor.workload.compressed_attention import compressed_parts
 from trainscout.simulators.predictor.workload.delta_net import delta_parts
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.part import Part, norm
@@ -39,6 +40,8 @@ def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
         parts += mamba1_parts(shard, mixer.mamba1)
     if mixer.short_conv is not None:
         parts += short_conv_parts(shard, mixer.short_conv)
+    if mixer.compressed is not None:
+        parts += compressed_parts(shard, mixer.compressed)
     parallel = sum(getattr(mixer, each.name) is not None for each in fields(mixer))
     if parallel > 1:
         # Outputs are added up, and so are the gradients of what they share.

@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.question.layers import (
     NONE,
     WIDE,
     AttentionMixer,
+    CompressedAttention,
     DeltaNet,
     Index,
     Layer,
@@ -20,6 +21,7 @@ from trainscout.simulators.predictor.question.layers import (
     ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.workload.hyper_connections import hyper_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -117,6 +119,10 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
     elif layer.mlp in (DENSE, WIDE):
         dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
+    if model.residual_streams > 1:
+        streams = halves * hyper_parameters(model)
+        dense += streams
+        wide += streams
     if model.per_layer_input is not None:
         dense += 2 * h * model.per_layer_input.hidden_size + norm_parameters(shard, h)
         wide += norm_parameters(shard, h)
@@ -138,6 +144,8 @@ def _mixer(shard: Shard, mixer: Mixer) -> int:
         count += _mamba1(shard, mixer.mamba1)
     if mixer.short_conv is not None:
         count += _short_conv(shard, mixer.short_conv)
+    if mixer.compressed is not None:
+        count += _compressed(shard, mixer.compressed)
     return count
 
 
@@ -154,6 +162,24 @@ def _short_conv(shard: Shard, conv: ShortConv) -> int:
     h, bias = shard.model.hidden_size, shard.model.linear_bias
     biases = 4 * conv.channels + h if bias else 0
     return conv.channels * (4 * h + conv.conv) + biases
+
+
+def _compressed(shard: Shard, mixer: CompressedAttention) -> int:
+    """Queries through their narrow width, one key, the grouped output, compressors with a bias a
+    token of a window, the indexer; norms and sinks."""
+    model, h, dim = shard.model, shard.model.hidden_size, shard.model.qk_head_dim
+    inner = model.num_heads * dim
+    count = mixer.q_rank * (h + inner) + h * dim + mixer.q_rank + dim + model.num_heads
+    count += mixer.out_rank * (inner + mixer.out_groups * h)
+
+    def compressor(width: int) -> int:
+        return mixer.series * width * (2 * h + mixer.rate) + width
+
+    if mixer.rate > 1:
+        count += compressor(dim)
+    if (index := mixer.index) is not None:
+        count += compressor(index.dim) + mixer.q_rank * index.heads * index.dim + h * index.heads
+    return count
 
 
 def _mamba2(shard: Shard, ssm: Mamba2) -> int:
@@ -259,8 +285,10 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     """Final norm, and the output weight unless the embedding on this rank provides it."""
     model = shard.model
     rows = shard.head_rows if owns_weight else 0
-    weight = rows * model.hidden_size
+    weight, norms = rows * model.hidden_size, norm_parameters(shard, model.hidden_size)
+    streams = model.residual_streams
+    collapse = streams * (model.residual_width + 1) + 1 if streams > 1 else 0
     return LocalParameters(
-        weight + norm_parameters(shard, model.hidden_size),
+        weight + norms + collapse,
         quantised=LocalParameters(weight) if shard.fp8_output else None,
     )

@@ -67,7 +67,7 @@ def reference_runs(
     def run(name: str, parts: Sequence[Part], count: int, parameters: LocalParameters) -> Run:
         forward, _ = compose(name, [part.forward_only for part in parts])
         # The residual stream outlives every part of a layer.
-        stream = shard.local_tokens * model.hidden_size * shard.element_bytes
+        stream = shard.local_tokens * model.residual_width * shard.element_bytes
         forward = replace(forward, peak_bytes=forward.peak_bytes + stream)
         empty = Block(f"{name}_backward", ())
         held = parameters.frozen

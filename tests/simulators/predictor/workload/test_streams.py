@@ -1,0 +1,101 @@
+"""Attention to compressed keys and a residual of several streams (DeepSeek-V4)."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import MOE, STREAMS, make_job
+from trainscout.simulators.predictor.answer.flops import _skipped_flops, layer_flops
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.layers import Index, Layer
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ends import first_blocks, head_blocks
+from trainscout.simulators.predictor.workload.ir import Attention, Block, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.parameters import layer_parameters
+from trainscout.simulators.predictor.workload.shard import Shard
+
+ONE = replace(STREAMS, residual_streams=1)
+
+
+def products(block: Block) -> float:
+    dense = sum(2.0 * op.batch * op.m * op.n * op.k for op in block.ops if isinstance(op, Gemm))
+    grouped = (op for op in block.ops if isinstance(op, GroupedGemm))
+    return dense + sum(2.0 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
+
+
+@pytest.mark.parametrize("layer", STREAMS.layer_kinds)
+def test_products_are_those_that_flops_count(layer: Layer) -> None:
+    shard = Shard.of(make_job(STREAMS))
+    forward = layer_blocks(shard, layer, "none")[0]
+    counted = layer_flops(STREAMS, shard.sequence, layer)
+    core = 2 * _skipped_flops(STREAMS, shard.sequence, layer)
+    mixer = STREAMS.kinds[layer.mixer].compressed
+    assert mixer is not None
+    scores = 0.0
+    if (index := mixer.index) is not None:
+        # The convention counts scores of all compressed keys, of which a causal half is made.
+        scores = shard.sequence / mixer.rate * index.heads * index.dim
+    assert products(forward) == (counted - core - scores) * shard.tokens
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("layer", STREAMS.layer_kinds)
+def test_a_backward_pass_frees_what_the_forward_pass_kept(layer: Layer, recompute: str) -> None:
+    shard = Shard.of(make_job(STREAMS))
+    forward, backward = layer_blocks(shard, layer, recompute)
+    assert forward.saved_bytes == -backward.saved_bytes > 0
+    if recompute == "full":
+        one, _ = layer_blocks(replace(shard, model=ONE), layer, recompute)
+        assert forward.saved_bytes == 4 * one.saved_bytes
+
+
+def test_queries_see_a_window_and_what_is_compressed() -> None:
+    shard, seen = Shard.of(make_job(STREAMS)), {}
+    for layer in STREAMS.layer_kinds:
+        forward = layer_blocks(shard, layer, "none")[0]
+        (core,) = (op for op in forward.ops if isinstance(op, Attention))
+        assert core.kv_heads == 1
+        assert core.estimated
+        seen[layer.mixer] = core.seq_k
+    s = shard.sequence
+    near = 8 - 8 * 7 / (2 * s)
+    assert seen["near"] == round(near)
+    assert seen["compressed"] == round(near + s / 32)
+    assert seen["sparse"] == round(near + 4)
+
+
+def test_streams_cost_their_projections_and_travel_between_stages() -> None:
+    h = MOE.hidden_size
+    shards = [Shard.of(make_job(model)) for model in (STREAMS, ONE)]
+    layer = STREAMS.layer_kinds[0]
+    held = [layer_parameters(shard, layer).total for shard in shards]
+    assert held[0] - held[1] == 2 * (24 * (4 * h + 1) + 3)
+    sent = [build_workload(make_job(model, pp=2)) for model in (STREAMS, ONE)]
+    assert sent[0].stage_boundary_bytes == 4 * sent[1].stage_boundary_bytes
+    for ends in (first_blocks, head_blocks):
+        forward, backward = ends(shards[0])
+        assert forward.saved_bytes == -backward.saved_bytes
+    simulator = ReplaySimulator()
+    times = [simulator.without_error_bar(make_job(model)).step_time_s for model in (STREAMS, ONE)]
+    assert times[0] > times[1]
+
+
+def test_what_cannot_be_is_refused_by_field() -> None:
+    for changes, field in (({"tp": 2, "sp": True}, "tp"), ({"cp": 2}, "cp")):
+        violation = why_invalid(make_job(STREAMS, **changes))
+        assert violation is not None
+        assert violation.field == field
+    near = STREAMS.kinds["near"]
+    assert near.compressed is not None
+    indexed = replace(near, compressed=replace(near.compressed, index=Index(4, 16, 4)))
+    for model, field in (
+        (replace(STREAMS, kinds=STREAMS.kinds | {"near": indexed}), "kinds.near.compressed.index"),
+        (replace(STREAMS, residual_streams=0), "residual_streams"),
+        (replace(STREAMS, residual_streams=100), "residual_streams"),
+    ):
+        with pytest.raises(InputError) as caught:
+            model.check()
+        assert caught.value.field == f"model.{field}"
