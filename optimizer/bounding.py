@@ -50,7 +50,10 @@ class Bounding:
         if spec.network is not None:
             bounded = replace(declared, cluster=replace(declared.cluster, oversubscription=1.0))
         self.of_recipes = Bounds(
-            bounded.job, spec.calibration, measured_table(spec.measured_kernels)
+            bounded.job,
+            spec.calibration,
+            measured_table(spec.measured_kernels),
+            congested=spec.network is not None,
         )
         self.capacity_bytes = int(
             declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)

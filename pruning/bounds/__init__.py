@@ -7,8 +7,10 @@ worse than what is known can be discarded unseen, and nothing is lost.
 takes the same prices and the longest of some chains through that graph (``paths``), then what no
 schedule can hide: on the stage where the chain ends the gradient reduction (all of it when it runs
 behind the passes, its last bucket when it runs beside), gradient norm, and after the barrier that
-all stages meet at the longest optimizer step. Slowdown by communication beside kernels and waits
-that no chain sees are left out; both only add time.
+all stages meet at the longest optimizer step. Where one stage holds the whole model and every pass
+exchanges parameters or gradients (ZeRO 2 and 3), it is at least what both take together while they
+slow each other (``beside``). Slowdown elsewhere and waits that no chain sees are left out; both
+only add time.
 
 **Memory.** Parameters, gradients, optimizer state, scratch and buffers are exact, by the code of
 ``memory``. Activations are counted along the stage's order of passes as there, for the

@@ -7,6 +7,7 @@ the code that the replay itself uses, once for each combination of the fields th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import ChunkKind
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
@@ -84,9 +86,20 @@ class Slots:
         follows = mode.reference is not None and mode.reference.layers is None
         return cls(saved, peak, tuple(runs), tuple(own), tuple(frozen), follows)
 
-    @property
-    def blocks(self) -> Iterator[Block]:
-        return (block for _, _, block in _blocks(self.runs))
+    @functools.cached_property
+    def communicators(self) -> tuple[str, ...]:
+        """Names of those that the blocks use."""
+        names = (name for _, _, block in _blocks(self.runs) for name in block.communicators)
+        return tuple(dict.fromkeys(names))
+
+    def parts(self, *, halves: bool) -> Iterator[tuple[int, int, Block]]:
+        """What passes run of every slot, with the kind of pass and the slot: whole passes, or with
+        ``halves`` all kinds."""
+        for way, slot, block in _blocks(self.runs):
+            yield way, slot, block
+            if halves and way == BACKWARD:
+                for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT):
+                    yield kind, slot, backward_block(block, kind)
 
     def chunk(self, counts: Ints) -> Chunk:
         """The chunk with so many of each slot, as ``slot_counts`` has them."""
@@ -97,25 +110,24 @@ class Slots:
 @dataclass(frozen=True)
 class SlotPrices:
     """``seconds`` and ``host_s`` of one combination's blocks as in ``PricedBlock``, shape
-    (kinds, slots): of whole passes, or of all kinds of ``workload.passes``."""
+    (kinds, slots): of whole passes, or of all kinds of ``workload.passes``; of whole passes
+    ``kernel_s`` for each second of the block, shape (2, slots, 2, kernel classes)."""
 
     seconds: Floats
     host_s: Floats
+    kernel_s: Floats
 
     @classmethod
     def of(cls, slots: Slots, pricer: Pricer, *, halves: bool) -> SlotPrices:
         shape = (KINDS if halves else 2, len(slots.runs))
         seconds, host_s = np.zeros(shape), np.zeros(shape)
-        for way, slot, block in _blocks(slots.runs):
-            parts = {way: block}
-            if halves and way == BACKWARD:
-                parts |= {
-                    kind: backward_block(block, kind) for kind in (INPUT_GRADIENT, WEIGHT_GRADIENT)
-                }
-            for kind, part in parts.items():
-                priced = pricer.block(part)
-                seconds[kind, slot], host_s[kind, slot] = priced.seconds, priced.host_s
-        return cls(seconds, host_s)
+        kernel_s = np.zeros((2, len(slots.runs), 2, len(KERNEL_CLASSES)))
+        for kind, slot, part in slots.parts(halves=halves):
+            priced = pricer.block(part)
+            seconds[kind, slot], host_s[kind, slot] = priced.seconds, priced.host_s
+            if kind <= BACKWARD and priced.seconds:
+                kernel_s[kind, slot] = priced.kernel_s / priced.seconds
+        return cls(seconds, host_s, kernel_s)
 
 
 def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:

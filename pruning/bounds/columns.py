@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.pruning.bounds.beside import Exchange, Passing, least_s
 from trainscout.pruning.bounds.blocks import (
     PassSizes,
     SlotPrices,
@@ -23,7 +24,7 @@ from trainscout.pruning.bounds.in_flight import most_held
 from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
-from trainscout.pruning.recipe_table import Distinct, RecipeTable, distinct
+from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (
@@ -39,9 +40,11 @@ from trainscout.simulators.predictor.replay.boundary import (
     boundary_crosses_domain,
     boundary_seconds,
 )
+from trainscout.simulators.predictor.replay.prices import price_together
 from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.megatron import ChunkMode
+from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -244,7 +247,7 @@ class Columns:
     def step_time_s(self) -> Floats:
         times = self.pass_times()
         ends = self.stage_ends(StageEnd, "end", self.make_ends)
-        return self.put_together(times, ends)
+        return self.put_together(times, ends, self.exchanging_s(ends))
 
     def passes_alone(self) -> tuple[Ints, Floats]:
         """The most activations of any stage, and when the last pass ends: below ``sizes`` and
@@ -300,23 +303,26 @@ class Columns:
         # All rows alike: what is split is split in all that are bounded together.
         split = any(schedule_kind(schedule).splits_backward for schedule in self.schedules)
         keys = [(*key, split) for key in self.slot_keys]
-        new = (
-            slots
-            for slots, key in zip(self.slots, keys, strict=True)
+        first = self.slot_rows.first.tolist()
+        new = {
+            key: (slots, self.given.pricer(self.given.job(self.unique[row])))
+            for slots, key, row in zip(self.slots, keys, first, strict=True)
             if not self.given.knows("slot_prices", key)
+        }
+        price_together(
+            (pricer, part)
+            for slots, pricer in new.values()
+            for _, _, part in slots.parts(halves=split)
         )
-        self.given.pricer(self.given.job(self.unique[0])).price_ahead(
-            block for slots in new for block in slots.blocks
-        )
-        rows = zip(self.slots, keys, self.slot_rows.first.tolist(), strict=True)
-        return [
-            self.given.once("slot_prices", key, partial(self.price_slots, slots, row, split))
-            for slots, key, row in rows
-        ]
 
-    def price_slots(self, slots: Slots, row: int, split: bool) -> SlotPrices:
-        pricer = self.given.pricer(self.given.job(self.unique[row]))
-        return SlotPrices.of(slots, pricer, halves=split)
+        def make(key: tuple[Any, ...]) -> SlotPrices:
+            # Combinations of one content, whose blocks meet the same groups, have one price.
+            slots, pricer = new[key]
+            content = (id(slots), *pricer.key(slots.communicators), split)
+            priced = partial(SlotPrices.of, slots, pricer, halves=split)
+            return self.given.once("prices_of", content, priced)
+
+        return [self.given.once("slot_prices", key, partial(make, key)) for key in keys]
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
@@ -372,7 +378,58 @@ class Columns:
         channels = self.given.once("channels", key, partial(open_channels, job, groups))
         return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
 
-    def put_together(self, times: PassTimes, ends: dict[str, NDArray[Any]]) -> Floats:
+    def exchanging_s(self, ends: dict[str, NDArray[Any]]) -> Floats:
+        """What all passes take at least where one stage exchanges beside each, shape (rows,);
+        else 0."""
+        least_of_rows = np.zeros(len(self.table))
+        u, e = self.passes.of, self.ends.of
+        whole = np.array([not schedule_kind(each).splits_backward for each in self.schedules])
+        alone = np.array([layout.kind_of == ((0,),) for layout in self.layouts])
+        every = (ends["gathering_s"] + ends["reducing_s"])[:, 0] > 0
+        rows = np.flatnonzero(whole[self.schedule_of][u] & alone[self.layout_of][u] & every[e])
+        if self.given.congested or not len(rows):
+            return least_of_rows
+        zero = self.table.numbers("zero_stage")
+        found = distinct([(len(self.unique), u[rows]), (len(every), e[rows])], len(rows))
+        first = rows[found.first]
+        least = np.empty(len(first))
+        for number in np.unique(self.layout_of[u[first]]).tolist():
+            own = np.flatnonzero(self.layout_of[u[first]] == number)
+            some = first[own]
+            joined = zero[some] == 2
+            least[own] = self.least_exchanging_s(
+                self.layouts[number], u[some], e[some], ends, joined
+            )
+        least_of_rows[rows] = least[found.of]
+        return least_of_rows
+
+    def least_exchanging_s(
+        self, layout: Layout, u: Ints, e: Ints, ends: dict[str, NDArray[Any]], joined: Mask
+    ) -> Floats:
+        """The same of unique rows ``u`` of one layout that end as ``e`` says."""
+        job = self.given.job(self.unique[int(u[0])])
+        overlap = self.given.pricer(job).factors.overlap_time
+        prices, (counts,) = self.slot_prices(), self.counts(layout, u)
+        own = [prices[each] for each in self.slots_of[u].tolist()]
+        seconds, host_s, kernel_s = (
+            np.stack([getattr(each, name)[: BACKWARD + 1] for each in own], axis=1)
+            for name in ("seconds", "host_s", "kernel_s")
+        )
+        gathers, reduces = (
+            Exchange(*(ends[f"{name}_{each}"][e, 0] for each in Exchange._fields))
+            for name in ("gathering", "reducing")
+        )
+        total_s = np.zeros(len(u))
+        for way, exchanges in ((FORWARD, [gathers]), (BACKWARD, [gathers, reduces])):
+            work_s = counts * seconds[way]
+            other_s = np.maximum(0.0, pass_s(seconds, host_s, counts, way) - work_s.sum(axis=1))
+            passing = Passing(work_s, kernel_s[way], other_s, joined)
+            total_s += least_s(job.gpu, overlap, passing, exchanges)
+        return self.micro_batches[u] * total_s
+
+    def put_together(
+        self, times: PassTimes, ends: dict[str, NDArray[Any]], exchanging_s: Floats
+    ) -> Floats:
         u, e = self.passes.of, self.ends.of
         zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
@@ -392,6 +449,8 @@ class Columns:
         gathers = np.where(zero == 3, 2 * count, 1)
         side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
         latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
+        # Stages that a layout does not have lie at minus infinity.
+        latest_s[:, 0] = np.maximum(latest_s[:, 0], exchanging_s)
         latest_s += ends["finish_s"][e]
         step_time_s = np.where(
             apart,

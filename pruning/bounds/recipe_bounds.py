@@ -42,6 +42,7 @@ class Bounds:
     Args:
         job_of: completes a recipe to its job.
         calibration, measured: what the simulator goes by.
+        congested: communication may take longer than its price, and then slows less beside it.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class Bounds:
         job_of: JobOf,
         calibration: Calibration | None = None,
         measured: MeasuredTable | None = None,
+        *,
+        congested: bool = False,
     ) -> None:
-        self._job_of = job_of
+        self._job_of, self.congested = job_of, congested
         self._calibration, self._measured = calibration, measured
         self.ends = EndPricer()
         self._known: dict[tuple[Any, ...], Any] = {}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.memory.footprint import (
@@ -45,6 +46,10 @@ class StageEnd:
     ``optimizer_s`` with the gather behind it. Beside passes: ``last_reduce_s`` of the reduction
     that nothing can hide, ``reduce_s`` of all of one micro-batch's, ``first_gather_s`` that the
     first pass awaits, ``gather_s`` of one forward pass's.
+
+    Where every pass gathers or every backward pass reduces: of the buckets that most of it is for,
+    all but one, what they take (``gathering_s``, ``reducing_s``), and how they slow kernels
+    (``..._channels``, ``..._bytes_per_s``, as in ``PricedBlock``).
     """
 
     reduce_alone_s: float
@@ -54,6 +59,12 @@ class StageEnd:
     reduce_s: float
     first_gather_s: float
     gather_s: float
+    gathering_s: float = 0.0
+    gathering_channels: float = 0.0
+    gathering_bytes_per_s: float = 0.0
+    reducing_s: float = 0.0
+    reducing_channels: float = 0.0
+    reducing_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +139,7 @@ class EndPricer:
         if sharing.gathers and not sharing.gather_beside:
             optimizer_s += self.alone(gather_parameters(parameters, transfer), pricer)
         reduce_alone_s = last_s = all_s = first_s = gather_s = 0.0
+        every: dict[str, float] = {}
         if sharing.reduces and not sharing.reduce_beside:
             reduce_alone_s = self.alone(reduce_gradients(parameters, transfer), pricer)
         if sharing.reduce_beside or sharing.gather_beside:
@@ -141,10 +153,22 @@ class EndPricer:
                 reduce = {p: self.seconds(reduce_gradients(p, transfer), pricer) for p in counts}
                 last_s = reduce[outer] if outer is not None else 0.0
                 all_s = sum(reduce[p] * count for p, count in counts.items())
+                if sharing.reduce_every:
+                    most, make = (
+                        _most(reduce, counts),
+                        partial(reduce_gradients, transfer=transfer),
+                    )
+                    every |= _every("reducing", most, counts, make, pricer)
             if sharing.gather_beside:
                 gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
                 first_s = gather[outer] if outer is not None else 0.0
                 gather_s = sum(gather[p] * count for p, count in counts.items())
+                if sharing.gather_every:
+                    most, make = (
+                        _most(gather, counts),
+                        partial(gather_parameters, transfer=transfer),
+                    )
+                    every |= _every("gathering", most, counts, make, pricer)
         return StageEnd(
             reduce_alone_s,
             self.alone(finish, pricer),
@@ -153,7 +177,30 @@ class EndPricer:
             all_s,
             first_s,
             gather_s,
+            **every,
         )
+
+
+def _most(
+    seconds: dict[LocalParameters, float], counts: Counter[LocalParameters]
+) -> LocalParameters:
+    """The buckets that most of the time is for."""
+    return max(seconds, key=lambda bucket: seconds[bucket] * counts[bucket])
+
+
+def _every(
+    name: str,
+    bucket: LocalParameters,
+    counts: Counter[LocalParameters],
+    make: Callable[[LocalParameters], Block],
+    pricer: Pricer,
+) -> dict[str, float]:
+    priced = pricer.block(make(bucket))
+    return {
+        f"{name}_s": priced.seconds * (counts[bucket] - 1),
+        f"{name}_channels": priced.channels,
+        f"{name}_bytes_per_s": priced.wire_bytes_per_s,
+    }
 
 
 _NOTHING = Block("nothing", ())

@@ -60,6 +60,37 @@ def overlap_slowdowns(
         InputError: for negative or NaN seconds, channels or traffic, or more seconds limited by
             DRAM than there are.
     """
+    left, limited, on_kernel, comm_speed = _shared(gpu, kernel_s, channels, comm_bytes_per_s)
+    compute: Floats = gpu.sms / left * (1.0 + limited @ (on_kernel - 1.0))
+    comm: Floats = 1.0 / (1.0 - limited @ (1.0 - comm_speed))
+    return 1 + excess * (compute - 1), 1 + excess * (comm - 1)
+
+
+def paired_slowdowns(
+    gpu: Gpu,
+    kernel_s: NDArray[np.floating],
+    channels: NDArray[np.integer] | NDArray[np.floating],
+    comm_bytes_per_s: NDArray[np.floating],
+    excess: float = 1.0,
+) -> tuple[Floats, Floats]:
+    """As ``overlap_slowdowns`` of compute block i and communication i only: shape (c,) each, and
+    the same of some pairs as of all."""
+    left, limited, on_kernel, comm_speed = _shared(gpu, kernel_s, channels, comm_bytes_per_s)
+    slower = (limited * (on_kernel - 1.0).T).sum(axis=1)
+    compute: Floats = gpu.sms / left * (1.0 + slower)
+    comm: Floats = 1.0 / (1.0 - (limited * (1.0 - comm_speed).T).sum(axis=1))
+    return 1 + excess * (compute - 1), 1 + excess * (comm - 1)
+
+
+def _shared(
+    gpu: Gpu,
+    kernel_s: NDArray[np.floating],
+    channels: NDArray[np.integer] | NDArray[np.floating],
+    comm_bytes_per_s: NDArray[np.floating],
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """SMs that each communication leaves, shape (k,); shares of each block's time that DRAM
+    limits, by class, shape (c, classes); and what ``_memory_shared`` says of each
+    communication."""
     kernels = np.asarray(kernel_s, dtype=np.float64)
     seconds, dram_s = kernels[:, 0], kernels[:, 1]
     if not np.all((dram_s >= 0) & (dram_s <= seconds * (1 + 1e-9))):
@@ -75,9 +106,7 @@ def overlap_slowdowns(
     on_kernel, comm_speed = _memory_shared(gpu, held, traffic / gpu.memory_bandwidth_bytes_per_s)
     # Blocks of a kernel that asks for every SM still leave time slices of one.
     left = np.maximum(gpu.sms - held, 1.0)
-    compute: Floats = gpu.sms / left * (1.0 + limited @ (on_kernel - 1.0))
-    comm: Floats = 1.0 / (1.0 - limited @ (1.0 - comm_speed))
-    return 1 + excess * (compute - 1), 1 + excess * (comm - 1)
+    return left, limited, on_kernel, comm_speed
 
 
 def _memory_shared(gpu: Gpu, held: Floats, asked: Floats) -> tuple[Floats, Floats]:

@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.collectives import (
     price_exchange,
     price_send_recv,
 )
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES, overlap_slowdowns
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES, paired_slowdowns
 from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from trainscout.simulators.predictor.replay.congestion import Congestion
 
 
-@dataclass
-class _Priced:
+@dataclass(eq=False)
+class Known:
     """What was priced of one GPU, network and framework, by content: it is alike in every recipe.
 
     Communication and blocks also by the communicators that they use.
@@ -79,9 +79,9 @@ class _Priced:
 
 
 @functools.lru_cache(maxsize=64)
-def _priced(*settings: object) -> _Priced:
+def _priced(*settings: object) -> Known:
     """The prices under these settings: everything that one may depend on but for the operation."""
-    return _Priced()
+    return Known()
 
 
 _MOST_BLOCKS, _MOST_KERNELS = 50_000, 200_000
@@ -141,46 +141,55 @@ class Pricer:
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
         found = self._found.get(id(block))
-        if found is not None:
-            return found[1]
-        key = self._key(block)
-        known = self._known.blocks
-        priced = known.get(key)
+        if found is None:
+            self.prepare((block,))
+            found = self._found[id(block)]
+        return found[1]
+
+    def prepare(self, blocks: Iterable[Block]) -> None:
+        """Price those blocks at once that have no price yet."""
+        price_together((self, block) for block in blocks)
+
+    def known(self, block: Block) -> bool:
+        """Whether the block has a price, which it is given if its content has one."""
+        if id(block) in self._found:
+            return True
+        priced = self._known.blocks.get(self._key(block))
         if priced is None:
-            if len(known) >= _MOST_BLOCKS:
-                known.clear()
-            operations = self.operations(block)
-            host_s, lag_s = sum(self.launch_seconds(block, operations)), 0.0
-            if self.launch_blocking:
-                # Nothing runs while the host launches, and nothing beside anything else.
-                lag_s = host_s
-                operations = [_by_itself(each) for each in operations]
-            elif any(isinstance(op, HostSync) for op in block.ops):
-                work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
-                lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
-            groups = list(groups_beside(operations))
-            slowdowns = slowdowns_beside(groups, self.gpu, self.factors.overlap_time)
-            priced = _sum_block(operations, groups, slowdowns, host_s, self.excess, lag_s)
-            known[key] = priced
+            return False
         self._found[id(block)] = block, priced
-        return priced
+        return True
+
+    def keep(self, block: Block, priced: PricedBlock) -> None:
+        known = self._known.blocks
+        if len(known) >= _MOST_BLOCKS:
+            known.clear()
+        known[self._key(block)] = priced
+        self._found[id(block)] = block, priced
 
     def _key(self, block: Block) -> tuple[Digest, tuple[Communicator, ...], float]:
         groups = tuple(self.communicators[name] for name in block.communicators)
         return block.digest, groups, self._host_tp_rank_s
 
-    def prepare(self, blocks: Iterable[Block]) -> None:
-        """Price the kernels at once of those blocks that have no price yet."""
-        known, new = self._known.blocks, []
-        for block in blocks:
-            if id(block) in self._found:
-                continue
-            priced = known.get(self._key(block))
-            if priced is None:
-                new.append(block)
-            else:
-                self._found[id(block)] = block, priced
-        self.price_ahead(new)
+    def key(self, names: Iterable[str]) -> tuple[Known, tuple[Communicator, ...], float]:
+        """All that enters prices of blocks that use communicators of such names, but for the
+        blocks."""
+        groups = tuple(self.communicators[name] for name in names)
+        return self._known, groups, self._host_tp_rank_s
+
+    def host_seconds(
+        self, block: Block, operations: list[PricedOp]
+    ) -> tuple[list[PricedOp], float, float]:
+        """A block's operations as they run under this host, what it needs to launch them, and how
+        long the device waits for it inside the block."""
+        host_s = sum(self.launch_seconds(block, operations))
+        if self.launch_blocking:
+            # Nothing runs while the host launches, and nothing beside anything else.
+            return [_by_itself(each) for each in operations], host_s, host_s
+        if not any(isinstance(op, HostSync) for op in block.ops):
+            return operations, host_s, 0.0
+        work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
+        return operations, host_s, host_lag_s(work, self.eager_launch_s or self.host_launch_s)
 
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.
@@ -211,9 +220,11 @@ class Pricer:
         priced = []
         for op in block.ops:
             if isinstance(op, KERNELS):
-                if op not in known:
+                found = known.get(op)
+                if found is None:
                     self.price_ahead([block])
-                priced.append(known[op])
+                    found = known[op]
+                priced.append(found)
             elif isinstance(op, COMMUNICATIONS):
                 priced.append(self._communication(op))
             elif isinstance(op, HostUpdate):
@@ -261,6 +272,32 @@ class Pricer:
         else:
             price = price_exchange(op, group, self.gpu, self.cluster)
         return calibrated_price(price, group.nodes > 1, self.factors)
+
+
+def price_together(blocks: Iterable[tuple[Pricer, Block]]) -> None:
+    """Price those blocks that have no price yet, each for its pricer: all of one GPU and
+    calibration. Much is worked out for all at once."""
+    # Equal blocks are priced once.
+    missing = {
+        (*pricer.key(block.communicators), block.digest): (pricer, block)
+        for pricer, block in blocks
+        if not pricer.known(block)
+    }
+    if not missing:
+        return
+    by_settings: dict[Known, tuple[Pricer, list[Block]]] = {}
+    for (known, *_), (pricer, block) in missing.items():
+        by_settings.setdefault(known, (pricer, []))[1].append(block)
+    for pricer, own in by_settings.values():
+        pricer.price_ahead(own)
+    new = list(missing.values())
+    run = [pricer.host_seconds(block, pricer.operations(block)) for pricer, block in new]
+    groups = [list(groups_beside(operations)) for operations, *_ in run]
+    every, (first, _) = [group for beside in groups for group in beside], new[0]
+    slowdowns = iter(slowdowns_beside(every, first.gpu, first.factors.overlap_time))
+    for (pricer, block), (operations, host_s, lag_s), beside in zip(new, run, groups, strict=True):
+        priced = _sum_block(operations, beside, slowdowns, host_s, pricer.excess, lag_s)
+        pricer.keep(block, priced)
 
 
 def calibrated_price(
@@ -315,13 +352,13 @@ def _host_work(
 def _sum_block(
     ops: Sequence[PricedOp],
     groups: Sequence[BesideGroup],
-    slowed: Sequence[tuple[float, float]],
+    slowdowns: Iterator[tuple[float, float]],
     host_s: float,
     excess: float,
     lag_s: float,
 ) -> PricedBlock:
     """Run a block alone: kernels one after another, communication beside those it overlaps, both
-    ``slowed``.
+    slowed by the next of ``slowdowns``.
 
     ``lag_s`` of it the device waits for the host.
     """
@@ -341,7 +378,7 @@ def _sum_block(
             communication_s += each.seconds
             channels += each.seconds * price.channels
             wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
-    slowdowns, place = iter(slowed), 0
+    place = 0
     for group in groups:
         for each in ops[place : group.place]:
             parts[each.part] += each.seconds
@@ -403,14 +440,14 @@ def slowdowns_beside(
     prices = [group.first.communication for group in both]
     if not both:
         return []
-    compute, communication = overlap_slowdowns(
+    compute, communication = paired_slowdowns(
         gpu,
         np.array([kernel_seconds(group.kernels) for group in both]),
         np.array([price.channels for price in prices if price]),
         np.array([price.wire_bytes_per_s for price in prices if price]),
         overlap,
     )
-    return list(zip(compute.diagonal().tolist(), communication.diagonal().tolist(), strict=True))
+    return list(zip(compute.tolist(), communication.tolist(), strict=True))
 
 
 def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:

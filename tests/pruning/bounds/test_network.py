@@ -30,6 +30,6 @@ def test_bounds_are_admissible_on_congested_networks(
     choice = NetworkChoice("flow", COMMUNICATORS) if everything else NetworkChoice("flow")
     network = CongestedNetwork(choice, replace(LEAVES, oversubscription=ratio))
     slowed = ReplaySimulator(network=network).without_error_bar(job)
-    bounds = bounds_of(job)
+    bounds = bounds_of(job, congested=True)
     assert bounds.step_time_s[0] <= slowed.step_time_s
     assert bounds.memory_bytes[0] <= slowed.memory.peak_reserved_bytes

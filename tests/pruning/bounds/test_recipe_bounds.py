@@ -161,6 +161,15 @@ def test_bounds_of_published_models_are_tight(model, recipe, nodes, batch):
     assert 0.97 * simulated <= bounds_of(job).step_time_s[0] <= simulated
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("ep", [1, 4, 8])
+def test_bounds_know_how_exchanges_beside_every_pass_slow_it(zero, ep):
+    recipe = {"tp": 1, "pp": 1, "ep": ep, "micro_batch": 2, "zero_stage": zero}
+    job = make_job(MIXTRAL_8X7B, nodes=8, batch=1024, recompute="full", **recipe)
+    simulated = ReplaySimulator().without_error_bar(job).step_time_s
+    assert 0.97 * simulated <= bounds_of(job).step_time_s[0] <= simulated
+
+
 def test_a_large_table_is_bounded_in_bulk():
     job = make_job(GPT175B, nodes=12, batch=1536, tp=8, pp=12, sp=True)
     recipes = [

@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.interference.overlap import (
     KERNEL_CLASSES,
     overlap_slowdowns,
+    paired_slowdowns,
 )
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
@@ -178,3 +179,16 @@ def test_more_dram_seconds_than_seconds_are_refused() -> None:
     kernel_s[0, 1, 0] = 1.0
     with pytest.raises(InputError, match="DRAM"):
         overlap_slowdowns(H100, kernel_s, np.array([1]), np.array([0.0]))
+
+
+def test_pairs_are_those_of_the_table_and_some_are_as_all():
+    random = np.random.default_rng(0)
+    seconds = random.random((20, len(KERNEL_CLASSES)))
+    kernel_s = np.stack([seconds, seconds * random.random(seconds.shape)], axis=1)
+    channels, traffic = random.integers(0, 33, 20), random.random(20) * 1e12
+    pairs = paired_slowdowns(H100, kernel_s, channels, traffic, 1.5)
+    whole = overlap_slowdowns(H100, kernel_s, channels, traffic, 1.5)
+    some = paired_slowdowns(H100, kernel_s[3:9], channels[3:9], traffic[3:9], 1.5)
+    for pair, table, few in zip(pairs, whole, some, strict=True):
+        np.testing.assert_allclose(pair, table.diagonal(), rtol=1e-14)
+        np.testing.assert_array_equal(few, pair[3:9])

@@ -99,6 +99,18 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         ) -> CollectivePrice:
             return communication(rates.send_s if group.size > 1 else 0.0)
 
+        def paired_slowdowns(
+            gpu: Gpu,
+            kernel_s: np.ndarray,
+            channels: np.ndarray,
+            traffic: np.ndarray,
+            excess: float = 1.0,
+        ) -> tuple[np.ndarray, np.ndarray]:
+            return tuple(
+                each.diagonal()
+                for each in overlap_slowdowns(gpu, kernel_s, channels, traffic, excess)
+            )
+
         def overlap_slowdowns(
             gpu: Gpu,
             kernel_s: np.ndarray,
@@ -123,6 +135,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             "price_exchange": price_exchange,
             "price_send_recv": price_send_recv,
             "overlap_slowdowns": overlap_slowdowns,
+            "paired_slowdowns": paired_slowdowns,
             "host_launch_s": host_launch_s,
         }
         for module in (prices, boundary, graph, simulator):
@@ -130,7 +143,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
         # What was priced stays with the process.
-        fresh = functools.lru_cache(lambda *settings: prices._Priced())
+        fresh = functools.lru_cache(lambda *settings: prices.Known())
         monkeypatch.setattr(prices, "_priced", fresh)
 
     return install
