@@ -88,6 +88,7 @@ def test_an_unknown_convention_determines_nothing():
         ({}, "allocated"),
         ({"notes": "memory is nvidia-smi max in GB"}, "device"),
         ({"framework": "TorchTitan (PyTorch FSDP2)"}, "reserved"),
+        ({"framework": "nanotron"}, "reserved"),
         ({"memory_kind": "reserved"}, "reserved"),
     ],
 )
