@@ -10,7 +10,11 @@ from tests.simulators.jobs import make_job
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import error_bar
-from trainscout.simulators.predictor.uncertainty.interval import UNSEEN, log_interval
+from trainscout.simulators.predictor.uncertainty.interval import (
+    UNSEEN_FASTER,
+    UNSEEN_SLOWER,
+    log_interval,
+)
 from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
 from trainscout.simulators.predictor.uncertainty.table import (
     ResidualTable,
@@ -119,7 +123,9 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
     wide_low, wide_high = log_interval(table(rows), loan)
     # 80 % of a normal error lie within 1.2816 standard deviations, half within 0.6745.
     reach = 1.2816 / 0.6745 * excess
-    assert (wide_high - wide_low) / 2 == pytest.approx(math.hypot((high - low) / 2, reach), 1e-3)
+    assert (wide_low, wide_high) == pytest.approx(
+        (-math.hypot(low, reach), math.hypot(high, reach)), 1e-3
+    )
     better = replace(FEATURES, kernel_error=0.01)
     assert log_interval(table(rows), better) == (low, high)
 
@@ -128,7 +134,7 @@ def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
     stranger = replace(FEATURES, gpu="tomorrow")
     found = log_interval(ResidualTable(rows, Tuning(new_gpu=0.2)), stranger)
-    assert found == pytest.approx((-0.2 * UNSEEN, 0.2 * UNSEEN))
+    assert found == pytest.approx((-0.2 * UNSEEN_FASTER, 0.2 * UNSEEN_SLOWER["network"]))
     # Where the runs are wider off than that, nothing is cut.
     wide = [replace(row, log_residual=20 * row.log_residual) for row in rows]
     assert log_interval(ResidualTable(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
@@ -142,8 +148,25 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
         rows = others + [residual(100 + n, 0.0, f"here {n}") for n in range(known)]
         tuned = ResidualTable([*rows, *rows], Tuning(new_gpu=0.2))
         assert tuned.publications("h100") == known
-        least = UNSEEN * 0.2 / math.sqrt(1 + known)
-        assert log_interval(tuned, FEATURES) == pytest.approx((-least, least))
+        least = 0.2 / math.sqrt(1 + known)
+        reach = (-UNSEEN_FASTER * least, UNSEEN_SLOWER["network"] * least)
+        assert log_interval(tuned, FEATURES) == pytest.approx(reach)
+
+
+@pytest.mark.parametrize(
+    ("place", "joined"),
+    [
+        ({"num_gpus": 1, "fabric": "node"}, "alone"),
+        ({"num_gpus": 8, "fabric": "node"}, "node"),
+        ({"fabric": "measured 400"}, "node"),
+        ({"fabric": "roce 100"}, "network"),
+    ],
+)
+def test_strangers_lean_to_the_slow_side_the_more_the_farther_their_gpus(place, joined):
+    rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
+    tuned = ResidualTable(rows, Tuning(new_gpu=0.2))
+    low, high = log_interval(tuned, replace(FEATURES, gpu="tomorrow", **place))
+    assert high / -low == pytest.approx(UNSEEN_SLOWER[joined] / UNSEEN_FASTER)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +196,9 @@ def test_waits_for_the_host_widen_the_bar_by_what_neighbours_did_not_wait():
     wide_low, wide_high = log_interval(tuned, beyond)
     # Half of 0.4, which 0.3 lacks of 0.5 in squares.
     reach = 1.2816 / 0.6745 * 0.5 * 0.4
-    assert (wide_high - wide_low) / 2 == pytest.approx(math.hypot((high - low) / 2, reach), 1e-3)
+    assert (wide_low, wide_high) == pytest.approx(
+        (-math.hypot(low, reach), math.hypot(high, reach)), 1e-3
+    )
 
 
 def test_a_tail_factor_above_one_narrows():
