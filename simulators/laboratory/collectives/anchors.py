@@ -17,6 +17,7 @@ from trainscout.simulators.laboratory.collectives.least_squares import Fit, Row,
 KIB, MIB = 2**10, 2**20
 FIGURES = {
     "one_figure": (256 * MIB,),
+    "two_figures": (MIB, 256 * MIB),
     "three_figures": (8 * KIB, MIB, 256 * MIB),
     "five_figures": (8 * KIB, 128 * KIB, MIB, 16 * MIB, 256 * MIB),
 }

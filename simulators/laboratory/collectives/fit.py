@@ -88,7 +88,7 @@ def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
 
     ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
     the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others;
-    ``three_figures`` and its like: the same, told so much of the cluster (``anchors.FIGURES``).
+    ``two_figures`` and its like: the same, told so much of the cluster (``anchors.FIGURES``).
     """
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
@@ -139,7 +139,7 @@ def documents(measurements: Sequence[Measurement], command: str) -> dict[str, di
             "provenance": (
                 "public nccl-tests results of the clusters named, grades A and B; coefficients "
                 "with 0 rows are InfiniBand's or NCCL's own constants, shifted as the "
-                "transport's other measurements say"
+                "transport's other measurements say, or without any those of other fabrics"
             ),
             "coefficients": _coefficients(name, result),
             "errors": _errors(name, fitted, left_out, from_train),

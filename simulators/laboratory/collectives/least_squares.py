@@ -4,8 +4,8 @@ Every price is a sum of non-negative coefficient x term, so each (transport, alg
 is one non-negative least squares problem on relative errors, re-weighted towards the median,
 clusters balanced against each other. NCCL's own constants enter as a weak prior inside a node
 and for InfiniBand; what is known of InfiniBand is the prior of every other fabric, and its
-unmeasured algorithms start later by what the fabric's measured ones show. ``fit.py`` is the
-command.
+unmeasured algorithms start later by what the fabric's measured ones show, or what those of other
+fabrics do if none is. ``fit.py`` is the command.
 """
 
 from __future__ import annotations
@@ -284,7 +284,8 @@ def fit(rows: Sequence[Row]) -> Fit:
     inside += [("pcie", f"{a}/{p}") for a, p in INSIDE if a != "nvls"]
     for key in inside:
         _fit_key(key, groups.get(key, []), node_prior(key[1]), result)
-    for fabric in FABRICS:
+    measured = {"infiniband", *(owner for owner, _ in groups)}
+    for fabric in sorted(FABRICS, key=lambda name: name not in measured):
         _fit_fabric(fabric, groups, result)
     return result
 
@@ -327,11 +328,21 @@ def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) ->
 
 
 def _extra_us(fabric: str, base: str, result: Fit) -> float:
-    """Median excess of a call between two nodes over the base's, over the measured keys.
+    """Median excess of a call between two nodes over the base's, over the measured keys; of a
+    fabric that was never measured, that of the others.
 
     Where both are measured, rings and trees show the same excess: it belongs to the call and
     not to its hops.
     """
+    own = _excess_us(fabric, base, result)
+    if own:
+        return max(0.0, float(np.median(own)))
+    others = [] if base != "infiniband" else [_excess_us(each, base, result) for each in FABRICS]
+    known = [max(0.0, float(np.median(each))) for each in others if each]
+    return float(np.median(known)) if known else 0.0
+
+
+def _excess_us(fabric: str, base: str, result: Fit) -> list[float]:
     excess = []
     for (owner, key), terms in result.terms.items():
         if owner == fabric != base and result.rows[owner, key] and "net_hop" in terms:
@@ -339,4 +350,4 @@ def _extra_us(fabric: str, base: str, result: Fit) -> float:
             hops = 1 if key.startswith("ring") else 2
             more_us = {name: terms[name] - reference[name] for name in ("net_start", "net_hop")}
             excess.append(more_us["net_start"] + hops * more_us["net_hop"])
-    return max(0.0, float(np.median(excess))) if excess else 0.0
+    return excess

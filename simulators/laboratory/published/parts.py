@@ -39,6 +39,7 @@ _FITS = {
     "validation": "the same fit, on the validation clusters",
     "left_out": "each cluster left out of the fit in turn",
     "one_figure": "the same, told its 256 MiB within and between nodes",
+    "two_figures": "the same, told 1 MiB and 256 MiB",
     "three_figures": "the same, told 8 KiB, 1 MiB and 256 MiB",
     "five_figures": "the same, told 128 KiB and 16 MiB besides",
 }

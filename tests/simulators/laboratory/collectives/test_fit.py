@@ -140,6 +140,31 @@ def shipped() -> dict[str, bytes]:
 ENOUGH = dict.fromkeys(MEASURED, fitting.FEWEST_ROWS)
 
 
+def test_a_fabric_without_measurements_is_as_late_as_the_others_are() -> None:
+    def later_us(fabric: str, key: str) -> float:
+        name, _, protocol = key.partition("/")
+        starts, hops = (
+            [net_coefficients(each, name, protocol).terms[term] for each in (fabric, "infiniband")]
+            for term in ("net_start", "net_hop")
+        )
+        return starts[0] - starts[1] + (1 if name == "ring" else 2) * (hops[0] - hops[1])
+
+    measured = {
+        fabric: [
+            max(0.0, later_us(fabric, key))
+            for key, entry in load(fabric)["fitted"]["coefficients"].items()
+            if entry["rows"] and "net_hop" in entry["terms"]
+        ]
+        for fabric in FABRICS
+    }
+    others = [
+        np.median(found) for name, found in measured.items() if found and name != "infiniband"
+    ]
+    assert len(others) == 4
+    for key in ("ring/ll", "tree/simple"):
+        assert later_us("omni_path", key) == pytest.approx(np.median(others), abs=0.1)
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
