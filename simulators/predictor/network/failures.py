@@ -12,7 +12,7 @@ class Failure:
     """A link that goes down, or slows down, while packets cross it."""
 
     link: str
-    """Its name (``leaf0-spine3``): both its directions fail."""
+    """Its name (``leaf0-spine3``), or a switch's (``spine3``): both directions fail."""
     at_s: float
     """When."""
     rate: float = 0.0

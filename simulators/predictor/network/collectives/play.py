@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.network.topology.routing import (
     equal_paths,
     find_routes,
 )
+from trainscout.simulators.predictor.network.topology.switches import links_named
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,
@@ -232,9 +233,9 @@ def make_engine(
     return HybridEngine(*links, packet, hybrid, memory)
 
 
-def _failing_links(network: Network, failure: Failure, at: int) -> tuple[int, int]:
+def _failing_links(network: Network, failure: Failure, at: int) -> Ints:
     try:
-        return network.links_named(failure.link)
+        return links_named(network, failure.link)
     except InputError as error:
         field = f"network.failures[{at}].link"
         raise InputError(field, failure.link, error.problem, error.allowed) from None

@@ -63,8 +63,9 @@ class SwitchFabric:
     rate is then set so that the ratio is exact, whatever it is."""
     link_health: dict[str, float] = field(default_factory=dict)
     """Maps a link (``leaf0-spine3``, ``spine3-core1``, ``pod0-pod2-cable1``, ``node5-nic2``,
-    ``node5-nic2-port1``, ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in
-    both directions; 0 means failed: no flow is routed over it."""
+    ``node5-nic2-port1``, ``gpu7-nvlink``, ``gpu7-pcie``), or a switch with all its cables
+    (``leaf0``, ``spine3``, ``core1``), to the share of its rate that is left, in both directions;
+    0 means failed: no flow is routed over it."""
     ecmp_seed: int = 0
     """Seeds the hash that spreads flows."""
 

@@ -209,7 +209,8 @@ class Network:
             field,
             name,
             "is not the name of a link",
-            "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC, podP-podQ-cableK",
+            "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC, podP-podQ-cableK; "
+            "leafL, spineS, coreC: all of a switch's",
         )
 
     def _names(self, kind: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import KINDS, Network
+from trainscout.simulators.predictor.network.topology.switches import links_named
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -105,13 +106,13 @@ def build_network(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Network:
     # Names of links are those of single cables.
     single = replace(network, fabric=replace(fabric, routing="ecmp"))
     for name, share in fabric.link_health.items():
-        links = list(single.links_named(name))
+        links = links_named(single, name)
         if share == 0 and name.startswith("gpu"):
             raise InputError(
                 f"topology.link_health.{name}", 0, "cannot fail: no way around", "0 < share <= 1"
             )
         network.rate_bytes_per_s[links] *= share
-        network.alive[links] = share > 0
+        network.alive[links] &= share > 0
     return _pooled(network) if network.pooled else network
 
 
