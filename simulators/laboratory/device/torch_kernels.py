@@ -252,6 +252,7 @@ class TorchKernels:
         """A kernel of the class that moves about as many bytes; ``Built.bytes`` says how many."""
         makers: dict[str, Callable[[int], tuple[Call, int, str]]] = {
             "elementwise": self._add,
+            "activation": self._gelu,
             "memcpy": self._copy,
             "cast": self._cast,
             "reduce": self._reduce,
@@ -277,6 +278,11 @@ class TorchKernels:
         x, y = self.random(n), self.random(n)
         out = self.torch.empty_like(x)
         return lambda: self.torch.add(x, y, out=out), 6 * n, f"[{n}]"
+
+    def _gelu(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 4)
+        x = self.random(n)
+        return lambda: self.torch.nn.functional.gelu(x), 4 * n, f"[{n}]"
 
     def _copy(self, size: int) -> tuple[Call, int, str]:
         n = max(1, size // 4)

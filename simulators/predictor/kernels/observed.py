@@ -21,7 +21,8 @@ FloatArray = NDArray[np.float64]
 _STREAMING = {
     "norm_fwd": "norm", "norm_bwd": "norm", "norm_fwd_plain": "norm", "norm_bwd_plain": "norm",
     "softmax_fwd": "softmax", "softmax_bwd": "softmax", "embedding_bwd": "embedding",
-    "cast": "elementwise", "dropout": "elementwise", "permute": "copy", "memcpy": "copy",
+    "activation": "elementwise", "cast": "elementwise", "dropout": "elementwise",
+    "permute": "copy", "memcpy": "copy",
 }  # fmt: skip
 
 

@@ -126,13 +126,19 @@ def _activation(shard: Shard, name: str, elements: int) -> Passes:
         )
     if gated and shard.fusion == "eager":
         return (
-            [Streaming(f"{name}_fwd", "elementwise", 5 * s * elements, launches=2)],
-            [Streaming(f"{name}_bwd", "elementwise", 9 * s * elements, launches=3)],
+            [
+                Streaming(f"{name}_fwd", "activation", 2 * s * elements),
+                Streaming(f"{name}_gate_fwd", "elementwise", 3 * s * elements),
+            ],
+            [
+                Streaming(f"{name}_gate_bwd", "elementwise", 6 * s * elements, launches=2),
+                Streaming(f"{name}_bwd", "activation", 3 * s * elements),
+            ],
         )
     inputs = 2 if gated else 1
     return (
-        [Streaming(f"{name}_fwd", "elementwise", (inputs + 1) * s * elements)],
-        [Streaming(f"{name}_bwd", "elementwise", (2 * inputs + 1) * s * elements)],
+        [Streaming(f"{name}_fwd", "activation", (inputs + 1) * s * elements)],
+        [Streaming(f"{name}_bwd", "activation", (2 * inputs + 1) * s * elements)],
     )
 
 

@@ -128,9 +128,9 @@ class Convolution:
 class Streaming:
     """A memory-bound kernel: ``bytes`` read plus written.
 
-    ``kind`` is its class: elementwise, norm_fwd, norm_bwd (``_plain``: as PyTorch has them),
-    softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer, cast,
-    permute, memcpy, reduce, scan_fwd, scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd,
+    ``kind`` is its class: elementwise, activation, norm_fwd, norm_bwd (``_plain``: as PyTorch has
+    them), softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer,
+    cast, permute, memcpy, reduce, scan_fwd, scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd,
     norm_bwd_groups (these seven: what mixers with a state move).
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
     """

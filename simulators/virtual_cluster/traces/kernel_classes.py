@@ -82,6 +82,7 @@ _STREAMING = {
     "norm_bwd": "norm",
     "softmax_fwd": "softmax",
     "softmax_bwd": "softmax",
+    "activation": "elementwise",
     "cast": "elementwise",
     "permute": "copy",
 }

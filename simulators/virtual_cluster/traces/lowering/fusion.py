@@ -27,6 +27,7 @@ _CLASSES = (
     "softmax_fwd",
     "reduce",
     "dropout",
+    "activation",
     "elementwise",
 )
 

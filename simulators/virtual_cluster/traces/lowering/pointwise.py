@@ -62,6 +62,10 @@ _WORDS = """
     _amp_update_scale slice_backward select_backward diagonal_backward unfold_backward
 """
 NAMES = frozenset(_WORDS.split())
+# Of these, what computes so much of each element that memory does not set the pace alone.
+_ACTIVATIONS = frozenset(
+    f"{name}{pass_}" for name in ("gelu", "glu", "mish", "silu") for pass_ in ("", "_backward")
+)
 # Gradients of views: a tensor of zeros is made, then the part that has a gradient written.
 _VIEW_GRADIENTS = frozenset({"slice_backward", "select_backward", "diagonal_backward"})
 
@@ -116,5 +120,6 @@ def _by_bytes(op: Op, rule: str, *, estimated: bool, least: int = 0) -> Lowered:
         return FREE
     if short_name(op) in _VIEW_GRADIENTS:
         written += read
-    kernel = Streaming(short_name(op), "elementwise", max(read + written, least))
+    kind = "activation" if short_name(op) in _ACTIVATIONS else "elementwise"
+    kernel = Streaming(short_name(op), kind, max(read + written, least))
     return Lowered((kernel,), rule, estimated)

@@ -12,6 +12,7 @@ from .gpus import GPUS
 
 KINDS = [
     "elementwise",
+    "activation",
     "norm_fwd",
     "norm_bwd",
     "norm_fwd_plain",
@@ -44,6 +45,7 @@ def gigabytes_per_s(gpu: str, kind: str, moved: int = 10**9) -> float:
         ("a100_40", "elementwise", 1270, 1403),
         ("a100_80", "elementwise", 1677, 1800),
         ("h100", "elementwise", 2900, 3261),
+        ("h100", "activation", 2440, 2850),
         ("h200", "norm_fwd", 3200, 3790),
         ("gb200", "norm_fwd", 5300, 6550),
         ("gb200", "norm_bwd", 4500, 5700),

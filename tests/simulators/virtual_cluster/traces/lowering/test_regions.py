@@ -115,7 +115,7 @@ def test_a_gated_activation_fuses_across_the_product_of_its_gate() -> None:
     found = lower_events(events)
     assert [len(each.kernels) if each else 0 for each in found] == [0, 1, 0, 0, 1, 1, 0, 1, 0]
     # Two products are read and the gated one is written; the activation itself is not.
-    assert found[5].kernels == (ir.Streaming("fused_silu_mul", "elementwise", 3 * SIZE),)  # type: ignore[union-attr]
+    assert found[5].kernels == (ir.Streaming("fused_silu_mul", "activation", 3 * SIZE),)  # type: ignore[union-attr]
 
 
 def test_what_others_still_read_is_written() -> None:

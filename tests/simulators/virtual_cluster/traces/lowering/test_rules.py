@@ -35,7 +35,7 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
         ),
         (op("aten.add_.Tensor", (BIG, BIG), BIG), "elementwise", 3 * HALF),
         (op("aten.mul_.Scalar", (BIG, 2.0)), "elementwise", 2 * HALF),
-        (op("aten.gelu_backward.default", (BIG, BIG), BIG), "elementwise", 3 * HALF),
+        (op("aten.gelu_backward.default", (BIG, BIG), BIG), "activation", 3 * HALF),
         (op("aten.add.out", (BIG, BIG, ("out", BIG))), "elementwise", 3 * HALF),
         (op("aten.zero_.default", (BIG,), BIG), "elementwise", HALF),
         (op("aten.zeros.default", ((256, 12288),), BIG), "elementwise", HALF),
