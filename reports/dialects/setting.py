@@ -98,6 +98,10 @@ class Setting:
 def knob(framework: str, name: str, when: Callable[[Job], bool] = lambda job: True) -> Setting:
     """The row of a knob that the framework has a flag for."""
     flag = KNOBS[name].flags[framework]
+    if KNOBS[name].kind is bool and flag.values is not None:
+        # A switch that is there for the value it is true of: --no-...
+        on = next(ours for ours, theirs in flag.values.items() if theirs)
+        return Setting(flag.name, f"recipe.{name}", on=on, when=when)
     return Setting(flag.name, f"recipe.{name}", flag.values, when=when)
 
 

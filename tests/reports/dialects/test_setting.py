@@ -6,9 +6,10 @@ import pytest
 
 from tests.samples import job_of, moe_job_of
 from trainscout.reports.dialects.options import Options
-from trainscout.reports.dialects.setting import Setting, command_options, read, write
+from trainscout.reports.dialects.setting import Setting, command_options, knob, read, write
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.knob import MEGATRON_LM, Flag
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 
 TABLE = (
     Setting("--layers", "model.num_layers"),
@@ -61,6 +62,17 @@ def test_what_is_given_is_read_by_part():
 def test_values_that_are_none_are_refused(words):
     with pytest.raises(InputError, match=words.split()[0]):
         read(TABLE, "model", Options(words.split()))
+
+
+def test_a_switch_may_say_that_a_knob_is_off(monkeypatch):
+    flag = Flag("--no-overlap", {True: False, False: True})
+    declared = replace(KNOBS["tp_comm_overlap"], flags={MEGATRON_LM: flag})
+    monkeypatch.setitem(KNOBS, "tp_comm_overlap", declared)
+    row = knob(MEGATRON_LM, "tp_comm_overlap")
+    on, off = (job_of(Recipe(tp=2, tp_comm_overlap=each)) for each in (True, False))
+    assert write((row,), on) == {}
+    assert write((row,), off) == {"--no-overlap": True}
+    assert read((row,), "recipe", Options(["--no-overlap"])) == {"tp_comm_overlap": False}
 
 
 def test_names_of_old_stand_for_those_of_now():
