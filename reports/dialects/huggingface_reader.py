@@ -39,6 +39,11 @@ _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRA
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 _ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
 _ADAPTED["qkv_proj"] = "linear_qkv"
+# Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
+# generates, those of them that a frozen copy may hold back, and others that have scripts.
+_PENALISED = ("grpo", "rloo")
+_GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo")
+_OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
 _MIXED = ("no", "fp16", "bf16", "fp8")
 
@@ -175,7 +180,7 @@ class HuggingFaceReader:
         if length is None:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
-        dpo = self._dpo(base.dpo)
+        dpo = self._dpo(base)
         steps = self._whole("--max_steps")
         seen = batch * length * (1 if dpo is None else 2)
         tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
@@ -190,15 +195,48 @@ class HuggingFaceReader:
             dpo=dpo,
         )
 
-    def _dpo(self, declared: Dpo | None) -> Dpo | None:
+    def _dpo(self, base: Training) -> Dpo | None:
         """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
-        stage = self.options.text("--stage") or self.options.text("--rlhf_type")
-        if stage is None and self.program.endswith("dpo.py"):
-            stage = "dpo"
-        if stage not in (None, "pt", "sft", "dpo"):
-            self.options.assume(f"a training called {stage}", "sequences one by one, as declared")
+        options = self.options
+        stage = options.text("--stage") or options.text("--rlhf_type") or self._stage_of_program()
         ready = bool(self._on("--precompute_ref_log_probs"))
-        return Dpo(precomputed=ready) if stage == "dpo" else declared
+        if stage == "dpo":
+            return Dpo(precomputed=ready)
+        if stage == "gkd":
+            self._teacher(base.distillation is not None)
+        elif stage in _GENERATING:
+            options.assume(
+                f"completions that the model generates, and their rewards ({stage})",
+                "a step is its update alone, of sequences as long as they may be",
+            )
+            if (options.text("--beta") or "0").strip("0.") and stage in _PENALISED:
+                options.assume("a frozen reference (--beta)", "it is neither held nor run")
+        elif stage not in (None, "pt", "sft"):
+            options.assume(f"a training called {stage}", "sequences one by one, as declared")
+        return base.dpo
+
+    def _stage_of_program(self) -> str | None:
+        """What a script of TRL's trains, by its name: ``trl/scripts/grpo.py``, ``gkd.py``."""
+        stem = Path(self.program).stem.removeprefix("train_").removesuffix("_trainer")
+        return stem if stem in (*_GENERATING, *_OTHER_STAGES) else None
+
+    def _teacher(self, is_declared: bool) -> None:
+        """Say what is predicted of distillation on the student's own sequences."""
+        names = ("--teacher_model_name_or_path", "--teacher_model")
+        teacher = next(
+            (said for name in names if (said := self.options.text(name))), "its teacher"
+        )
+        if not is_declared:
+            self.options.assume(
+                f"distillation from {teacher}",
+                "the student alone: training=distill training.distillation.teacher=... adds it",
+            )
+        share = self.options.text("--lmbda") or "0.5"
+        if share.strip("0."):
+            self.options.assume(
+                f"the share of {share} that the student generates (--lmbda)",
+                "every sequence comes with the data",
+            )
 
     def _precision(self, declared: str) -> str:
         for name in ("bf16", "fp16"):

@@ -121,6 +121,28 @@ def test_pairs(tmp_path, words, dpo):
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trl/scripts/sft.py", []),
+        ("trl/scripts/grpo.py", ["(grpo)"]),
+        ("trl/scripts/grpo.py --beta 0.0", ["(grpo)"]),
+        ("trl/scripts/grpo.py --beta 0.04", ["(grpo)", "(--beta)"]),
+        ("train.py --rlhf_type ppo", ["(ppo)"]),
+        ("trl/scripts/gkd.py --teacher_model_name_or_path big", ["from big", "of 0.5"]),
+        ("train.py --rlhf_type gkd --teacher_model big --lmbda 0", ["from big"]),
+        ("trl/scripts/kto.py", ["called kto"]),
+    ],
+)
+def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, said):
+    script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16"
+    given = read(written(tmp_path, "run.sh", script))
+    assert given.question.training.dpo is None
+    found = [text for text, _ in given.reading.not_modelled]
+    assert len(found) == len(said)
+    assert all(any(part in each for each in found) for part in said)
+
+
+@pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("ds.json", "{", "is no JSON"),
