@@ -186,6 +186,7 @@ def test_most_of_what_is_read_was_counted() -> None:
         ("Qwen/Qwen3-30B-A3B", "qwen3_30b_a3b"),
         ("deepseek-ai/DeepSeek-V3.1", "deepseek_v3"),
         ("openai/gpt-oss-120b", "gpt_oss_120b"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4_flash"),
         ("moonshotai/Kimi-Linear-48B-A3B-Base", "kimi_linear_48b_a3b"),
         ("nvidia/Nemotron-H-8B-Base-8K", "nemotron_h_8b"),
     ],
