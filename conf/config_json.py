@@ -8,12 +8,14 @@ same. What cannot be said as a model is refused by its field.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainscout.conf.families import Family, families, transformers_defaults
+from trainscout.conf.hub_names import SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
 from trainscout.conf.sound_config import SECONDS, sound_fields
@@ -143,7 +145,10 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         problem = f"is missing: this is no {FILE} of a model"
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
     if kind not in families():
-        raise InputError(f"{FILE}: model_type", kind, "is no model that is read", families())
+        problem, read = "is no model that is read", list(families())
+        if difflib.get_close_matches(str(kind), read, 1):
+            raise InputError(f"{FILE}: model_type", kind, problem, read)
+        raise InputError(f"{FILE}: model_type", kind, problem, SCRIPTED)
     family = families()[kind]
     config = Config(given, kind)
     for field in family.refused:

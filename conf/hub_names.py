@@ -36,6 +36,9 @@ def hub_choice(field: str, name: str) -> str | None:
     raise InputError(field, name, problem, allowed, nearest and known[nearest][0])
 
 
+SCRIPTED = "what is no transformer that generates runs as your script: trainscout live"
+
+
 def other_model(name: str, shipped: Iterable[str]) -> tuple[str, str] | None:
     """What is wrong with a name of no family that ships, and what can be asked instead; None for
     one that is like theirs, whose nearest names say more."""
@@ -44,8 +47,8 @@ def other_model(name: str, shipped: Iterable[str]) -> tuple[str, str] | None:
     if any(difflib.get_close_matches(word, families, 1, cutoff=0.6) for word in words):
         return None
     return "is no model that ships", (
-        f"families that do: {', '.join(families)}; others by a YAML file or a config.json; what "
-        "is no transformer that generates runs as your script: trainscout live"
+        f"families that do: {', '.join(families)}; others by a YAML file or a config.json; "
+        + SCRIPTED
     )
 
 

@@ -106,11 +106,13 @@ def explain_omegaconf_error(
             return InputError(field, given, "is not a known name", f"{leaf}={given}", leaf)
         names = [str(key) for key in error.parent_node if key != "hydra"]
         meant = _elsewhere(field, names)
-        if meant is not None and meant.rpartition(".")[0] == field.rpartition(".")[0]:
+        setting, says, _ = (meant or "").partition("=")
+        if meant is not None and not says and meant.rpartition(".")[0] == field.rpartition(".")[0]:
             nearest = meant.rpartition(".")[2]
             return InputError(field, given, "is not a known name", names, nearest)
         if meant is not None:
-            return InputError(field, given, "is not a known name", f"{meant}={given}", meant)
+            instead = meant if says else f"{meant}={given}"
+            return InputError(field, given, "is not a known name", instead, setting)
         return unknown_name(field, given, names)
     allowed = _expected(error.child_node)
     if isinstance(error, MissingMandatoryValue):
@@ -123,9 +125,10 @@ def explain_omegaconf_error(
 
 
 def _number_meant(given: object) -> str | None:
-    """The number in a price ($2.20), or in a power of two as people say it (8k)."""
+    """The number in a price ($2.20), or in a power of two as people say it (8k); None for a plain
+    number."""
     found = re.fullmatch(r"\$?(\d+\.?\d*)(k?)", str(given).strip("'\" "), re.IGNORECASE)
-    if found is None:
+    if found is None or found[1] == str(given):
         return None
     return f"{float(found[1]) * 1024:.0f}" if found[2] else found[1]
 
@@ -157,7 +160,8 @@ def _elsewhere(field: str, names: list[str]) -> str | None:
     if meant is not None and meant.startswith("recipe."):
         return meant.replace("recipe", recipe, 1)
     # A command without a search has no setting of one.
-    if meant is None or "." in field or meant.partition(".")[0] in (*names, "gpus", "hydra"):
+    group = re.split(r"[.=]", meant or "")[0]
+    if meant is None or "." in field or group in (*names, "gpus", "hydra"):
         return meant
     return None
 
@@ -271,7 +275,8 @@ def _spoken() -> tuple[dict[str, str], dict[tuple[str, str], str]]:
 
 
 def meant_setting(name: str) -> str | None:
-    """The dotted setting that a word, or a dotted name ending in it, is another word for."""
+    """The dotted setting that a word, or a dotted name ending in it, is another word for; where
+    the word says its value, too, with that."""
     return _spoken()[0].get(_plain(name.rpartition(".")[2]))
 
 

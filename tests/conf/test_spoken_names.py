@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from trainscout.commands.output_choice import VERBOSITIES
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import _spoken, meant_choice, meant_setting
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -28,11 +29,15 @@ _PARTS = {
 
 @pytest.mark.parametrize("setting", sorted(set(_MEANT.values())))
 def test_a_setting_that_is_meant_exists(setting):
+    setting, _, value = setting.partition("=")
     part, _, name = setting.rpartition(".")
     if part == "recipe":
         assert name in KNOBS
+        assert not value or int(value) in KNOBS[name].choices
     elif part in _PARTS:
         assert name in {each.name for each in dataclasses.fields(_PARTS[part])}
+    elif setting == "verbosity":
+        assert value in VERBOSITIES
     else:
         targets = ("sweep.targets.quarter.days", "sweep.targets.budget.usd")
         assert setting in ("gpus", "objective", "hydra.run.dir", *targets, "sweep.num_gpus")
