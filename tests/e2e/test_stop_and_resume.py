@@ -53,7 +53,10 @@ def run_directory(cwd):
     return directory
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.deep)],
+)
 def test_a_stopped_search_shows_and_saves_what_there_is(tmp_path, how):
     """Ctrl-C; Slurm and Kubernetes; a terminal that is lost."""
     code, stdout, stderr, reported = stop_after_first_progress(tmp_path, how)

@@ -24,7 +24,8 @@ def run(folder, stage: int):
     return emulate(folder, [*script, *options], world_size=WORLD)
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+# The second reduces as the third does, and gathers as the first.
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.deep), 3])
 def stage(request, tmp_path_factory):
     return request.param, run(tmp_path_factory.mktemp(f"zero{request.param}"), request.param)
 
