@@ -64,7 +64,7 @@ def collectives_section(summary: Report | None) -> str:
     if summary is not None:
         parts += [
             _beside_nccl(summary),
-            *_validator("trainscout.simulators.laboratory.collectives.validate", summary),
+            *_validator("collectives validate", summary),
         ]
     return "\n\n".join(parts)
 
@@ -132,7 +132,7 @@ def kernels_section(summary: Report | None) -> str:
         parts += [
             "Over whole tables, most of whose rows are part of the fit, and with what no fit "
             "covers:",
-            *_validator("trainscout.simulators.laboratory.kernels.validate", summary),
+            *_validator("kernels validate", summary),
         ]
     return "\n\n".join(parts)
 
@@ -185,10 +185,10 @@ def _hits(shares: Sequence[float]) -> str:
     return " / ".join(f"{share:.0%}" for share in shares)
 
 
-def _validator(module: str, summary: Report) -> list[str]:
+def _validator(command: str, summary: Report) -> list[str]:
     """The figures of another validator: overall, and each grouping, long ones folded."""
     parts = [
-        f"`python -m {module}`, on measurements that are not part of the project:",
+        f"`trainscout {command}`, on measurements that are not part of the project:",
         table(("", *SUMMARY_HEADER), [("all", *summary_cells(summary["overall"]))]),
     ]
     for key, groups in summary.items():
