@@ -11,127 +11,84 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.laboratory.score import summarise
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
-from trainscout.simulators.predictor.io.output import (
-    check_output,
-    replacing,
-    show_text,
-    unwritable,
-)
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.kernels.measured_rows import read_tables
 from trainscout.simulators.predictor.kernels.row_prices import PricedGroup, price_rows
 from trainscout.simulators.predictor.question.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")
 SEED = 0
 
 
-class Tally:
-    """Errors and skipped rows by grouping and name, gathered group by group."""
-
-    def __init__(self) -> None:
-        self._errors: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
-        self._skipped: dict[tuple[str, str], int] = {}
-
-    def add(self, group: PricedGroup) -> None:
-        """Count one priced group."""
-        used = group.reasons == ""
-        errors = group.predicted_s[used] / group.measured_s[used] - 1.0
-        names = {
-            "overall": "",
-            "by_class": group.kernel_class,
-            "by_gpu": group.gpu,
-            "by_dtype": group.dtype or "none",
-        }
-        for grouping, name in names.items():
-            self._put((grouping, name), errors, int((~used).sum()))
-        if used.any():
-            decades = np.floor(np.log10(np.maximum(group.size[used], 1.0))).astype(int)
-            for decade in np.unique(decades):
-                band = f"1e{decade:02d}-1e{decade + 1:02d} {group.size_unit}"
-                self._put(("by_size_band", band), errors[decades == decade], 0)
-
-    def _put(self, key: tuple[str, str], errors: NDArray[np.float64], skipped: int) -> None:
-        self._errors.setdefault(key, []).append(errors)
-        self._skipped[key] = self._skipped.get(key, 0) + skipped
-
-    def report(self) -> dict[str, Any]:
-        """The overall figures and those of every grouping, by name."""
-        figures = {
-            key: summarise(np.concatenate(parts), self._skipped[key]).to_dict()
-            for key, parts in self._errors.items()
-        }
-        report: dict[str, Any] = {
-            "overall": figures.get(("overall", ""), summarise(np.array([])).to_dict())
-        }
-        for wanted in GROUPINGS:
-            names = sorted(name for grouping, name in figures if grouping == wanted)
-            report[wanted] = {name: figures[wanted, name] for name in names}
-        return report
-
-
-def write_rows(stream: TextIO, groups: Iterable[tuple[NDArray[np.object_], PricedGroup]]) -> None:
-    """Every predicted row, then every skipped one, as members of an open JSON object."""
-    skipped: list[tuple[NDArray[np.object_], NDArray[np.object_]]] = []
-    stream.write('"rows": [')
-    separator = "\n"
-    for ids, group in groups:
-        used = group.reasons == ""
-        if not used.all():
-            skipped.append((ids[~used], group.reasons[~used]))
-        if not used.any():
-            continue
-        said = json.dumps(list(group.assumptions))
-        measured, predicted = group.measured_s[used], group.predicted_s[used]
-        lines = [
-            f'{{"id": {name}, "measured": {was:.6g}, "predicted": {is_:.6g}, '
-            f'"error": {is_ / was - 1.0:.5f}, "assumptions": {said}}}'
-            for name, was, is_ in zip(
-                ids[used].tolist(), measured.tolist(), predicted.tolist(), strict=True
-            )
-        ]
-        stream.write(separator + ",\n".join(lines))
-        separator = ",\n"
-    stream.write('\n],\n"skipped": [')
-    separator = "\n"
-    for ids, reasons in skipped:
-        lines = [
-            f'{{"id": {name}, "reason": {json.dumps(reason)}}}'
-            for name, reason in zip(ids.tolist(), reasons.tolist(), strict=True)
-        ]
-        stream.write(separator + ",\n".join(lines))
-        separator = ",\n"
-    stream.write("\n]")
-
-
-def priced_tables(
-    tables: Sequence[Path], gpus: Any, sample: int | None
-) -> Iterable[tuple[NDArray[np.object_], PricedGroup]]:
-    """(JSON-encoded row ids, priced group) of every table; the id is the row's own, if it has one.
+def predicted_rows(tables: Sequence[Path], gpus: Any, sample: int | None) -> pd.DataFrame:
+    """Every row of every table: ``id`` (the row's own, if it has one), ``measured`` and
+    ``predicted`` seconds, ``error``, ``assumptions``, ``reason`` (empty where it is predicted),
+    and a column for each of ``GROUPINGS``.
 
     Raises:
-        InputError: for a table that cannot be read.
+        InputError: for a table that cannot be read, and where none holds rows.
     """
-    for table, kind, rows in ((path, *each) for path in tables for each in read_tables(path)):
-        name = f"{table.name.split('.')[0]}{f'.{kind}' if table.suffix == '.json' else ''}"
-        if "id" in rows.columns:
-            ids = np.array([json.dumps(str(value)) for value in rows["id"]], dtype=object)
-        else:
-            ids = np.array([f'"{name}:{line}"' for line in range(2, len(rows) + 2)], dtype=object)
+    import pandas as pd
+
+    parts = []
+    read = [(table, *each) for table in tables for each in read_tables(table)]
+    for path, kind, rows in read:
+        name = f"{path.name.split('.')[0]}{f'.{kind}' if path.suffix == '.json' else ''}"
+        lines = [f"{name}:{line}" for line in range(2, len(rows) + 2)]
+        ids = rows["id"].astype(str).to_numpy() if "id" in rows.columns else np.array(lines)
         if sample is not None and sample < len(rows):
             chosen = np.sort(np.random.default_rng(SEED).permutation(len(rows))[:sample])
             rows, ids = rows.iloc[chosen], ids[chosen]
         for group in price_rows(kind, rows, gpus):
-            yield ids[group.positions], group
+            content = {
+                "id": ids[group.positions],
+                "measured": group.measured_s,
+                "predicted": group.predicted_s,
+                "assumptions": [list(group.assumptions)] * len(group.positions),
+                "reason": group.reasons,
+                "by_class": group.kernel_class,
+                "by_gpu": group.gpu,
+                "by_size_band": _bands(group),
+                "by_dtype": group.dtype or "none",
+            }
+            parts.append(pd.DataFrame(content))
+    if not parts:
+        raise InputError("tables", ", ".join(map(str, tables)), "hold no rows")
+    found = pd.concat(parts, ignore_index=True)
+    return found.assign(error=found["predicted"] / found["measured"] - 1.0)
+
+
+def _bands(group: PricedGroup) -> list[str]:
+    """The decade of each row's size."""
+    decades = np.floor(np.log10(np.maximum(np.nan_to_num(group.size), 1.0))).astype(int)
+    return [f"1e{each:02d}-1e{each + 1:02d} {group.size_unit}" for each in decades.tolist()]
+
+
+def summaries(rows: pd.DataFrame) -> dict[str, Any]:
+    """The overall figures and those of every grouping, by name."""
+
+    def figures(part: pd.DataFrame) -> dict[str, Any]:
+        used = part["reason"] == ""
+        return summarise(part.loc[used, "error"].to_numpy(), int((~used).sum())).to_dict()
+
+    report: dict[str, Any] = {"overall": figures(rows)}
+    for grouping in GROUPINGS:
+        # What is not predicted may have no size.
+        whole = rows[rows["reason"] == ""] if grouping == "by_size_band" else rows
+        report[grouping] = {str(name): figures(part) for name, part in whole.groupby(grouping)}
+    return report
 
 
 def parser() -> argparse.ArgumentParser:
@@ -161,15 +118,18 @@ def main(arguments: Sequence[str]) -> int:
         raise InputError("--sample", options.sample, "is not a number of rows", ">= 1")
     check_output("--json", options.json, options.tables)
     gpus = declared_gpus(options.gpus)
-    tally = Tally()
-    groups = list(priced_tables(options.tables, gpus, options.sample))
-    for _, group in groups:
-        tally.add(group)
-    if not groups:
-        raise InputError("tables", ", ".join(map(str, options.tables)), "hold no rows")
-    report = tally.report()
+    rows = predicted_rows(options.tables, gpus, options.sample)
+    report = summaries(rows)
     if options.json is not None:
-        _write(options.json, report, groups)
+        used = rows["reason"] == ""
+        said = {
+            "rows": rows.loc[used, ["id", "measured", "predicted", "error", "assumptions"]],
+            "skipped": rows.loc[~used, ["id", "reason"]],
+        }
+        parts = [f'"{name}": {json.dumps(value, indent=1)}' for name, value in report.items()]
+        for name, shown in said.items():
+            parts.append(f'"{name}": {shown.to_json(orient="records", double_precision=15)}')
+        write_output("--json", options.json, "{\n" + ",\n".join(parts) + "\n}\n")
     show_text(_summary(report))
     return OK
 
@@ -190,17 +150,3 @@ def _line(figures: dict[str, Any]) -> str:
         return counts
     keys = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
     return counts + "".join(f" {100 * figures[key]:6.1f}%" for key in keys)
-
-
-def _write(
-    path: Path, report: dict[str, Any], groups: list[tuple[NDArray[np.object_], PricedGroup]]
-) -> None:
-    try:
-        with replacing(path) as stream:
-            stream.write("{\n")
-            for name, value in report.items():
-                stream.write(f'"{name}": {json.dumps(value, indent=1)},\n')
-            write_rows(stream, groups)
-            stream.write("\n}\n")
-    except OSError as error:
-        raise unwritable("--json", path, error) from error
