@@ -61,6 +61,11 @@ DEEPSPEED_BUCKET = 500_000_000
 NCCL_CONNECTION_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
 NCCL_CONNECTIONS, NCCL_LAZY_CONNECTIONS = 3, 1
 NCCL_LAZY_SINCE = (2, 22)
+# Until 1.13, which came with NCCL 2.14, PyTorch loaded all its kernels into the context: with one
+# tensor nvidia-smi shows 1,687 MiB on Ampere (pytorch/pytorch issue 55277, CUDA 11.1), and 400 or
+# so since CUDA loads kernels as they are launched (issue 107667).
+EAGER_KERNELS_BYTES = 1200 * MIB
+KERNELS_LAZY_SINCE = (2, 14)
 
 
 def footprint(job: Job, workload: Workload, channels: int) -> Memory:
@@ -112,16 +117,14 @@ def outside_bytes(job: Job, channels: int) -> dict[str, int]:
 
 def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
     """As ``outside_bytes``, of a process on such a GPU whose communicators opened ``channels``."""
+    major, minor = cluster.nccl_version.split("-")[0].split(".")[:2]
+    nccl = int(major), int(minor)
+    connections = NCCL_LAZY_CONNECTIONS if nccl >= NCCL_LAZY_SINCE else NCCL_CONNECTIONS
+    kernels = 0 if nccl >= KERNELS_LAZY_SINCE else EAGER_KERNELS_BYTES
     return {
-        "communication_buffers": channels * _channel_bytes(cluster.nccl_version),
-        "context": gpu.architecture.context_bytes,
+        "communication_buffers": channels * connections * NCCL_CONNECTION_BYTES,
+        "context": gpu.architecture.context_bytes + kernels,
     }
-
-
-def _channel_bytes(nccl_version: str) -> int:
-    major, minor = nccl_version.split("-")[0].split(".")[:2]
-    lazy = (int(major), int(minor)) >= NCCL_LAZY_SINCE
-    return NCCL_CONNECTION_BYTES * (NCCL_LAZY_CONNECTIONS if lazy else NCCL_CONNECTIONS)
 
 
 def distinct(stages: Iterable[Stage]) -> list[Stage]:

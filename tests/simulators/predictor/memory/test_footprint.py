@@ -254,6 +254,18 @@ def test_old_nccl_connects_every_channel_three_times() -> None:
     assert buffers == [16 * NCCL_CONNECTION_BYTES, 48 * NCCL_CONNECTION_BYTES]
 
 
+def test_old_pytorch_loads_all_its_kernels() -> None:
+    job = make_job(TINY)
+    contexts = [
+        memory_of(replace(job, cluster=replace(job.cluster, nccl_version=version)))
+        .per_stage[0]
+        .kind["context"]
+        for version in ("2.14.3", "2.10.3")
+    ]
+    assert contexts[0] == job.gpu.architecture.context_bytes
+    assert contexts[1] == pytest.approx(1687 * 2**20, rel=0.15)
+
+
 def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -> None:
     kept = {"keeps_16bit_grads": True}
     assert static_per_parameter(make_job(TINY, training=kept)) == pytest.approx(
