@@ -99,6 +99,10 @@ class Config:
             return None
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise InputError(f"{FILE}: {name}", value, "is no list of names")
+        # Some list the modules for further tokens, too.
+        further = self.fields.get("num_nextn_predict_layers") or 0
+        if isinstance(further, int) and len(value) == length + further:
+            return value[:length]
         if len(value) != length:
             problem = f"has {len(value)} entries, num_hidden_layers is {length}"
             raise InputError(f"{FILE}: {name}", value, problem, f"{length} entries")

@@ -30,6 +30,9 @@ def own_heads(config: Config, kind: str, mixers: Sequence[str]) -> list[dict[str
         own = [{"heads": size} for size in _one_a_layer(heads, len(mixers))]
     if kind.startswith("gemma4"):
         _global_heads(config, mixers, own)
+    other = config.fields.get("attention_other_setting")
+    if kind == "step3p5" and isinstance(other, Mapping):
+        own = [_sizes_in(other) if each == "window" else {} for each in mixers]
     if kind == "mimo_v2_flash":
         # What windows have twice is written in its code, and in no field.
         twice = 2 * config.whole("num_key_value_heads")
@@ -38,6 +41,13 @@ def own_heads(config: Config, kind: str, mixers: Sequence[str]) -> list[dict[str
     return [
         {name: size for name, size in sizes.items() if size != usual.get(name)} for sizes in own
     ]
+
+
+def _sizes_in(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Step's heads of windows, from a table beside those of other layers."""
+    older = {"num_attention_groups": "num_key_value_heads"}
+    named = {older.get(name, name): size for name, size in table.items()}
+    return {_SIZES[name]: size for name, size in named.items() if name in _SIZES}
 
 
 def _listed(config: Config, number: int) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ _MIXERS = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
+    "minimax_m3_sparse": "index",
     "compressed_sparse_attention": "sparse",
     "heavily_compressed_attention": "compressed",
     "linear_attention": "linear",
@@ -115,6 +116,8 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
     if config.has("attention_chunk_size"):
         chunk = config.whole("attention_chunk_size")
         found["chunk"] = Mixer(attention=AttentionMixer(chunk=chunk))
+    if kind == "minimax_m3_vl_text":
+        found["index"] = Mixer(attention=AttentionMixer(index=_blocks(config)))
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
         found["index"] = Mixer(attention=AttentionMixer(index=index))
@@ -170,6 +173,22 @@ def _compressed_layers(config: Config, number: int) -> list[str]:
         problem = f"does not say what each of {number} layers is"
         raise InputError(f"{FILE}: compress_ratios", said, problem, _BY_RATE)
     return [_BY_RATE[rate] for rate in said[:number]]
+
+
+def _blocks(config: Config) -> Index:
+    """MiniMax-M3's: so many blocks of so many keys, by newer names or in a table of older ones."""
+    table = config.fields.get("sparse_attention_config")
+    older = table if isinstance(table, Mapping) else {}
+
+    def size(name: str, before: str) -> int:
+        value = older.get(before)
+        return value if isinstance(value, int) else config.whole(name)
+
+    keys = size("index_block_size", "sparse_block_size") * size(
+        "index_topk_blocks", "sparse_topk_blocks"
+    )
+    heads = size("index_n_heads", "sparse_num_index_heads")
+    return Index(heads, size("index_head_dim", "sparse_index_dim"), keys)
 
 
 # Names of Mamba-2's sizes: heads, their width, state, groups, taps of the convolution, chunk.
@@ -297,6 +316,15 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         return ["chunk" if each else "full" for each in rotated[:number]]
     if config.has("index_topk"):
         return ["index"] * number
+    sparse = config.fields.get("sparse_attention_config")
+    if isinstance(sparse, Mapping) and isinstance(sparse.get("sparse_attention_freq"), list):
+        chosen = sparse["sparse_attention_freq"]
+        if len(chosen) != number:
+            problem = f"does not say what each of {number} layers is"
+            raise InputError(
+                f"{FILE}: sparse_attention_config", chosen, problem, f"{number} of 0, 1"
+            )
+        return ["index" if each else "full" for each in chosen]
     return _windows(config, family, number)
 
 
@@ -347,8 +375,13 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
         has = config.whole("num_experts") > 1
         return [MOE if has and at % period == first else DENSE for at in range(number)]
     listed = config.fields.get("moe_layers")
+    if isinstance(listed, str):
+        listed = [int(each) for each in listed.split(",") if each.strip().isdecimal()]
     if isinstance(listed, list):
         return [MOE if at in listed else DENSE for at in range(number)]
+    flags = config.fields.get("moe_layer_freq")
+    if isinstance(flags, list) and len(flags) == number:
+        return [MOE if each else DENSE for each in flags]
     period = config.whole("decoder_sparse_step", 1)
     period = config.whole("interleave_moe_layer_step", period)
     period = config.whole("moe_layer_freq", period)

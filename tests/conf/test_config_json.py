@@ -104,6 +104,19 @@ GEMMA4_E2B = {
             7_463_013_376,
         ),
         (
+            {"model_type": "step3p5", "num_hidden_layers": 12, "sliding_window": 512}
+            | {"num_nextn_predict_layers": 1, "moe_layers_enum": "2,3,4,5,6,7"}
+            | {"attention_other_setting": {"num_attention_heads": 96, "head_dim": 128}}
+            | {"layer_types": [*3 * ["full_attention", *3 * ["sliding_attention"]], "_"]},
+            30_378_654_720,
+        ),
+        (
+            {"model_type": "minimax_m3_vl_text", "num_hidden_layers": 6}
+            | {"moe_layer_freq": [0, 0, 1, 1, 1, 1]}
+            | {"sparse_attention_config": {"sparse_attention_freq": [0, 0, 0, 1, 1, 1]}},
+            32_785_645_824,
+        ),
+        (
             {"model_type": "lfm2_moe", "num_hidden_layers": 24}
             | {"layer_types": 8 * ["conv", "conv", "full_attention"]},
             8_327_334_912,

@@ -50,8 +50,8 @@ def plain_layer(is_moe: bool) -> Layer:
 
 @dataclass(frozen=True)
 class Index:
-    """The indexer of sparse attention (DeepSeek-V3.2): a small attention of its own scores all
-    keys, and queries attend to those that score best."""
+    """The indexer of sparse attention (DeepSeek-V3.2; of blocks of keys, MiniMax-M3): a small
+    attention of its own scores all keys, and queries attend to those that score best."""
 
     heads: int
     """Its heads, which share one key."""

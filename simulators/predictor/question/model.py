@@ -302,10 +302,6 @@ class Model:
         if attention.text is not None and self.diffusion is None:
             problem = "is beside no latents"
             raise InputError(f"{field}.text", attention.text, problem, "model.diffusion")
-        if attention.index is not None and self.mla is None:
-            raise InputError(
-                f"{field}.index", "...", "chooses keys of latent attention", "model.mla"
-            )
         own_sizes = ("heads", "kv_heads", "head_dim")
         for name in ("gated", "head_gates", "keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):

@@ -1,8 +1,9 @@
-"""Sparse latent attention (DeepSeek-V3.2): a small attention, the indexer, scores all keys, and
-queries attend to the best of them.
+"""Sparse attention (DeepSeek-V3.2, MiniMax-M3): a small attention, the indexer, scores all keys,
+and queries attend to the best of them.
 
-Attention runs on the latent keys and values themselves, one for all heads (the absorbed form, as
-the published kernels). No backward timing is published: it is priced as attention of such shapes.
+Latent attention runs on the latent keys and values themselves, one for all heads (the absorbed
+form, as the published kernels). No backward timing is published: it is priced as attention of
+such shapes.
 """
 
 from __future__ import annotations
@@ -56,20 +57,23 @@ def _indexer(shard: Shard, index: Index) -> Part:
 def _core(shard: Shard, index: Index) -> Part:
     model, s, k = shard.model, shard.sequence, index.top_k
     mla = model.mla
-    assert mla is not None
     seen = k - k * (k - 1) / (2 * s) if k < s else s / 2
-    out = shard.tokens * shard.heads * mla.kv_lora_rank * shard.element_bytes
+    kv_heads, width, values = shard.kv_heads, model.qk_head_dim, model.v_head_dim
+    if mla is not None:
+        kv_heads, values = 1, mla.kv_lora_rank
+        width = mla.kv_lora_rank + mla.qk_rope_head_dim
+    out = shard.tokens * shard.heads * values * shard.element_bytes
 
     def core(pass_: str) -> Attention:
         return Attention(
             f"attention_{pass_}",
             shard.batch,
             shard.heads,
-            1,
+            kv_heads,
             s,
             max(1, round(seen)),
-            mla.kv_lora_rank + mla.qk_rope_head_dim,
-            mla.kv_lora_rank,
+            width,
+            values,
             False,
             pass_,
             shard.dtype,

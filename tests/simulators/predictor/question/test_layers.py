@@ -92,9 +92,9 @@ def test_many_layers_are_refused_before_they_are_made() -> None:
             "one of window, chunk, index",
         ),
         (
-            {"kinds": {"local": Mixer(attention=AttentionMixer(index=Index(4, 16, 16)))}},
-            "model.kinds.local.attention.index",
-            "latent",
+            {"kinds": {"local": Mixer(attention=AttentionMixer(index=Index(4, 0, 16)))}},
+            "model.kinds.local.attention.index.dim",
+            "out of range",
         ),
         (
             {"kinds": {"local": Mixer(mamba2=replace(SSM, groups=3))}},

@@ -124,6 +124,24 @@ def test_heads_of_a_layer_are_its_own() -> None:
     assert projections == (counted - attended) * model.sequence_length
 
 
+def test_an_indexer_chooses_keys_of_groups_of_heads_too() -> None:
+    """MiniMax-M3's: as many scores, and the model's own heads."""
+    model = only(Mixer(attention=AttentionMixer(index=Index(heads=4, dim=16, top_k=16))))
+    plain = layer_parameters(Shard.of(make_job(LLAMA)), Layer("attention", "none")).total
+    shard = Shard.of(make_job(model))
+    h, s = LLAMA.hidden_size, model.sequence_length
+    added = layer_parameters(shard, Layer("x", "none")).total - plain
+    assert added == h * 4 * 16 + h * (16 + 4) + 2 * 16
+    forward, _ = passes(model)
+    (core,) = (op for op in forward if isinstance(op, Attention))
+    assert (core.heads, core.kv_heads) == (LLAMA.num_heads, LLAMA.kv_heads)
+    assert core.seq_k == round(16 - 16 * 15 / (2 * s))
+    projections = sum(kernel_flops(op) for op in forward if isinstance(op, Gemm) and op.batch == 1)
+    attended = 2 * core.seq_k * LLAMA.num_heads * 2 * LLAMA.qk_head_dim * 2
+    counted = layer_flops(model, s, model.layer_kinds[0]) - 2.0 * s * 4 * 16
+    assert projections == pytest.approx((counted - attended) * s, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("mixer", "least"),
     [
