@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.replay.assumptions import estimated_mixers
 
 # Files of fitted coefficients that nobody chooses by name.
 NOT_CHOSEN = ("transport",)
@@ -22,6 +23,8 @@ _PLURALS = {
     **{name: name for name in ("goodput", "tracking", "training", "verify")},
 }
 _WIDTH = 99
+# The GPU of whose kernels most timings are published: what none of them holds, none does.
+_MOST_TIMED = "h100"
 
 
 def kinds() -> dict[str, str]:
@@ -75,11 +78,13 @@ def described(group: str, catalogue: Catalogue) -> dict[str, str]:
 
 def _model(name: str, catalogue: Catalogue) -> str:
     model = catalogue.models[name]
+    timed = catalogue.gpus[_MOST_TIMED].architecture.products
+    guessed = ", ".join(estimated_mixers(model, timed))
     experts = f"{model.moe.top_k} of {model.moe.num_experts} experts, " if model.moe else ""
     return (
         f"{parameters(model) / 1e9:,.1f} B, {model.num_layers} layers of "
         f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens; "
-        f"{_runs(runs_of_model(model))}"
+        f"{_runs(runs_of_model(model))}{f'; estimated: {guessed}' if guessed else ''}"
     )
 
 
@@ -94,7 +99,7 @@ def parameters(model: Model) -> int:
 
     one = Cluster("one", 1, 1, 0, 0.0, "none", "")
     training = Training(global_batch_size=1, tokens=1.0)
-    job = Job(model, load_catalogue().gpus["h100"], one, training, Recipe())
+    job = Job(model, load_catalogue().gpus[_MOST_TIMED], one, training, Recipe())
     (stage,) = build_workload(job).stages
     return stage.parameters.total
 

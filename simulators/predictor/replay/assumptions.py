@@ -64,7 +64,7 @@ def assumptions_of(
                 "experts run one after another, but their parameters are gathered layer by layer: "
                 "far too fast where each of many has its gathers (measured once: 19 times)"
             )
-    estimated = _estimated_mixers(job.model, job.gpu.architecture.products)
+    estimated = estimated_mixers(job.model, job.gpu.architecture.products)
     if estimated:
         stated.append(
             f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
@@ -84,8 +84,9 @@ def assumptions_of(
     return tuple(stated)
 
 
-def _estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> list[str]:
-    """Mixers whose kernels no backward timing on the architecture holds, in words."""
+def estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> list[str]:
+    """Mixers whose kernels no backward timing on an architecture holds, in words; ``products`` are
+    the architecture's."""
     timed = products["scan_bwd"].measured
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attention = [each.attention for each in mixers if each is not None and each.attention]

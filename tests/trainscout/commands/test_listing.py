@@ -44,10 +44,12 @@ def test_runs_are_those_that_error_bars_rest_on(kind, name, column, capsys):
 def test_runs_of_a_model_are_of_its_shape_and_no_other_s(capsys):
     assert run(["models", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    runs = {name: text.rpartition("; ")[2] for name, text in told.items()}
+    runs = {name: text.split("; ")[1] for name, text in told.items()}
     assert runs["deepseek_v3"] != "no run"
     # Of V3's shape, and what was run had no indexer.
     assert runs["deepseek_v3_2"] == "no run"
+    assert told["deepseek_v3_2"].endswith("; estimated: indexed attention")
+    assert "estimated" not in told["deepseek_v3"]
     # Layers, width and heads are the same; vocabulary and MLP are not.
     assert len({runs[name] for name in ("gpt70b", "llama2_70b", "llama3_70b", "qwen2_5_72b")}) == 4
 
