@@ -67,9 +67,12 @@ def predict(
     was measured on the cluster of them all.
 
     Raises:
-        InputError: for a file that is not a table of measured runs, or an unknown simulator.
+        InputError: for a file that is not a table of measured runs, none of whose rows can be
+            read, or an unknown simulator.
     """
     rows = mark_extrapolated(read_rows(runs))
+    if all(row.fault for row in rows):
+        raise InputError("runs", runs, f"has no row that can be read; {rows[0].fault}")
     declared = shipped_declarations()
     curves = read_curves(rows, runs.parent)
     if measured_collectives is not None:

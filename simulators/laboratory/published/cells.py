@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 import re
 
+from trainscout.simulators.laboratory.published.units import sequences_of, tokens_in, with_unit
+
 # Ways to write "not published". For words, "none" is an answer (``recompute``).
 _BLANK_WORDS = frozenset(("", "-", "--", "na", "n/a", "#n/a", "nan", "null"))
 _BLANK_NUMBERS = _BLANK_WORDS | {"none"}
 _SWITCHES = ("sp", "gated_mlp", "tp_overlap", "grad_overlap")
-_SWITCH_WORDS = {"true": 1, "false": 0, "1": 1, "0": 0, "1.0": 1, "0.0": 0}
+_SWITCH_WORDS = {
+    **dict.fromkeys(("1", "1.0", "true", "yes", "on"), 1),
+    **dict.fromkeys(("0", "0.0", "false", "no", "off"), 0),
+}
 _MAY_BE_ZERO = ("num_dense_layers",)
 # What a printed zero stands for where a model or a layout has none of something.
 _ZERO_MEANS = {
@@ -55,7 +60,7 @@ def words_in(text: str) -> str:
 
 
 def number_in(column: str, text: str, *, whole: bool) -> float | int | None:
-    """The number in a cell; None where nothing was published.
+    """The number in a cell, in the column's unit; None where nothing was published.
 
     Raises:
         CellError: for words, digits grouped by thousands, or a number out of range.
@@ -69,15 +74,44 @@ def number_in(column: str, text: str, *, whole: bool) -> float | int | None:
         return _SWITCH_WORDS[text.lower()]
     if _GROUPED.fullmatch(text):
         raise CellError("has a thousands separator (allowed: digits and one decimal point)")
-    try:
-        value = math.nan if "_" in text else float(text)
-    except ValueError:
-        value = math.nan
+    value = _plain(text)
+    if value is None:
+        value = with_unit(column, text)
+    value = math.nan if value is None else value
     if value == 0 and column in _ZERO_MEANS:
         return _ZERO_MEANS[column]
     if not _in_range(column, value, whole=whole):
         raise CellError(f"is not usable (allowed: {_allowed(column, whole=whole)}, or blank)")
     return int(value) if whole else value
+
+
+def is_plain(column: str, text: str) -> bool:
+    """Whether a cell holds a number and nothing else, or a switch."""
+    return column in _SWITCHES or _plain(text) is not None
+
+
+def batch_in(column: str, text: str, seq_len: int | None) -> int | None:
+    """The sequences of a batch given in tokens; None for a cell that gives none.
+
+    Raises:
+        CellError: for tokens that are no whole number of sequences.
+    """
+    tokens = tokens_in(column, text.strip())
+    if not tokens:
+        return None
+    if not seq_len:
+        raise CellError("is a number of tokens (allowed: sequences, where seq_len is not known)")
+    sequences = sequences_of(tokens, seq_len)
+    if not sequences:
+        raise CellError(f"is no whole number of sequences of {seq_len} tokens")
+    return sequences
+
+
+def _plain(text: str) -> float | None:
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
 
 
 def _in_range(column: str, value: float, *, whole: bool) -> bool:

@@ -101,6 +101,7 @@ _DECLARED = {
     "torchtune": _Declared("torch_fsdp2", 2024.9),
     "fsdp2": _Declared("torch_fsdp2", 2025.0),
     "llm_c": _Declared("llm_c", 2024.5),
+    "fast_llm": _Declared("megatron_core", 2024.9, "Fast-LLM's kernels as Megatron-Core's"),
     "kempnerforge": _Declared("torch_fsdp2", 2026.25),
     "fsdp1": _Declared("torch_eager", 2023.5),
     "ddp": _Declared("torch_eager", 2023.5),

@@ -119,6 +119,8 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     inferred: tuple[str, ...] = ()
     if row.inferred_fields:
         inferred = (f"inferred by the collector of the row: {row.inferred_fields}",)
+    if row.readings:
+        inferred += (f"cells read as: {row.readings}",)
     return Replayable(
         job,
         about_gpu

@@ -51,6 +51,8 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
         return arithmetic, ()
     if said.says("scales", "rows"):
         raise CannotReplayError("8-bit operands scaled by rows are not modelled")
+    if arithmetic == "fp8" and said.says("scales", "blocks"):
+        return "fp8_block", ()
     # TorchTitan takes a tensor's scale from the tensor itself.
     current = said.says("scales", "tensors") or said.says("project", "torchtitan")
     return ("fp8_current" if arithmetic == "fp8" and current else arithmetic), ()
@@ -156,7 +158,7 @@ def _refuse_unknown_techniques(said: Said) -> None:
     """
     if said.says("schedule", "another"):
         raise CannotReplayError("other pipeline schedules are not modelled")
-    if said.says("offload", "optimizer"):
+    if said.says("offload", "optimizer") or "offload" in said.sharding:
         raise CannotReplayError("how much of the optimizer is on the CPU is not said")
     if said.says("tensor_grid"):
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
@@ -274,14 +276,17 @@ def _recompute(
     label = said.recompute.get("mode", "")
     if "modules" in said.recompute and label in ("", "full"):
         label = "selective"
+    if not label and said.recompute:
+        label = "full"
     if row.recompute and not label:
         raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     chunk = max(1, model.num_layers // (degrees.pp * vpp))
-    if said.says("recompute_layers"):
-        return "full", max(1, min(chunk, int(said.facts["recompute_layers"]) // vpp))
-    if said.says("recompute_of"):
-        layers = int(said.facts["recompute_of"])
-        return "full", max(1, min(chunk, layers // (degrees.pp * vpp)))
+    per_stage = said.recompute.get("block", said.get("recompute_layers"))
+    if per_stage is not None:
+        return "full", max(1, min(chunk, int(per_stage) // vpp))
+    of_all = said.recompute.get("of", said.get("recompute_of"))
+    if of_all is not None:
+        return "full", max(1, min(chunk, int(of_all) // (degrees.pp * vpp)))
     if label == "selective" and said.says("project", "fms"):
         return "full", _checkpointed_blocks(row, said, model)
     stated = said.facts.get("recompute", "unsaid")

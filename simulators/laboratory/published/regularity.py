@@ -22,7 +22,7 @@ _REGULAR = 50e-6
 _VARIED = {"num_layers": 4, "global_batch": 3}
 """Columns whose effect on a step is nearly affine, and the runs that make a family tell."""
 _WORDS = ("id", "source", "model", "notes", "inferred_fields")
-_NOT_THE_JOB = (*_WORDS, "params_b", "quality", "fault", "extrapolated")
+_NOT_THE_JOB = (*_WORDS, "params_b", "quality", "fault", "readings", "extrapolated")
 _JOB = tuple(
     field.name
     for field in fields(Row)

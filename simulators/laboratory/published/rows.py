@@ -14,7 +14,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainscout.simulators.laboratory.published.cells import CellError, number_in, words_in
+from trainscout.simulators.laboratory.published.cells import (
+    CellError,
+    batch_in,
+    is_plain,
+    number_in,
+    words_in,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 
 QUALITIES = ("A", "B", "C")
@@ -40,8 +46,9 @@ class Row:
     ``measured_peak_mem_gib`` in GiB, ``inter_link_gbps_per_gpu`` in Gb/s. Degrees, flags and
     labels as in Megatron-LM; ``memory_kind`` says what the memory figure counts (``allocated``,
     ``reserved`` or ``device``), ``quality`` how far the row can be trusted (A, B or C). ``fault``
-    is no column: it says why the row cannot be used, "" when it can; nor is ``extrapolated``: the
-    publication's times are too regular to have been measured (``regularity``).
+    is no column: it says why the row cannot be used, "" when it can; nor are ``readings``, what
+    cells were read as that are no plain numbers, and ``extrapolated``: the publication's times are
+    too regular to have been measured (``regularity``).
     """
 
     id: str
@@ -94,10 +101,11 @@ class Row:
     inferred_fields: str = ""
     measured_collectives: str = ""
     fault: str = ""
+    readings: str = ""
     extrapolated: bool = False
 
 
-_NO_COLUMNS = ("fault", "extrapolated")
+_NO_COLUMNS = ("fault", "readings", "extrapolated")
 _KINDS = {field.name: str(field.type) for field in fields(Row) if field.name not in _NO_COLUMNS}
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
 _NAMES_SHOWN = 6
@@ -168,12 +176,18 @@ def _row(number: int, names: Sequence[str], texts: Sequence[str]) -> Row:
     faults: list[str] = []
     if len(texts) != len(names):
         faults.append(f"{len(texts)} cells under a header of {len(names)}")
-    for name, text in cells.items():
+    readings: list[str] = []
+    # Batches may be given in tokens, of sequences that are read first.
+    for name, text in sorted(cells.items(), key=lambda cell: cell[0].endswith("_batch")):
         try:
             if _KINDS[name] == "str":
                 value: object = words_in(text)
             else:
-                value = number_in(name, text, whole=_KINDS[name].startswith("int"))
+                value = batch_in(name, text, values.get("seq_len"))
+                if value is None:
+                    value = number_in(name, text, whole=_KINDS[name].startswith("int"))
+                if value is not None and not is_plain(name, text):
+                    readings.append(f"{name}={text.strip()} is {value:.6g}")
         except CellError as error:
             faults.append(f"{name}={text.strip()} {error}")
             continue
@@ -187,7 +201,7 @@ def _row(number: int, names: Sequence[str], texts: Sequence[str]) -> Row:
         faults.append(f"quality={quality} is not a grade (allowed: {', '.join(QUALITIES)})")
         quality = QUALITIES[0]
     values["quality"] = quality
-    row = Row(**values)
+    row = Row(**values, readings="; ".join(readings))
     return _faulty(row, number, faults) if faults else row
 
 

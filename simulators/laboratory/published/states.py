@@ -17,7 +17,7 @@ from trainscout.simulators.laboratory.published.rows import Row
 APART = 1.5
 """How far apart siblings may be, and how much more a larger micro-batch is predicted to take."""
 _SAME = 1.15
-_NOT_THE_JOB = ("id", "notes", "quality", "inferred_fields", "params_b", "fault")
+_NOT_THE_JOB = ("id", "notes", "quality", "inferred_fields", "params_b", "fault", "readings")
 _JOB = tuple(
     field.name
     for field in fields(Row)

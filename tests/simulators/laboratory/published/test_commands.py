@@ -106,6 +106,14 @@ def test_bad_rows_are_listed_and_the_others_predicted(tmp_path, capsys):
     assert "measured_iter_s=8,500" in reasons["grouped"]
 
 
+def test_a_table_of_bad_rows_alone_is_wrong_input(tmp_path, capsys):
+    table = write_table(tmp_path / "runs.csv", cells(tp="many"), cells(id="other", pp="x"))
+    assert validate([str(table), *TWO_SECONDS]) == 2
+    said = capsys.readouterr().err
+    assert "has no row that can be read; line 2: tp=many is not usable" in said
+    assert said.count("\n") == 1
+
+
 def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):
     table = write_table(tmp_path / "runs.csv", cells(quality="C"))
     path = tmp_path / "out.json"

@@ -178,6 +178,13 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("nanochat", "torch_compile"),
         ("FlagScale", "megatron_core"),
         ("EasyDeL", "jax_xla"),
+        ("ServiceNow/Fast-LLM", "megatron_core"),
+        ("sail-sg/zero-bubble-pipeline-parallelism", "megatron_core"),
+        ("megatron_core 0.12.1rc2", "megatron_core"),
+        ("AIAK-Training-LLM", "megatron_core"),
+        ("snowflakedb/ArcticTraining", "deepspeed"),
+        ("NVIDIA/dgxc-benchmarking v25.05", "megatron_core"),
+        ("Modalities (FSDP2)", "torch_fsdp2"),
     ],
 )
 def test_labels_name_declared_software(label, name):

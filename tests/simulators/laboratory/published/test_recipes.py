@@ -5,6 +5,7 @@ import pytest
 from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
+from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
@@ -90,6 +91,15 @@ def test_torchtitan_scales_a_tensor_by_itself():
     assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
 
 
+@pytest.mark.parametrize(
+    "label",
+    ["FP8 blockwise", "fp8-sc", "fp8 (1x128 tiles, 128x128 blocks)", "FP8 (DeepSeek recipe)"],
+)
+def test_scales_of_blocks_of_128(label):
+    assert replayable(dtype=label).job.precision == "fp8_block"
+    assert said_by(replace(RUN, dtype=label)).unread == ()
+
+
 def test_scales_by_rows_are_not_modelled():
     assert "rows" in why_not(dtype="fp8", notes="quantization rowwise; vanilla TP")
 
@@ -109,6 +119,35 @@ def test_checkpointing_every_other_layer():
         recompute="selective", notes="checkpoint every other layer", framework="TorchTitan"
     ).job.recipe
     assert (recipe.recompute, recipe.recompute_layers) == ("full", 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "layers", "modules"),
+    [
+        ("AC off", "none", None, None),
+        ("gradient checkpointing", "full", None, None),
+        ("activation checkpointing: full", "full", None, None),
+        ("activation checkpointing (selective)", "selective", None, None),
+        ("op-level SAC", "selective", None, "operations"),
+        ("full (12 of 32 layers)", "full", 6, None),
+        ("full/block/3", "full", 3, None),
+    ],
+)
+def test_recomputation_in_words(words, mode, layers, modules):
+    recipe = replayable(recompute=words).job.recipe
+    found = (recipe.recompute, recipe.recompute_layers, recipe.recompute_modules)
+    assert found == (mode, layers, modules)
+    assert said_by(replace(RUN, recompute=words)).unread == ()
+
+
+@pytest.mark.parametrize("words", ["every 2 layers", "50%"])
+def test_recomputation_that_could_be_either_is_not_guessed(words):
+    assert f"recompute={words} is not a known label" in why_not(recompute=words)
+
+
+@pytest.mark.parametrize("words", ["ZeRO-3 offload", "ZeRO1 + CPU offload", "ZeRO-Infinity"])
+def test_an_optimizer_on_the_cpu_is_refused_in_its_column_too(words):
+    assert "optimizer is on the CPU" in why_not(dist_optimizer=words)
 
 
 def test_recomputed_modules_are_not_whole_layers():

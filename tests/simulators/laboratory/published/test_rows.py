@@ -77,6 +77,102 @@ def test_a_cell_that_cannot_be_meant_costs_its_row_alone(tmp_path, column, value
     assert outcome == NotReplayable(bad.fault)
 
 
+@pytest.mark.parametrize(
+    ("column", "text", "value"),
+    [
+        ("num_gpus", "64 GPUs", 64),
+        ("num_gpus", "8xH100", 8),
+        ("num_gpus", "4 nodes x 8 A100-SXM4-80GB", 32),
+        ("gpus_per_node", "8 per node", 8),
+        ("seq_len", "4k", 4096),
+        ("seq_len", "128K tokens", 131072),
+        ("tp", "TP=4", 4),
+        ("tp", "4-way tensor parallel", 4),
+        ("pp", "pp2", 2),
+        ("vpp", "VPP 3", 3),
+        ("micro_batch", "mbs 2", 2),
+        ("micro_batch", "2 sequences", 2),
+        ("global_batch", "GBS=512", 512),
+        ("global_batch", "1.92k", 1920),
+        ("num_query_groups", "8 KV heads", 8),
+        ("topk", "top-2", 2),
+        ("vocab", "32k", 32000),
+        ("params_b", "7B", 7),
+        ("params_b", "560M params", 0.56),
+        ("measured_iter_s", "3.2 s/it", 3.2),
+        ("measured_iter_s", "350 ms", 0.35),
+        ("measured_iter_s", "~2 it/s", 0.5),
+        ("measured_tokens_per_s_per_gpu", "3.2k tokens/s/GPU", 3200),
+        ("measured_tokens_per_s_per_gpu", "3200 tok/gpu/s", 3200),
+        ("measured_tflops_per_gpu", "400 TFLOP/s/GPU", 400),
+        ("measured_tflops_per_gpu", "0.4 PFLOPS", 400),
+        ("measured_mfu", "40 %", 40),
+        ("measured_peak_mem_gib", "75 GB", 75e9 / 2**30),
+        ("measured_peak_mem_gib", "72000 MiB", 72000 / 1024),
+        ("inter_link_gbps_per_gpu", "50 GB/s", 400),
+        ("inter_link_gbps_per_gpu", "400Gbps", 400),
+    ],
+)
+def test_numbers_as_people_write_them(tmp_path, column, text, value):
+    (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(**{column: text})))
+    assert row.fault == ""
+    assert getattr(row, column) == pytest.approx(value)
+    assert row.readings == f"{column}={text} is {value:.6g}"
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        ("num_gpus", "2 nodes"),
+        ("tp", "4/2"),
+        ("tp", "PP=4"),
+        ("micro_batch", "1-2"),
+        ("micro_batch", "GBS 512"),
+        ("measured_iter_s", "3.2 days"),
+        ("measured_iter_s", "3.2±0.1"),
+        ("measured_tokens_per_s_per_gpu", "3200 tokens/day"),
+        ("measured_mfu", "HFU 40%"),
+        ("measured_mfu", "0.4%"),
+        ("measured_peak_mem_gib", "90%"),
+        ("inter_link_gbps_per_gpu", "8x400 Gb/s"),
+    ],
+)
+def test_numbers_of_something_else_are_not_read(tmp_path, column, text):
+    (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(**{column: text})))
+    assert f"{column}={text} is not usable" in row.fault
+
+
+@pytest.mark.parametrize(
+    ("text", "sequences"),
+    [("4M tokens", 2048), ("3145728 tokens", 1536), ("512k toks", 256), ("2.048M tokens", 1000)],
+)
+def test_batches_in_tokens(tmp_path, text, sequences):
+    # The batch's column stands before that of the length.
+    known = {"global_batch": text, **cells(seq_len=2048)} | {"global_batch": text}
+    (row,) = read_rows(write_table(tmp_path / "runs.csv", known))
+    assert row.global_batch == sequences
+    assert row.readings == f"global_batch={text} is {sequences}"
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "why"),
+    [
+        ("4.19M tokens", 2048, "is no whole number of sequences of 2048 tokens"),
+        ("4M tokens", "", "sequences, where seq_len is not known"),
+    ],
+)
+def test_tokens_that_are_no_batch(tmp_path, text, length, why):
+    known = cells(global_batch=text, seq_len=length)
+    (row,) = read_rows(write_table(tmp_path / "runs.csv", known))
+    assert f"global_batch={text}" in row.fault
+    assert why in row.fault
+
+
+def test_what_a_cell_was_read_as_is_told(tmp_path):
+    (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(seq_len="2k")))
+    assert "cells read as: seq_len=2k is 2048" in job_of(row, declarations()).assumptions
+
+
 def test_every_bad_cell_of_a_row_is_named(tmp_path):
     (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(tp="x", pp="y")))
     assert "tp=x" in row.fault
@@ -101,7 +197,9 @@ def test_zero_of_something_is_none_of_it(tmp_path):
     assert read_rows(write_table(tmp_path / "runs.csv", zeros)) == (replace(RUN, ep=1),)
 
 
-@pytest.mark.parametrize(("word", "value"), [("true", 1), ("True", 1), ("FALSE", 0), ("1.0", 1)])
+@pytest.mark.parametrize(
+    ("word", "value"), [("true", 1), ("True", 1), ("FALSE", 0), ("1.0", 1), ("on", 1)]
+)
 def test_switches_in_words(tmp_path, word, value):
     (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(sp=word)))
     assert row == replace(RUN, sp=value)
@@ -153,7 +251,10 @@ def test_what_is_no_table_of_runs(tmp_path, text, said):
         read_rows(path)
 
 
-@given(st.text(max_size=12), st.sampled_from(["tp", "hidden", "sp", "measured_mfu", "params_b"]))
+@given(
+    st.text(max_size=12) | st.text("0123456789.,kKmMGBsx/=~ tpTFLOP%", max_size=12),
+    st.sampled_from(["tp", "hidden", "sp", "measured_mfu", "params_b"]),
+)
 def test_no_text_gets_past_as_a_number_that_is_none(text, column):
     try:
         value = number_in(column, text, whole=column in ("tp", "hidden", "sp"))

@@ -27,6 +27,27 @@ def test_words_that_no_rule_read_are_listed_where_they_stand():
     assert said().unread == ()
 
 
+@pytest.mark.parametrize(
+    "label",
+    [
+        "NVIDIA/Megatron-LM @ core_r0.11.0",
+        "nvcr.io/nvidia/nemo:25.04",
+        "stanford-crfm/levanter",
+        "EleutherAI/gpt-neox 2.0",
+        "Megatron-LM core v0.9.0 (commit a1b2c3d)",
+        "HuggingFace Trainer + FSDP",
+    ],
+)
+def test_repositories_are_known_by_their_names(label):
+    assert said(framework=label).label["project"]
+    assert said(framework=label).unread == ()
+
+
+def test_containers_are_dated_with_a_v_before_them_too():
+    assert said(framework="rocm/megatron-lm:v25.6").label["container"] == "25.6"
+    assert said(framework="PyTorch nightly 20240901").label["year"] == "2024"
+
+
 def test_what_narrows_or_negates_is_read_first():
     assert said(notes="no flash attention").says("attention", "unfused")
     assert said(notes="no CUDA graphs").says("graphs", "no")
