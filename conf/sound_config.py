@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tower import Convolution
+
+FILE = "config.json"
 
 if TYPE_CHECKING:
     from trainscout.conf.config_json import Config
@@ -12,7 +15,12 @@ if TYPE_CHECKING:
 SECONDS = 30
 """Of a clip: what Whisper's encoder, which these were made from, always takes."""
 _FRAMES_A_SECOND = 100
-SOUNDS = ("gemma4_unified_audio", "qwen2_5_omni_audio_encoder", "qwen3_omni_moe_audio_encoder")
+SOUNDS = (
+    "gemma4_audio",
+    "gemma4_unified_audio",
+    "qwen2_5_omni_audio_encoder",
+    "qwen3_omni_moe_audio_encoder",
+)
 """Every ``model_type`` that is read."""
 
 
@@ -41,6 +49,8 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
             "linear_bias": False,
             "projector": (samples, width),
         }
+    if kind == "gemma4_audio":
+        return _conformer_fields(sound, width)
     hidden, bins = sound.whole("d_model"), sound.whole("num_mel_bins")
     own = {
         "name": "audio",
@@ -75,4 +85,32 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
         "patch_size": channels * three,
         "patches": frames // 8,
         "projector": (hidden, hidden, out),
+    }
+
+
+def _conformer_fields(sound: Config, width: int) -> dict[str, Any]:
+    """Gemma 4's: two convolutions, each on every other frame and bin, then a Conformer."""
+    hidden = sound.whole("hidden_size")
+    channels = sound.fields.get("subsampling_conv_channels")
+    if not isinstance(channels, list) or not all(isinstance(each, int) for each in channels):
+        field = f"{FILE}: subsampling_conv_channels"
+        raise InputError(field, channels, "is no list of two numbers", "[128, 32]")
+    one, two = channels
+    # Bins that are left, as the first of its numbers stands for them.
+    left = one // 4
+    past = sound.whole("attention_context_left") - 1
+    return {
+        "name": "audio",
+        "num_layers": sound.whole("num_hidden_layers"),
+        "hidden_size": hidden,
+        "num_heads": sound.whole("num_attention_heads"),
+        "ffn_hidden_size": 4 * hidden,
+        "stem": (Convolution(9, one, 4 * left), Convolution(9 * one, two, left)),
+        "patch_size": two * left,
+        "patches": SECONDS * _FRAMES_A_SECOND // 4,
+        "linear_bias": False,
+        "normalization": "rmsnorm",
+        "taps": sound.whole("conv_kernel_size"),
+        "chunk": sound.whole("attention_chunk_size") + past,
+        "projector": (hidden, sound.whole("output_proj_dims"), width),
     }

@@ -179,6 +179,21 @@ def test_layers_of_compressed_attention_are_read_by_name_and_by_rate(said: dict[
     assert caught.value.field == "config.json: compress_ratios"
 
 
+def test_images_and_sound_are_towers_and_either_may_be_left_out() -> None:
+    config = {"model_type": "gemma4", "text_config": {}, "vision_config": {}, "audio_config": {}}
+    both = imported(config)
+    assert [tower.name for tower in both.towers] == ["vision", "audio"]
+    assert "30 seconds of sound" in both.source
+    assert imported(config | {"audio_config": None}).towers == both.towers[:1]
+    thinker = {"text_config": {}, "vision_config": {}, "audio_config": {}}
+    omni = imported({"model_type": "qwen2_5_omni", "thinker_config": thinker})
+    assert [tower.name for tower in omni.towers] == ["vision", "audio"]
+    assert "is left out" in omni.source
+    with pytest.raises(InputError) as caught:
+        imported(config | {"model_type": "gemma3"})
+    assert caught.value.field == "config.json: audio_config"
+
+
 def test_defaults_are_those_of_what_is_read() -> None:
     assert set(transformers_defaults()) == {*families(), *TOWERS, *SOUNDS, *WITH_IMAGES}
     older = {"model_type": "mixtral", "num_experts": 4}

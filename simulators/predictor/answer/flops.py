@@ -152,7 +152,10 @@ def tower_flops(tower: Tower) -> float:
     """One sequence's images through a tower, forward; its attention sees whole images."""
     hidden, patches = tower.hidden_size, tower.images * tower.patches
     mlp = (3 if tower.gated_mlp else 2) * hidden * tower.ffn_hidden_size
-    layer = 2.0 * (4 * hidden**2 + mlp) + 4.0 * tower.patches * hidden
+    seen = _seen(AttentionMixer(causal=False, chunk=tower.chunk), tower.patches)
+    layer = 2.0 * (4 * hidden**2 + mlp) + 4.0 * seen * hidden
+    if tower.taps:
+        layer += 2.0 * (mlp + 3 * hidden**2)
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
     ends += 2.0 * tower.stem_products
     return patches * (tower.num_layers * layer + ends)

@@ -72,6 +72,11 @@ class Tower:
     """As many of them, for outputs of several layers (Qwen3-VL)."""
     stem: tuple[Convolution, ...] = ()
     """Convolutions in front of the patches."""
+    taps: int = 0
+    """Of a gated convolution behind attention in each layer, which then has a second MLP, too, and
+    a projection of relative positions (Conformer; 0: a transformer)."""
+    chunk: int | None = None
+    """Patches attend within chunks of so many (null: to all)."""
 
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
@@ -87,7 +92,10 @@ class Tower:
             if value > _MOST:
                 raise InputError(f"{field}.{name}", value, "is out of range", f"1..{_MOST}")
         require_choice(f"{field}.normalization", self.normalization, ("layernorm", "rmsnorm"))
-        require_positive(f"{field}.positions", self.positions, allow_zero=True)
+        for name in ("positions", "taps"):
+            require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)
+        if self.chunk is not None:
+            require_positive(f"{field}.chunk", self.chunk)
         for width in self.projector:
             require_positive(f"{field}.projector", width)
         for number, each in enumerate(self.stem):

@@ -15,12 +15,13 @@ from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_parts
 from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
-from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.part import Part, norm, residual
+from trainscout.simulators.predictor.workload.scan import convolution
 from trainscout.simulators.predictor.workload.shard import Shard
 
 _LAYER = Layer("tower", DENSE)
-_MIXER = Mixer(attention=AttentionMixer(causal=False))
 
 
 def tower_parts(shard: Shard) -> list[Part]:
@@ -69,7 +70,7 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         qkv_bias=tower.linear_bias,
         dropout=False,
         layers=f"{tower.num_layers}*tower/dense",
-        kinds={"tower": _MIXER},
+        kinds={"tower": Mixer(attention=AttentionMixer(causal=False, chunk=tower.chunk))},
     )
     return replace(
         shard,
@@ -88,7 +89,8 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
 
 
 def _parts(shard: Shard, tower: Tower) -> list[Part]:
-    layers = [*layer_parts(shard, _LAYER)] * tower.num_layers
+    layer = [*layer_parts(shard, _LAYER), *(_conformer_parts(shard, tower) if tower.taps else ())]
+    layers = layer * tower.num_layers
     hidden, size = tower.hidden_size, shard.element_bytes
     if not tower.patch_size:
         return layers
@@ -105,6 +107,34 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
         backward_peak_bytes=shard.tokens * hidden * size,
     )
     return [patches, *layers]
+
+
+def _conformer_parts(shard: Shard, tower: Tower) -> list[Part]:
+    """What a layer of a Conformer (arXiv 2005.08100) has beside a transformer's: an MLP, and a
+    gate in front of a convolution of each channel. Products with relative positions, of which a
+    chunk has few, are left out."""
+    hidden, tokens, size = tower.hidden_size, shard.tokens, shard.element_bytes
+    keep = shard.linear_input_bytes if shard.trains else 0
+    into, into_back = linear(shard, "conv_in", tokens, hidden, 2 * hidden)
+    out, out_back = linear(shard, "conv_out", tokens, hidden, hidden)
+    full = tokens * hidden * size
+    return [
+        norm(shard, "mlp_norm", tokens, hidden, keep_output=keep),
+        mlp_part(shard, tower.ffn_hidden_size),
+        residual(shard, "mlp_residual"),
+        norm(shard, "conv_norm", tokens, hidden, keep_output=keep),
+        Part(
+            (*into, Streaming("conv_gate_fwd", "elementwise", 3 * full, launches=2)),
+            (Streaming("conv_gate_bwd", "elementwise", 5 * full, launches=2), *into_back),
+            (Alloc("conv_projected", 2 * full),),
+            forward_peak_bytes=full,
+            backward_peak_bytes=3 * full,
+        ),
+        convolution(shard, "conformer", hidden),
+        norm(shard, "conv_output_norm", tokens, hidden, keep_output=keep),
+        Part(tuple(out), tuple(out_back), forward_peak_bytes=full, backward_peak_bytes=2 * full),
+        residual(shard, "conv_residual"),
+    ]
 
 
 def _stem(shard: Shard, tower: Tower) -> list[Part]:
@@ -161,5 +191,10 @@ def _projector(shard: Shard, tower: Tower) -> Part:
 def _parameters(shard: Shard, tower: Tower) -> int:
     hidden = tower.hidden_size
     ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden + tower.stem_weights
-    layers = tower.num_layers * layer_parameters(shard, _LAYER).total
-    return ends + layers
+    layer = layer_parameters(shard, _LAYER).total
+    if tower.taps:
+        # The second MLP, relative positions, the gate, the convolution and what follows it.
+        columns = tower.ffn_hidden_size * (2 if tower.gated_mlp else 1)
+        layer += hidden * (columns + tower.ffn_hidden_size + 4 * hidden + tower.taps + 3)
+        layer += (columns + hidden) * tower.linear_bias
+    return ends + tower.num_layers * layer

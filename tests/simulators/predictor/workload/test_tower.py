@@ -49,6 +49,11 @@ def test_its_operations_do_what_it_counts() -> None:
         ({"projector": (256, 96, 256), "gated_projector": True}, 3 * 256 * 96 - 256 * 256),
         # A convolution of 12 values to 5 channels, four times a patch.
         ({"stem": (Convolution(12, 5, 4),)}, 12 * 5),
+        # Two layers of a Conformer: an MLP with biases, relative positions, a gate, a convolution.
+        (
+            {"taps": 5, "chunk": 8},
+            2 * (2 * 64 * 128 + 128 + 64 + 4 * 64 * 64 + (5 + 3) * 64),
+        ),
         # Patches as they are, without layers and without their projection.
         ({"num_layers": 0, "patch_size": 0, "positions": 0}, None),
     ],
@@ -101,6 +106,8 @@ def test_impossible_towers_are_refused_by_field() -> None:
         ({"projector": (256, 0)}, "projector"),
         ({"num_layers": -1}, "num_layers"),
         ({"stem": (Convolution(9, 0, 1),)}, "stem.0.channels"),
+        ({"taps": -1}, "taps"),
+        ({"chunk": 0}, "chunk"),
         ({"gated_projector": True, "projector": (256, 256)}, "gated_projector"),
     ):
         with pytest.raises(InputError) as caught:
