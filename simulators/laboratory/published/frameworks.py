@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import moe_preset
+from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
@@ -270,7 +270,7 @@ def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, obje
         changes["attention"] = "flash2"
     if precision == "fp16":
         changes["accumulate_grads_fp32"] = False
-    if project == "bridge":
+    if project == "bridge" and not is_library(said):
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
     late = project == "nemo" and era.year is not None and not era.before(_FUSED_LOSS_IN_NEMO)
@@ -283,9 +283,11 @@ def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, obje
 
 
 def _gates(row: Row, said: Said, era: Era) -> dict[str, object]:
-    """Rotary positions and SwiGLU of Megatron-LM before it had kernels for them."""
+    """Rotary positions and SwiGLU of Megatron-LM before it had kernels for them, and where they
+    are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
     old = era.before(_FUSED_GATES_IN_MEGATRON) and project_of(said) == "megatron"
-    eager = old or project_of(said) == "megatron_deepspeed"
+    unasked = is_library(said) and "qwen" in row.model.lower()
+    eager = old or unasked or project_of(said) == "megatron_deepspeed"
     return {"fusion": "eager"} if eager and row.gated_mlp else {}
 
 
@@ -315,7 +317,7 @@ def _nemo(said: Said, era: Era, gpu: Gpu) -> dict[str, object]:
     counted as half of the master copy (Apex's distributed optimizer as NeMo sets it up, then the
     precision-aware one), and PyTorch's expandable segments except on B200."""
     project = project_of(said)
-    if project not in ("nemo", "mlperf", "bridge") or era.year is None:
+    if project not in ("nemo", "mlperf", "bridge") or era.year is None or is_library(said):
         return {}
     changes: dict[str, object] = {}
     if project == "mlperf" or not era.before(_16BIT_GRADIENTS_IN_NEMO):

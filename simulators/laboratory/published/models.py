@@ -15,7 +15,7 @@ from trainscout.simulators.laboratory.published.families import (
 )
 from trainscout.simulators.laboratory.published.frameworks import project_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import moe_preset
+from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.experts import Moe
@@ -222,7 +222,9 @@ def _capacity_factor(said: Said, assumed: list[str]) -> float | None:
 def _load_imbalance(said: Said, assumed: list[str]) -> float:
     """How much more than the mean the busiest GPU has to do."""
     loads = {"real": _UNTRAINED_ROUTER, "trained": _TRAINED_ROUTER}
-    load = loads.get(said.get("router") or "", 1.0)
+    # Only Megatron-Bridge's recipes for performance force the balance.
+    unsaid = "real" if is_library(said) else ""
+    load = loads.get(said.get("router") or unsaid, 1.0)
     if load > 1:
         assumed.append(f"busiest experts loaded {load:g} times the mean")
     return load

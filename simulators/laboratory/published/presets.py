@@ -55,7 +55,8 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
     if is_development(said) and row.gpu.startswith("GB") and not named:
         words = "HybridEP and graphs, as commands published for this branch set on NVL72 racks"
         return replace(stated, deepep=True, graphs=True, assumed=(words,))
-    if not is_bridge(said) or named or "preset" in row.notes.lower():
+    told = named or is_library(said) or "preset" in row.notes.lower()
+    if not is_bridge(said) or told:
         return stated
     if era.before(_HYBRID_EP):
         if said.says("tokens", "dropped") and "B200" in row.gpu:
@@ -77,6 +78,14 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
 def is_bridge(said: Said) -> bool:
     """Whether the row is one of Megatron-Bridge's."""
     return said.label.get("project") == "bridge"
+
+
+def is_library(said: Said) -> bool:
+    """Whether the row ran the recipes of Megatron-Bridge's library, by the release of the package
+    that it names; those for performance come with an edition of NeMo's container, and set what the
+    library's leave: 16-bit gradients, fused routers and rotary positions, balanced experts
+    (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
+    return is_bridge(said) and "bridge_release" in said.label
 
 
 def is_development(said: Said) -> bool:

@@ -77,6 +77,8 @@ def test_gradients_are_summed_in_fp32_only_with_bf16():
         ("NeMo/Megatron-Core (NeMo 25.02)", "", (False, True, True)),
         ("NeMo (MLPerf v3.1)", "", (False, True, False)),
         ("Megatron-Bridge (NeMo 26.06)", "", (False, True, True)),
+        # The library's own recipes, not those for performance.
+        ("Megatron-Bridge 0.1.0rc4 (nemo:25.09)", "", (True, False, False)),
         ("Megatron-LM (2025)", "", (True, False, False)),
     ],
 )
@@ -382,6 +384,19 @@ def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(
     found = framework(framework=label, notes=notes)
     assert ("fp8_current" in found.fp8_param_gather) is kept
     assert "fp8_block" not in found.fp8_param_gather or "all-gather" in notes
+
+
+@pytest.mark.parametrize(
+    ("label", "model", "fusion"),
+    [
+        ("Megatron-Bridge 0.2.0", "Qwen3-8B", "eager"),
+        ("Megatron-Bridge 0.2.0", "Llama-3-8B", "fused"),
+        ("Megatron-Bridge (NeMo 26.02)", "Qwen3-8B", "fused"),
+    ],
+)
+def test_megatron_bridge_s_library_asks_for_no_kernels_of_qwen_s_parts(label, model, fusion):
+    software = framework(framework=label, model=model, gated_mlp=1)
+    assert (software.fusion, software.cross_entropy) == (fusion, "in_place")
 
 
 def test_transformers_under_the_engine_that_notes_name():

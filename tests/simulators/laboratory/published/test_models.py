@@ -141,6 +141,19 @@ def test_a_router_left_alone_is_as_uneven_as_measured_and_less_so_once_trained()
     assert loads[0] == 1.0 < loads[1] < loads[2] == 1.6
 
 
+@pytest.mark.parametrize(
+    ("label", "notes", "load"),
+    [
+        ("Megatron-Bridge 0.1.0rc4 (nemo:25.09)", "", 1.6),
+        ("Megatron-Bridge 0.1.0rc4", "experts force-balanced", 1.0),
+        ("Megatron-Bridge (NeMo 25.09)", "", 1.0),
+    ],
+)
+def test_recipes_for_performance_force_the_balance_and_the_library_s_do_not(label, notes, load):
+    outcome = job_of(replace(EXPERTS, framework=label, notes=notes), declarations())
+    assert outcome.job.model.moe.load_imbalance == load
+
+
 def test_what_a_script_leaves_on_is_read():
     plain = replayable(gpu="H100-80GB-SXM").job.model
     notes = "the script has linear biases, learned positions and dropout of 0.1"
