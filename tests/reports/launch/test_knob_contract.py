@@ -8,6 +8,7 @@ so recipes that launch alike are predicted alike.
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +78,11 @@ def neighbours(base: Job) -> list[Job]:
     return [job for job in jobs if why_invalid(job) is None]
 
 
+@functools.cache
+def neighbours_of(name: str) -> list[Job]:
+    return neighbours(base_job(name))
+
+
 def base_job(name: str) -> Job:
     model, recipe = BASES[name]
     job = make_job(model, **recipe)
@@ -116,7 +122,7 @@ def changes(recipe: Recipe, base: Recipe) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", BASES)
 def test_every_change_is_in_the_words(name: str) -> None:
-    jobs = neighbours(base_job(name))
+    jobs = neighbours_of(name)
     assert len({format_recipe(job.recipe, job.dp) for job in jobs}) == len(jobs)
 
 
@@ -126,7 +132,7 @@ def test_what_is_launched_alike_means_the_same(name: str, framework: str) -> Non
     base = base_job(name)
     alike: dict[object, list[Job]] = {}
     named = base.recipe.framework is not None
-    for job in neighbours(base):
+    for job in neighbours_of(name):
         if named and job.recipe.framework is None:
             continue  # any may be tried; a search names it
         alike.setdefault(launched(FRAMEWORKS[framework](job)), []).append(job)
@@ -140,7 +146,7 @@ def test_what_is_launched_alike_means_the_same(name: str, framework: str) -> Non
 def test_what_means_the_same_is_predicted_alike(name: str) -> None:
     base = base_job(name)
     same: dict[Recipe, list[Job]] = {}
-    for job in neighbours(base):
+    for job in neighbours_of(name):
         same.setdefault(canonical(job), []).append(job)
     for jobs in same.values():
         times, sizes = zip(*map(predicted, jobs), strict=True)
