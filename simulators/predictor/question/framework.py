@@ -143,7 +143,9 @@ class Framework:
     seconds."""
     host_tp_rank_s: float = 0.0
     """What a tensor-parallel collective takes the host besides for each rank of its group, in
-    seconds, where a pipeline spans nodes."""
+    seconds, where a pipeline spans nodes: for those on the node of its first."""
+    host_tp_far_rank_s: float = 0.0
+    """The same for those on other nodes."""
     p2p_poll_s: float = 0.0
     """What a pipeline message between nodes waits for a host that sleeps before it looks whether
     the message has come, in seconds."""
@@ -274,8 +276,8 @@ class Framework:
             require_choice("framework.fp8_param_gather", precision, QUANTISED)
         for schedule in self.schedules:
             require_choice("framework.schedules", schedule, (*SCHEDULES, OWN))
-        times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
-        for name in (*times, "logged_losses"):
+        times = ("launch", "forward", "tp_rank", "tp_far_rank")
+        for name in (*(f"host_{each}_s" for each in times), "p2p_poll_s", "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
 
 

@@ -118,9 +118,7 @@ class Pricer:
         self.host_forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
         )
-        pipeline = communicators.get("pp")
-        between = pipeline is not None and pipeline.nodes > 1 and not framework.cuda_graphs
-        self._host_tp_rank_s = framework.host_tp_rank_s * host_time if between else 0.0
+        self._host_tp_s = _host_tp_s(framework, communicators) * host_time
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
@@ -169,13 +167,13 @@ class Pricer:
 
     def _key(self, block: Block) -> tuple[Digest, tuple[Communicator, ...], float]:
         groups = tuple(self.communicators[name] for name in block.communicators)
-        return block.digest, groups, self._host_tp_rank_s
+        return block.digest, groups, self._host_tp_s
 
     def key(self, names: Iterable[str]) -> tuple[Known, tuple[Communicator, ...], float]:
         """All that enters prices of blocks that use communicators of such names, but for the
         blocks."""
         groups = tuple(self.communicators[name] for name in names)
-        return self._known, groups, self._host_tp_rank_s
+        return self._known, groups, self._host_tp_s
 
     def host_seconds(
         self, block: Block, operations: list[PricedOp]
@@ -206,12 +204,10 @@ class Pricer:
             priced.launches * launch_s + (forward_s if place < forward_ops else 0.0)
             for place, priced in enumerate(operations)
         ]
-        if self._host_tp_rank_s:
-            # What a tensor-parallel collective takes the host besides.
-            beside_s = self._host_tp_rank_s * self.communicators["tp"].size
+        if self._host_tp_s:
             for place, priced in enumerate(operations):
                 if isinstance(priced.op, Collective) and priced.op.communicator == "tp":
-                    seconds[place] += beside_s
+                    seconds[place] += self._host_tp_s
         return seconds
 
     def operations(self, block: Block) -> list[PricedOp]:
@@ -317,6 +313,15 @@ def calibrated_price(
 def host_launch_s(framework: Framework) -> float:
     """Seconds of the host per kernel; a replayed graph costs it one call, whatever it holds."""
     return 0.0 if framework.cuda_graphs else framework.host_launch_s
+
+
+def _host_tp_s(framework: Framework, communicators: Mapping[str, Communicator]) -> float:
+    """What a tensor-parallel collective takes the host besides its launches, in seconds."""
+    pipeline, group = communicators.get("pp"), communicators.get("tp")
+    if group is None or pipeline is None or pipeline.nodes == 1 or framework.cuda_graphs:
+        return 0.0
+    near, far = framework.host_tp_rank_s, framework.host_tp_far_rank_s
+    return near * group.ranks_per_node + far * (group.size - group.ranks_per_node)
 
 
 def _by_itself(priced: PricedOp) -> PricedOp:

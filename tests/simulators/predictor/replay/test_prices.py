@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.samples import ARCHITECTURES
-from tests.simulators.jobs import GPU, MLA_MOE, NODE, TINY, make_job
+from tests.simulators.jobs import GPT175B, GPU, MLA_MOE, NODE, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.kernels import KernelPrices
 from trainscout.simulators.predictor.question.framework import Framework
@@ -266,3 +266,15 @@ def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     assert len(collectives) == 4
     extra = slow.block(run.forward).host_s - plain.block(run.forward).host_s
     assert extra == pytest.approx(held * 4 * 2 * 1e-3)
+
+
+def test_ranks_on_other_nodes_take_their_own_time() -> None:
+    job = make_job(GPT175B, nodes=4, pp=2, tp=16, sp=True)
+    forward = build_workload(job).stages[0].chunks[0].runs[1].forward
+    plain, slow = (
+        Pricer(job.gpu, job.cluster, framework, communicators(job))
+        for framework in (Framework(), Framework(host_tp_rank_s=1e-3, host_tp_far_rank_s=2e-3))
+    )
+    collectives = [op for op in forward.ops if isinstance(op, Collective)]
+    extra = slow.block(forward).host_s - plain.block(forward).host_s
+    assert extra == pytest.approx(len(collectives) * (8 * 1e-3 + 8 * 2e-3))
