@@ -28,8 +28,15 @@ _OTHER_WORK = 1.6
 _MOST_OF_PEAK = 0.9
 # Found by the rows of MoE Parallel Folding (April 2025), whose long contexts tell.
 _HALF_ATTENTION = 2024.9
-_FULL_ATTENTION = ("full", "non-causal", "korthikanti", "72*b", "12*l")
-MEMORY_KINDS = ("allocated", "reserved", "device")
+_FULL_ATTENTION = ("full", "non-causal", "korthikanti", "72*b", "12*l", "palm", "nanogpt")
+_HALVED = re.compile(r"causal.{0,20}hal[fv]|hal[fv]\w*.{0,20}(?:causal|attention)")
+_SIX_A_PARAMETER = re.compile(r"\b6 ?[*x]? ?(?:nd?|p|params?|parameters)\b|6 flops per param")
+MEMORY_KINDS = {
+    "reserved": re.compile(r"reserv|cached"),
+    "allocated": re.compile("alloc"),
+    "device": re.compile(r"device|\bsmi\b|nvidia|rocm|driver"),
+}
+"""What the words of a memory figure tell it to be."""
 # What logs say, where a row does not. TorchTitan's metrics and nanotron's log lines have the
 # reserved peak. So has nanotron's table of benchmarks, whatever is made of it: the allocated peak
 # in its other column is reset after the passes (``log_memory``, in ``training_step``) and is the
@@ -159,9 +166,15 @@ def convention_flops(
         return "8 FLOPs per parameter and token", 8 / 6 * 3 * (sum(layers) - attention) * tokens
     if "unclear" in text or "only" in text:
         return None
-    if counts_half or "causal attention at half" in text or "causal-halved" in text:
+    if "hfu" in text and "mfu" not in text:
+        passes = 4 if job.recipe.recompute == "full" else 3
+        return f"hardware FLOPs, {passes} passes", (passes * sum(layers) + 3 * head) * tokens
+    if _SIX_A_PARAMETER.search(text) and "12" not in text:
+        return "6 FLOPs per parameter and token", 3 * (sum(layers) - attention + head) * tokens
+    if counts_half or _HALVED.search(text):
         return "model FLOPs, attention at half", step_flops(job).causal
-    if not text or "model flops" in text or "mfu" in text or "tflops" in text:
+    full = any(words in text for words in _FULL_ATTENTION)
+    if full or not text or "model flops" in text or "mfu" in text or "tflops" in text:
         return "model FLOPs, full attention", step_flops(job).model
     return None
 
@@ -178,9 +191,15 @@ def measured_memory(row: Row) -> tuple[str, float] | None:
     return memory_kind(row), row.measured_peak_mem_gib * GIB
 
 
+def memory_kind_said(row: Row) -> str | None:
+    """What the column's own words tell, None where they do not."""
+    words = row.memory_kind.lower()
+    return next((kind for kind, told in MEMORY_KINDS.items() if told.search(words)), None)
+
+
 def memory_kind(row: Row) -> str:
-    if row.memory_kind in MEMORY_KINDS:
-        return row.memory_kind
+    if (kind := memory_kind_said(row)) is not None:
+        return kind
     said = said_by(row)
     if said.says("memory_of", "device"):
         return "device"

@@ -67,6 +67,25 @@ def test_causal_attention_at_half_is_less():
     assert full - half == pytest.approx(attention / 2)
 
 
+def test_six_flops_a_parameter_leave_attention_out():
+    job = replayable().job
+    body = convention_flops("8*params", job)[1] * 6 / 8
+    head = 6 * job.model.hidden_size * job.model.vocab_size * job.tokens_per_step
+    for words in ("6ND", "6*N*D, no attention", "6 FLOPs per parameter and token"):
+        assert convention_flops(words, job)[1] == pytest.approx(body + head)
+    full = convention_flops("model FLOPs", job)[1]
+    assert convention_flops("6*N per token + 12*L*h*s, model FLOPs", job)[1] == full
+    assert convention_flops("PaLM appendix B", job)[1] == full
+    assert convention_flops("half of the attention (causal)", job)[1] < full
+
+
+def test_hardware_utilisation_counts_the_passes_that_ran():
+    plain, again = (replayable(recompute=mode).job for mode in ("none", "full"))
+    assert convention_flops("HFU", plain)[1] == convention_flops("model FLOPs", plain)[1]
+    assert convention_flops("HFU", again)[1] == convention_flops("hardware FLOPs", again)[1]
+    assert convention_flops("MFU (HFU is 50%)", again)[0] == "model FLOPs, full attention"
+
+
 def test_mfu_is_relative_to_the_stated_peak():
     job = replayable().job
     row = replace(UNMEASURED, measured_mfu=50.0, tflops_convention="model FLOPs / 989.5 TFLOPS")
@@ -90,6 +109,8 @@ def test_an_unknown_convention_determines_nothing():
         ({"framework": "TorchTitan (PyTorch FSDP2)"}, "reserved"),
         ({"framework": "nanotron"}, "reserved"),
         ({"memory_kind": "reserved"}, "reserved"),
+        ({"memory_kind": "nvidia-smi"}, "device"),
+        ({"memory_kind": "torch.cuda.max_memory_allocated", "framework": "nanotron"}, "allocated"),
     ],
 )
 def test_what_a_memory_figure_counts(changes, kind):
