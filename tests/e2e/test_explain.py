@@ -3,6 +3,7 @@ import json
 import pytest
 
 from tests.e2e.commands import run
+from tests.in_process import run_here
 
 SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
 FIRST = ["a.tp=4", "a.pp=2", "a.sp=true", "a.recompute=selective"]
@@ -117,7 +118,7 @@ def test_nothing_that_fits_is_said_with_its_code(tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_code_2(tmp_path, arguments, message):
-    done = run("explain.py", *SHAPE, *arguments, cwd=tmp_path)
+    done = run_here("explain", *SHAPE, *arguments, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.e2e.commands import SMALL, command, environment, files_in, run
+from tests.in_process import run_here
 from trainscout.simulators.predictor.question.recipe import KNOBS
 
 
@@ -301,7 +302,7 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
 def test_bad_input_is_met_at_the_door(tmp_path, arguments, said):
     flags = [argument for argument in arguments if argument == "-m"]
     settings = [argument for argument in arguments if argument != "-m"]
-    done = run("optimize.py", *flags, *SMALL, *settings, cwd=tmp_path)
+    done = run_here("optimize", *flags, *SMALL, *settings, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -4,6 +4,7 @@ import subprocess
 import pytest
 
 from tests.e2e.commands import command, environment, run
+from tests.in_process import run_here
 
 SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
 FITTING = [*SHAPE, "recipe.tp=4", "recipe.pp=2", "recipe.sp=true", "recipe.recompute=selective"]
@@ -130,9 +131,9 @@ def test_a_sweep_predicts_every_recipe(tmp_path):
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said):
-    done = run("simulate.py", *SHAPE, *arguments, "format=json", cwd=tmp_path)
+    done = run_here("simulate", *SHAPE, *arguments, "format=json", cwd=tmp_path)
     if arguments == ["format=yaml"]:
-        done = run("simulate.py", *SHAPE, *arguments, cwd=tmp_path)
+        done = run_here("simulate", *SHAPE, *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert said in done.stderr
