@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.attention import register_flash_attention_impl
 
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End
@@ -55,6 +56,16 @@ def install_compiled(state: RankState) -> None:
     attention = _attention(torch._C._nn.scaled_dot_product_attention)
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
+    for newer in ("FA3", "FA4"):
+        # Which one is active, each of torch's flash attentions says in the trace.
+        register_flash_attention_impl(newer, register_fn=_Activated)
+
+
+class _Activated:
+    """What activating a flash attention gives, in place of kernels for torch's dispatcher."""
+
+    def remove(self) -> None:
+        """Nothing was put there."""
 
 
 def _patch_nested_backward(state: RankState) -> None:

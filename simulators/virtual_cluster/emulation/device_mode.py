@@ -12,6 +12,7 @@ import torch
 from torch._library.fake_impl import FakeImplCtx
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor
+from torch.nn.attention import current_flash_attention_impl
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.virtual_cluster.emulation import operations
@@ -241,6 +242,8 @@ class DeviceMode(TorchDispatchMode):
             inputs.append((name, as_argument(value, memory)))
         if operation.multiplies and tensors[0].dtype is torch.float32 and _rounds_products():
             inputs.append(("allow_tf32", True))
+        if operation.flash_attends and (newer := current_flash_attention_impl()):
+            inputs.append(("implementation", newer))
         site = state.recorder.sites.current()
         state.recorder.operations += 1
         state.recorder.emit(Op(operation.name, tuple(inputs), tuple(outputs), stream, site))

@@ -49,6 +49,7 @@ class Operation:
     large_factory: bool
     copies: bool
     multiplies: bool
+    flash_attends: bool
 
     @property
     def launches(self) -> bool:
@@ -111,6 +112,7 @@ def _describe(func: Any) -> Operation:
         large_factory=base in _FACTORIES,
         copies=base in ("_to_copy", "copy_"),
         multiplies=base in _PRODUCTS,
+        flash_attends="_flash_attention" in base or "_varlen_attn" in base,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
 
 from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
 from trainscout.simulators.virtual_cluster.emulation.distributed.work import (
@@ -18,8 +20,22 @@ from trainscout.simulators.virtual_cluster.emulation.distributed.work import (
 Tensors = list[torch.Tensor]
 
 
+class NcclOptions(C10dBackend.Options):
+    """What scripts set for NCCL's groups; none of it changes what is launched."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        super().__init__("nccl")
+        self._timeout = timedelta(minutes=10)
+        self.is_high_priority_stream = is_high_priority_stream
+        # Whatever is set there is kept, as newer releases of NCCL have more of it.
+        self.config = SimpleNamespace(blocking=1, cga_cluster_size=4, min_ctas=1, max_ctas=32)
+        self.split_from, self.split_color = None, 0
+
+
 class VirtualBackend:
-    """What scripts ask of a group's backend."""
+    """What scripts ask of a group's backend, and ``torch.distributed.ProcessGroupNCCL``."""
+
+    Options = NcclOptions
 
     supports_splitting = False
     supports_coalescing = True
@@ -27,7 +43,7 @@ class VirtualBackend:
 
     def __init__(self, name: str, rank: int, size: int) -> None:
         self._name, self._rank, self._size = name, rank, size
-        self.options = _Options()
+        self.options = NcclOptions()
 
     def name(self) -> str:
         """``nccl`` or ``gloo``."""
@@ -62,14 +78,6 @@ class VirtualBackend:
 
     def abort(self) -> None:
         """Nothing runs."""
-
-
-class _Options:
-    def __init__(self) -> None:
-        self._timeout = timedelta(minutes=10)
-        self.is_high_priority_stream = False
-        self.global_ranks_in_group: list[int] = []
-        self.group_name = ""
 
 
 class VirtualGroup(dist.ProcessGroup):

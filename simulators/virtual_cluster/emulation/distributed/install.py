@@ -16,7 +16,10 @@ from torch.distributed import distributed_c10d
 from trainscout.simulators.virtual_cluster.emulation.distributed.functional import (
     FunctionalCollectives,
 )
-from trainscout.simulators.virtual_cluster.emulation.distributed.group import VirtualGroup
+from trainscout.simulators.virtual_cluster.emulation.distributed.group import (
+    VirtualBackend,
+    VirtualGroup,
+)
 from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
 from trainscout.simulators.virtual_cluster.emulation.distributed.objects import object_functions
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
@@ -50,6 +53,8 @@ def install_distributed(state: RankState) -> None:
         for name, value in replacements.items():
             if hasattr(module, name):
                 setattr(module, name, value)
+    for module in (dist, distributed_c10d):
+        module.ProcessGroupNCCL = VirtualBackend
     _patch_futures(state)
     _patch_reducer(state)
     if not hasattr(dist, "set_timeout"):

@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, Te
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     flag,
+    keyword,
     precision,
     short_name,
     tensor,
@@ -57,6 +58,21 @@ def attention(
     return Lowered((made,), rule, estimated)
 
 
+def masked(mask: str, window: Argument, seq_q: int, seq_k: int) -> tuple[bool, int]:
+    """Whether half the scores are left out, and how many keys a token sees at most."""
+    if isinstance(window, tuple) and len(window) == 2:
+        left, right = window
+        if isinstance(left, int) and isinstance(right, int) and 0 <= left < seq_k:
+            behind = left + 1 + max(0, right)
+            return False, min(seq_k, behind)
+    if mask == "causal" and seq_q == seq_k:
+        return True, seq_k
+    if mask.startswith("causal") and seq_k > seq_q:
+        # Aligned at the end: all earlier keys, and half of those of equal age.
+        return False, seq_k - seq_q // 2 if mask == "causal_bottom_right" else max(1, seq_q // 2)
+    return mask.startswith("causal"), seq_k
+
+
 def scaled_dot_product(
     kernel: str, pass_: str, causal_at: int, dropout_at: int | None = None
 ) -> Callable[[Op], Lowered]:
@@ -76,7 +92,7 @@ def scaled_dot_product(
             causal,
             pass_,
             precision(query),
-            kernel,
+            _activated(op, kernel),
             dropout=isinstance(dropped, float) and dropped > 0,
         )
 
@@ -84,11 +100,12 @@ def scaled_dot_product(
 
 
 def packed(
-    kernel: str, pass_: str, lengths_at: int, longest_at: int, causal_at: int
+    kernel: str, pass_: str, lengths_at: int, longest_at: int, causal_at: int, window_at: int = 0
 ) -> Callable[[Op], Lowered]:
     """A rule for operations on ``[sequences, tokens, heads, width]``, or without the first
     dimension on sequences one behind the other, whose bounds are the argument ``lengths_at``
-    and of which the longest has ``longest_at`` tokens."""
+    and of which the longest has ``longest_at`` tokens. How far each token sees is the argument
+    ``window_at``, if that is given, or said by keyword."""
     first = 0 if pass_ == "fwd" else 1
 
     def rule(op: Op) -> Lowered:
@@ -112,10 +129,22 @@ def packed(
             made.append((sequences, heads, tokens, width))
         causal_given = op.inputs[causal_at] if causal_at < len(op.inputs) else False
         causal = bool(causal_given) and not isinstance(causal_given, TensorSpec)
-        shapes = (made[0], made[1], made[2])
-        return attention(short_name(op), shapes, causal, pass_, precision(specs[0]), kernel)
+        window: Argument = (keyword(op, "window_size_left"), keyword(op, "window_size_right"))
+        if window_at:
+            window = op.inputs[window_at] if window_at < len(op.inputs) else None
+        mask = "causal" if causal else "none"
+        causal, seq_k = masked(mask, window, made[0][2], made[1][2])
+        keys, values = ((each[0], each[1], seq_k, each[3]) for each in made[1:])
+        shapes = (made[0], keys, values)
+        name, dtype = short_name(op), precision(specs[0])
+        return attention(name, shapes, causal, pass_, dtype, _activated(op, kernel))
 
     return rule
+
+
+def _activated(op: Op, kernel: str) -> str:
+    """FlashAttention-3 or -4, once a script put them in the place of torch's own."""
+    return kernel if keyword(op, "implementation") is None else CUDNN
 
 
 def flex(pass_: str) -> Callable[[Op], Lowered]:
@@ -165,6 +194,8 @@ TABLE = {
     "higher_order.flex_attention_backward": flex("bwd"),
     "aten._flash_attention_forward": packed(FLASH, "fwd", 3, 5, 8),
     "aten._flash_attention_backward": packed(FLASH, "bwd", 6, 8, 11),
+    "torch_attn._varlen_attn": packed(FLASH, "fwd", 3, 5, 7, 9),
+    "torch_attn._varlen_attn_backward": packed(FLASH, "bwd", 6, 8, 10, 13),
     "aten._efficient_attention_forward": packed(EFFICIENT, "fwd", 4, 6, 9),
     "aten._efficient_attention_backward": packed(EFFICIENT, "bwd", 6, 8, 14),
 }

@@ -7,7 +7,7 @@ import math
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.attention import attention
+from trainscout.simulators.virtual_cluster.traces.lowering.attention import attention, masked
 from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import contracted, precision
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
@@ -124,7 +124,7 @@ def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
     else:
         at, batch_at = (0, 1) if layout == "sbhd" else (1, 0)
         seq_q, seq_k, sequences = query.shape[at], key.shape[at], query.shape[batch_at]
-    causal, seq_k = _masked(str(given["mask"]), given["window"], seq_q, seq_k)
+    causal, seq_k = masked(str(given["mask"]), given["window"], seq_q, seq_k)
     kernel = _ATTENTION_KERNELS.get(str(given["kernel"]))
     if kernel is None:
         place = f"trace.op[{name}].kernel"
@@ -135,21 +135,6 @@ def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
         (sequences, kv_heads, seq_k, value.shape[-1]),
     )
     return attention(name, shapes, causal, pass_, precision(query), kernel, "vendor attention")
-
-
-def _masked(mask: str, window: Argument, seq_q: int, seq_k: int) -> tuple[bool, int]:
-    """Whether half the scores are left out, and how many keys a token sees at most."""
-    if isinstance(window, tuple) and len(window) == 2:
-        left, right = window
-        if isinstance(left, int) and isinstance(right, int) and 0 <= left < seq_k:
-            behind = left + 1 + max(0, right)
-            return False, min(seq_k, behind)
-    if mask == "causal" and seq_q == seq_k:
-        return True, seq_k
-    if mask.startswith("causal") and seq_k > seq_q:
-        # Aligned at the end: all earlier keys, and half of those of equal age.
-        return False, seq_k - seq_q // 2 if mask == "causal_bottom_right" else max(1, seq_q // 2)
-    return mask.startswith("causal"), seq_k
 
 
 def _tensor(name: str, given: dict[str, Argument], which: str) -> TensorSpec:

@@ -67,6 +67,8 @@ def test_training_without_modules(tmp_path: Path) -> None:
     assert attention[1][3:5] == ("thd", "causal")
     assert attention[1][5] == (7, -1)
     assert attention[1][8:11] == (2, 48, 48)
+    packed = [each.inputs for each in operations if "_varlen_attn" in each.name]
+    assert [each[-1] for each in packed] == [("implementation", "FA3")]
     launches = [each.inputs for each in operations if "triton" in each.name]
     # Two of the script's own, then a loss and its gradient, positions, a norm and its gradients.
     assert [len(written) for written, *_ in launches] == [1, 1, 2, 1, 2, 4, 5]

@@ -9,6 +9,8 @@ import torch
 import xentropy_cuda_lib
 from flash_attn_interface import flash_attn_varlen_func
 from kernels import get_kernel
+from torch.nn.attention import activate_flash_attention_impl
+from torch.nn.attention.varlen import varlen_attn
 from xformers.ops.fmha import memory_efficient_attention
 from xformers.ops.fmha.attn_bias import BlockDiagonalCausalMask
 
@@ -80,5 +82,8 @@ assert (normed.shape, kept.shape, dropped) == (logits.shape, logits.shape, None)
 given = (normed, None, kept, None, None, *rows, logits[0], None, None, None, None, 0.0, 1.0, 0)
 grads = dropout_layer_norm.dropout_add_ln_bwd(*given, True, True)
 assert (grads[0].shape, grads[1], grads[2].shape) == (logits.shape, None, (32,))
+activate_flash_attention_impl("FA3")
+half = torch.ones(64, 2, 16, dtype=torch.bfloat16, device="cuda")
+assert varlen_attn(half, half, half, ends, ends, 48, 48).shape == half.shape
 assert get_kernel("kernels-community/flash-attn2").flash_attn_func
 get_kernel("kernels-community/activation")

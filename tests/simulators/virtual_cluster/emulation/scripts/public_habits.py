@@ -60,7 +60,9 @@ def train(local_rank, node):
     dist.monitored_barrier()
     dist.group.WORLD.monitored_barrier()
     dist.broadcast_object_list([None], src=0)
-    dist.new_group(numpy.arange(16))
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.max_ctas = 16
+    dist.new_group(numpy.arange(16), pg_options=options)
     assert "CUDA" in torch.__config__.show()
     device = torch.device("cuda", local_rank)
     model = torch.nn.Linear(16, 4).to(device)

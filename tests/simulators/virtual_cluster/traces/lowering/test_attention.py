@@ -67,6 +67,11 @@ Q, K, V = t(2, 32, 1024, 128), t(2, 8, 2048, 128), t(2, 8, 2048, 64)
             Attention("", 2, 8, 4, 64, 64, 16, 16, True, "fwd", "bf16", "flash2"),
         ),
         (
+            "_scaled_dot_product_flash_attention",
+            (Q, K, V, 0.0, True, ("implementation", "FA3")),
+            Attention("", 2, 32, 8, 1024, 2048, 128, 64, True, "fwd", "bf16", "flash"),
+        ),
+        (
             "_flash_attention_forward",
             (
                 t(128, 8, 16),
@@ -88,6 +93,24 @@ def test_attention(name: str, inputs: tuple, expected: Attention) -> None:  # ty
     assert isinstance(found, Attention)
     wanted = {**_fields(expected), "name": name}
     assert _fields(found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("causal", "window", "keys", "half"), [(True, (-1, 0), 32, True), (False, (7, 0), 8, False)]
+)
+def test_sequences_of_many_lengths(
+    causal: bool, window: tuple[int, int], keys: int, half: bool
+) -> None:
+    query, key, bounds = t(128, 8, 16), t(128, 4, 16), t(5, dtype="int32")
+    ahead = (query, key, key, bounds, bounds, 32, 32, causal, 0.1, window)
+    found = only(op("torch_attn._varlen_attn.default", ahead, query))
+    made = Attention("", 4, 8, 4, 32, keys, 16, 16, half, "fwd", "bf16", "flash2")
+    assert _fields(found) == {**_fields(made), "name": "_varlen_attn"}
+    sums = t(8, 128, dtype="fp32")
+    back = (query, query, key, key, query, sums, bounds, bounds, 32, 32, causal, t(2), 0.1, window)
+    found = only(op("torch_attn._varlen_attn_backward.default", back, query))
+    made = Attention("", 4, 8, 4, 32, keys, 16, 16, half, "bwd", "bf16", "flash2")
+    assert _fields(found) == {**_fields(made), "name": "_varlen_attn_backward"}
 
 
 @pytest.mark.parametrize(("mask", "causal"), [("causal_mask", True), ("noop_mask", False)])
