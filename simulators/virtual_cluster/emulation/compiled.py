@@ -53,6 +53,7 @@ def install_compiled(state: RankState) -> None:
     torch.jit.ScriptModule = type("ScriptModule", (torch.nn.Module,), {})
     torch.jit.script_method = jit_script
     _patch_nested_backward(state)
+    _patch_functions(state)
     attention = _attention(torch._C._nn.scaled_dot_product_attention)
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
@@ -83,6 +84,22 @@ def _patch_nested_backward(state: RankState) -> None:
             state.backward.nested_ends()
 
     torch.autograd.backward = functools.wraps(backward)(run)
+
+
+def _patch_functions(state: RankState) -> None:
+    """Of a function of one's own, what is compiled may return fewer gradients than it has inputs;
+    eager code may not."""
+    node = torch.autograd.function.BackwardCFunction
+    apply = node.apply
+
+    def run(self: Any, *grads: Any) -> Any:
+        made = apply(self, *grads)
+        if state.backward.region(self) is None:
+            return made
+        found = made if isinstance(made, tuple) else (made,)
+        return (*found, *[None] * (len(self.needs_input_grad) - len(found)))
+
+    node.apply = run
 
 
 def _marker(state: RankState) -> Callable[[Any, str], Any]:

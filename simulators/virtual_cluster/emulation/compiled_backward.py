@@ -97,13 +97,16 @@ class CompiledBackward:
         self._nested.depth -= 1
         self._recomputed.clear()
 
+    def region(self, node: Any) -> tuple[int, int, str] | None:
+        """The compiled region that made a node of the backward pass."""
+        regions = self._recomputed if getattr(self._nested, "depth", 0) else self._forward
+        return None if node is None or not regions else regions.find(node._sequence_nr())
+
     def follow(self) -> None:
         """Something is about to happen in backward: in which region?"""
-        regions = self._recomputed if getattr(self._nested, "depth", 0) else self._forward
-        if not regions and self._open is None:
+        if not (self._forward or self._recomputed or self._open):
             return
-        node = self._node()
-        found = None if node is None else regions.find(node._sequence_nr())
+        found = self.region(self._node())
         if found is self._open:
             return
         self.close()

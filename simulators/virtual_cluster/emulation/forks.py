@@ -7,6 +7,7 @@ that their parent made (large ones of its data set, perhaps) become zeros when t
 from __future__ import annotations
 
 import os
+import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 from torch.utils.data._utils import collate
 
+from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 
@@ -53,7 +55,18 @@ class _Silent:
 def install_forks(state: RankState) -> None:
     """Let processes forked from now on be without the emulation. Once per process."""
     ForkingPickler.register(FakeTensor, _pickled)
-    os.register_at_fork(after_in_child=lambda: enter_host(state))
+    by_main = [True]
+
+    def before() -> None:
+        by_main[0] = threading.current_thread() is threading.main_thread()
+
+    def after() -> None:
+        # The kernel takes the end of the thread that forked for that of the process.
+        if by_main[0]:
+            end_with_parent()
+        enter_host(state)
+
+    os.register_at_fork(before=before, after_in_child=after)
 
 
 def _pickled(tensor: FakeTensor) -> Any:

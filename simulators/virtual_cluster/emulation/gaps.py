@@ -23,6 +23,9 @@ _NO_DATA = (
     "without running `_apply`",
     "from the 'CUDA' backend",
 )
+# Of torch's pipeline stages, which tell each other the shapes they were not given.
+_NEEDS_PEERS = "metadata required for recv info"
+_RUN_TOGETHER = "give stages example inputs, or run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
 _INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
 
@@ -50,7 +53,7 @@ def describe_gap(error: BaseException) -> str | None:
     refused = isinstance(error, InputError)
     what = _operation(inside) or "an operation"
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    advice = "" if refused else f"; {_ADVICE}"
+    advice = "" if refused else f"; {_RUN_TOGETHER if _NEEDS_PEERS in reason else _ADVICE}"
     return f"gap of the emulator: {what} at {where}: {reason}{advice}"
 
 
@@ -73,7 +76,9 @@ def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
         )
         if hasattr(fakes, name)
     ]
-    if isinstance(error, tuple(kinds)) or any(text in str(error) for text in _NO_DATA):
+    if isinstance(error, tuple(kinds)) or any(
+        text in str(error) for text in (*_NO_DATA, _NEEDS_PEERS)
+    ):
         return True
     emulated = [frame for frame in inside if frame.f_code.co_filename.startswith(_OWN)]
     if not emulated:

@@ -274,7 +274,8 @@ def _gathered(
     if not output.dim():
         return [mine]
     length, rest = divmod(output.shape[0], exchange.size)
-    if rest:
+    if rest or mine.value.shape[0] not in (1, length):
+        # Shares of unequal sizes, as of rows that go where they belong.
         return nothing
     part = plain.empty((length, *output.shape[1:]), device="meta")
     joined = of_cat([part] * exchange.size, [mine] * exchange.size, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,42 @@ def test_a_script_is_ended_after_the_steps_asked_for(
     assert "step 3" not in shown
     (trace,) = read_directory(tmp_path / "traces")
     assert {event.step for event in trace.events if isinstance(event, Phase)} == {0, 1}
+
+
+LINGERS = """
+import multiprocessing, os, time
+child = multiprocessing.Process(target=time.sleep, args=(600,))
+child.start()
+print("begun", os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_nothing_is_left_of_a_run_that_was_ended(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(LINGERS)
+    started = subprocess.Popen(
+        [sys.executable, "-m", "trainscout", "run", "--world-size", "8", "--", "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    with started:
+        line = next(line for line in started.stdout if line.startswith("begun"))
+        started.terminate()
+    left = [int(word) for word in line.split()[1:]]
+    assert len(left) == 2
+    ends_s = time.monotonic() + 20
+    while any(_runs(each) for each in left) and time.monotonic() < ends_s:
+        time.sleep(0.05)
+    assert [each for each in left if _runs(each)] == []
+
+
+def _runs(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

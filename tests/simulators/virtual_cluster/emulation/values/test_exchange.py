@@ -99,6 +99,13 @@ def test_a_part_may_be_gathered_into_the_whole_it_is_of() -> None:
     assert rank.read(rows) == [[1.0, 2.0, 3.0]] * 4
 
 
+def test_rows_that_go_where_they_belong_come_unknown() -> None:
+    rank = FakeRank()
+    rows, got = rank.enter(torch.arange(16)), rank.enter(torch.arange(8))
+    communicate(rank, "all_to_all", [rows], [got], even=False)
+    assert rank.grade(got) == "invented"
+
+
 def test_what_a_collective_overwrites_is_forgotten() -> None:
     rank = FakeRank()
     flag = rank.enter(torch.tensor([3.0]))
