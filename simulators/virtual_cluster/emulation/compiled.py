@@ -7,6 +7,7 @@ is bracketed likewise, ``name.backward``.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable
@@ -47,8 +48,14 @@ def install_compiled(state: RankState) -> None:
             return script(obj, *args, **kwargs)
         return marked(obj, getattr(obj, "__qualname__", "scripted"))
 
+    def jit_trace(func: Any, example_inputs: Any = None, *_: Any, **__: Any) -> Any:
+        # Tracing runs it once, and gives a module of its own.
+        func(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
+        return jit_script(copy.copy(func) if isinstance(func, torch.nn.Module) else func)
+
     torch.compile = compile
     torch.jit.script = jit_script
+    torch.jit.trace = jit_trace
     # TorchScript would run such modules' methods itself, below what is patched in Python.
     torch.jit.ScriptModule = type("ScriptModule", (torch.nn.Module,), {})
     torch.jit.script_method = jit_script

@@ -101,6 +101,18 @@ def _paged_states(module: ModuleType) -> None:
     module.fill = lambda tensor, value, *_, **__: tensor.fill_(value)  # type: ignore[attr-defined]
 
 
+def _tensorboard(module: ModuleType) -> None:
+    from tensorboard.compat.proto.config_pb2 import RunMetadata
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+    def graph(model: Any, args: Any, *_: Any, **__: Any) -> Any:
+        # What torch's tracer writes down, it runs; what it writes, nobody looks at.
+        model(*(args if isinstance(args, tuple) else (args,)))
+        return GraphDef(), RunMetadata()
+
+    module.graph = graph  # type: ignore[attr-defined]
+
+
 def _torchaudio(module: ModuleType) -> None:
     load = module._load_lib
 
@@ -140,6 +152,7 @@ PATCHES: dict[str, Patch] = {
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
     "torch.utils.cpp_extension": _script_kernels,
+    "torch.utils.tensorboard.writer": _tensorboard,
     "torchaudio._extension.utils": _torchaudio,
     "torchvision.extension": _torchvision,
     "transformers.masking_utils": _transformers_packing,

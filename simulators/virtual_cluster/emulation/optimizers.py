@@ -33,13 +33,14 @@ class UpdatesByHand:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._step = -1
+        self._looked = -1
         self._parameters: set[int] = set()
 
     def wrote(self, places: Iterable[Any]) -> None:
         """An operation is about to write these, outside of any pass."""
-        if self._step != self._recorder.finished_steps:
-            self._step = self._recorder.finished_steps
+        # Gradients come and go with passes; scripts write buffers before the first of them, too.
+        if self._looked != self._recorder.phases_entered:
+            self._looked = self._recorder.phases_entered
             self._parameters = {
                 parameter.untyped_storage()._cdata
                 for module in list(self._recorder.modules)

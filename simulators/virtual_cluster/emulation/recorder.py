@@ -59,6 +59,7 @@ class Recorder:
         # The script is ended when it begins another step after so many; None: never.
         self.most_steps: int | None = None
         self.phase = SETUP
+        self.phases_entered = 0
         self.operations = 0
         self.collectives = 0
         self.violation_texts: list[tuple[str, str, str]] = []
@@ -128,6 +129,7 @@ class Recorder:
             self.step += 1
             self._optimizer_steps = 0
         self.phase = phase
+        self.phases_entered += 1
         self.emit(Phase(phase, self.step))
 
     def next_step_begins(self) -> None:

@@ -334,9 +334,19 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
     if tensor.numel() > EXACT_ELEMENTS and bool((tensor == first).all()):
         return Known(first, Grade.EXACT)
     numbers = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    if numbers and tensor.numel() > EXACT_ELEMENTS:
+    if numbers and tensor.numel() > EXACT_ELEMENTS and not _is_whole(tensor):
         return None
     return Known(tensor, Grade.EXACT)
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether these are whole numbers all the same, as of a mask. Most are not, by the first."""
+    if tensor.is_complex():
+        return False
+    flat = tensor.reshape(-1)
+    # Some types cannot be rounded as they are.
+    parts = (each.float() for each in (flat[:EXACT_ELEMENTS], flat))
+    return all(bool((part == part.round()).all()) for part in parts)
 
 
 def _is_number(result: Any) -> bool:

@@ -88,6 +88,42 @@ def test_traces_are_read_whatever_types_tensors_have() -> None:
     assert {name: dtype.itemsize for dtype, name in DTYPES.items()} == DTYPE_BYTES
 
 
+BY_HAND = """
+import torch
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, factor, unused):
+        return rows * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * grad
+
+torch.ones(1, device="cuda", requires_grad=True).backward()  # As to warm a device up.
+model, buffer = torch.nn.Linear(8, 8).cuda(), torch.zeros(8, device="cuda")
+twice = torch.compile(lambda rows: Twice.apply(rows, 2.0, None))
+for step in range(5):
+    buffer.fill_(step)
+    twice(model(torch.ones(4, 8, device="cuda"))).sum().backward()
+    with torch.no_grad():
+        for each in model.parameters():
+            each -= 0.1 * each.grad
+            each.grad = None
+raise SystemExit("not ended by --steps")
+"""
+
+
+def test_steps_without_an_optimizer_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "by_hand.py").write_text(BY_HAND)
+    options = ("--world-size", "1", "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / "by_hand.py"), *options, check=True)
+    assert run.code == 0, run.output
+    assert "not ended" not in run.output
+    steps = {each.step for each in run.trace.events if isinstance(each, Phase)}
+    assert steps == {0, 1}
+
+
 # Its own ``print`` is silent on most ranks.
 GAP = """
 import builtins
