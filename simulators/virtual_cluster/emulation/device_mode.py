@@ -132,7 +132,9 @@ class DeviceMode(TorchDispatchMode):
     def _on_host(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         if not tensors and describe(func).large_factory and _is_large(args[0], kwargs):
             kwargs.pop("pin_memory", None)
-            return self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
+            made = self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
+            self.state.values.observe(func, args, kwargs, made)
+            return made
         result = func(*args, **kwargs)
         if kwargs.get("pin_memory"):
             self.state.pinned.add(result.untyped_storage())

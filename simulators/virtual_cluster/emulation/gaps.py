@@ -80,7 +80,13 @@ def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
         text in str(error) for text in (*_NO_DATA, _NEEDS_PEERS)
     ):
         return True
-    emulated = [frame for frame in inside if frame.f_code.co_filename.startswith(_OWN)]
+    emulated = [
+        frame
+        for frame in inside
+        if frame.f_code.co_filename.startswith(_OWN)
+        # What only stands around calls of the script's modules and compiled functions.
+        and not frame.f_code.co_filename.endswith(("/optimizers.py", "/compiled.py"))
+    ]
     if not emulated:
         return False
     if isinstance(error, NotImplementedError):

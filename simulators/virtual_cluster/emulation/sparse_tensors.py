@@ -15,7 +15,11 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import meta_kernels, wrap
+from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
+    meta_kernels,
+    without_data,
+    wrap,
+)
 from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
@@ -49,7 +53,8 @@ class SparseTensors:
         """The result of an operation on the parts, which the device's mode sees."""
         if func is _MAKE:
             coalesced = kwargs.get("is_coalesced")
-            return self._made(args[3], args[4], tuple(args[2]), coalesced=bool(coalesced))
+            parts = self._of_one_kind(args[3], args[4])
+            return self._made(*parts, tuple(args[2]), coalesced=bool(coalesced))
         if func is _EMBEDDING_BAG:
             # Without the rows of the maximum and the flag that brought it here.
             given = (*args[:5], *args[6:9], *args[10:])
@@ -80,6 +85,15 @@ class SparseTensors:
             return made
         coalesced = aten.is_coalesced.default(source)
         return self._made(indices.to(made.device), made, tuple(source.shape), coalesced=coalesced)
+
+    def _of_one_kind(self, indices: Any, values: Any) -> tuple[Any, Any]:
+        """Host indices with values that were too many to hold: filled in where they are known."""
+        if isinstance(indices, FakeTensor) or not isinstance(values, FakeTensor):
+            return indices, values
+        reading = self._state.values.read(values, "sparse values")
+        if reading.grade != "exact":
+            return without_data(self._state.dataless, indices), values
+        return indices, reading.value.expand(values.shape).to(values.dtype, copy=True)
 
     def _parts(self, tensor: torch.Tensor) -> tuple[Any, Any]:
         mode, device = self._state.dataless, tensor.device

@@ -10,6 +10,7 @@ from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.virtual_cluster.emulation.cuda.legacy_types import (
     legacy_types,
     set_default_tensor_type,
+    tensor_type,
 )
 from trainscout.simulators.virtual_cluster.emulation.cuda.nvtx import range_functions
 from trainscout.simulators.virtual_cluster.emulation.cuda.properties import properties_of
@@ -60,6 +61,7 @@ def install_cuda(state: RankState) -> None:
     }
     for name, value in {**replacements, **legacy_types()}.items():
         setattr(cuda, name, value)
+    torch.Tensor.type = tensor_type(torch.Tensor.type)
     torch.set_default_tensor_type = set_default_tensor_type(torch.set_default_tensor_type)
     for name in ("Stream", "Event", "ExternalStream"):
         setattr(cuda.streams, name, replacements[name])

@@ -40,6 +40,19 @@ def legacy_types() -> dict[str, type]:
     return {name: _LegacyType(name, (), {"dtype": dtype}) for name, dtype in _NAMES.items()}
 
 
+def tensor_type(of_host: Callable[..., Any]) -> Callable[..., Any]:
+    """``Tensor.type`` that takes types of the device, and their names."""
+
+    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            dtype = getattr(torch.cuda, dtype.rpartition(".")[2], dtype)
+        if isinstance(dtype, _LegacyType):
+            return self.to(self.device if self.is_cuda else "cuda", dtype.dtype)
+        return of_host(self, dtype, *args, **kwargs)
+
+    return type_
+
+
 def set_default_tensor_type(of_host: Callable[[Any], None]) -> Callable[[Any], None]:
     """``torch.set_default_tensor_type`` that takes types of the device: new tensors are there,
     those of ``torch.Tensor(...)`` included.

@@ -49,6 +49,9 @@ for product in (torch.sparse.mm, torch.spmm):
     product(graph, layer).sum().backward()
     print("product", layer.grad.shape)
 print("back", graph.t().coalesce().indices().tolist(), graph.cpu().coalesce().indices().tolist())
+many = torch.arange(70000)
+large = torch.sparse_coo_tensor(torch.stack([many, many]), torch.ones(70000), (70000, 70000))
+print("large", large.coalesce().values().sum().item(), large.to(device)._nnz())
 """
 
 
@@ -60,7 +63,7 @@ def test_sparse_gradients_are_as_long_as_torch_s(tmp_path: Path) -> None:
     printed: list[str] = []
     scope = {"print": lambda *words: printed.append(" ".join(map(str, words)))}
     exec((EMBEDDINGS + MATRIX).replace('"cuda"', '"cpu"'), scope)
-    told = ("grad", "rows", "bags", "product", "back")
+    told = ("grad", "rows", "bags", "product", "back", "large")
     assert [line for line in run.output.splitlines() if line.startswith(told)] == printed
     assert not [event for event in run.trace.events if isinstance(event, Violation)]
 

@@ -98,6 +98,9 @@ def train(local_rank, node):
     fitted = torch.linalg.lstsq(noise.unsqueeze(0), torch.ones(1, 6, 2, device=device))
     assert fitted.solution.shape == (1, 4, 2)
     assert fitted.residuals.shape == (1, 2)
+    halved = torch.ones(2).type(torch.cuda.HalfTensor)
+    assert (halved.dtype, halved.device) == (torch.float16, device)
+    assert halved.type("torch.cuda.LongTensor").type() == "torch.cuda.LongTensor"
     same = (torch.arange(16)[:, None] == torch.arange(16)).float().to(device)
     assert torch.ones(16, 16, device=device)[same.bool()].shape == (16,)
     assert torch.jit.trace(model, torch.ones(6, 16, device=device))(same).shape == (16, 4)
