@@ -27,7 +27,8 @@ ASSUMED_SHARE = 0.5
 # Of the columns that products in 8 bits take part in, those with values too large for them: "more
 # than 99.9 % of values" are multiplied in 8 bits (Dettmers et al. 2022, LLM.int8(), abstract).
 OUTLIER_SHARE = 0.001
-# Numbers that are not whole and enter the device are followed exactly up to this many elements: scales, means.
+# Numbers that are not whole and enter the device are followed exactly up to this many elements:
+# scales, means.
 EXACT_ELEMENTS = 64
 # Whole numbers and flags that do, and all that is computed from known values: labels, masks,
 # positions, tokens per rank and expert. A batch of a million tokens: larger ones are activations.

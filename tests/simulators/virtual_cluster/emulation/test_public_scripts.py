@@ -197,13 +197,15 @@ RANKS = """
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from apex.parallel.LARC import LARC
 
 def train(rank, world_size):
     dist.init_process_group("nccl", rank=rank, world_size=world_size, init_method="env://")
     model = torch.nn.Linear(8, 8).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer = LARC(torch.optim.AdamW(model.parameters(), weight_decay=0.1))
     model(torch.ones(4, 8, device="cuda")).sum().backward()
     optimizer.step()
+    assert optimizer.param_groups[0]["weight_decay"] == 0.1
     print(f"rank {rank} trained")
 
 if __name__ == "__main__":

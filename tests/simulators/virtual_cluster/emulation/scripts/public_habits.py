@@ -8,6 +8,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import triton
 import triton.language as tl
+from apex.parallel import convert_syncbn_model, create_syncbn_process_group
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.utils.data import DataLoader
 
@@ -85,6 +86,10 @@ def train(local_rank, node):
     unused = torch.nn.parallel.DistributedDataParallel(
         torch.nn.Linear(4, 4).to(device), device_ids=[local_rank], find_unused_parameters=True
     )
+    group = create_syncbn_process_group(4)
+    assert dist.get_process_group_ranks(group) == [8, 9, 10, 11]
+    norms = convert_syncbn_model(torch.nn.Sequential(torch.nn.BatchNorm1d(4)), group)
+    assert isinstance(norms[0], torch.nn.SyncBatchNorm)
     unused.register_comm_hook(dist.group.WORLD, fp16_compress_hook)
     unused(torch.ones(2, 4, device=device)).sum().backward()
     noise = torch.randn(6, 4, device=device)
