@@ -396,4 +396,4 @@ class MegatronReader:
     def reading(self) -> Reading:
         """What became of every argument; call it last."""
         # What belongs to parts that this model has not was not read.
-        return self.options.reading(_KNOWN, [row.name for row in ARGUMENTS])
+        return self.options.reading(_KNOWN, unread=[row.name for row in ARGUMENTS])

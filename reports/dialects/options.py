@@ -162,12 +162,15 @@ class Options:
             self.assume(f"{name} {share:g}", f"it is {nearest / 100:g}")
         return nearest
 
-    def reading(self, known: Path, silent: Iterable[str] = ()) -> Reading:
+    def reading(
+        self, known: Path, silent: Iterable[str] = (), unread: Collection[str] = ()
+    ) -> Reading:
         """What became of every option; call it last.
 
         ``known`` is the framework's table of options that are not read: those without effect, and
         those that are not modelled, by what is assumed instead. ``silent`` are without effect on
-        this job. Names that end in ``*`` stand for a beginning.
+        this job, and so is what of ``unread`` the table does not list. Names that end in ``*``
+        stand for a beginning.
         """
         table = yaml.safe_load(known.read_text("utf-8"))
         no_effect = [name for names in (*table["no_effect"].values(), silent) for name in names]
@@ -180,7 +183,7 @@ class Options:
         unaffected: list[str] = []
         unmodelled = list(self.assumed)
         unknown = [Unknown(word, None) for word in self._stray]
-        names = [name for name in (*no_effect, *not_modelled) if not name.endswith("*")]
+        names = [name for name in (*no_effect, *not_modelled, *unread) if not name.endswith("*")]
         for name in self._values:
             if name in self._used:
                 if name not in self._valued:
@@ -193,7 +196,7 @@ class Options:
                 unaffected.append(self._as_written(name))
             elif (entry := _entry(name, not_modelled)) is not None:
                 unmodelled.append((self._as_written(name), not_modelled[entry]))
-            elif _entry(name, no_effect) is not None:
+            elif _entry(name, no_effect) is not None or name in unread:
                 unaffected.append(self._as_written(name))
             else:
                 nearest = difflib.get_close_matches(name, [*names, *self._asked], 1, _SLIP)
