@@ -18,6 +18,7 @@ _SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
 # GPUs of the boards that have NVSwitches; on the boards of half as many (HGX A100, H100 and H200
 # 4-GPU) every pair has a third of the links (NVIDIA's HGX data sheets).
 _SWITCHED = 8
+_PCIE, _NOT_NVLINK = re.compile(r"\bpci-?e"), re.compile(r"(?:no|without|w/o)[\s-]*nvlink")
 
 _FABRICS = (
     (r"\brocev?2?\b", "roce"),
@@ -67,20 +68,7 @@ def cluster_of(
     if nodes > 1 and words:
         assumed.append(words)
 
-    domain = server.nvlink_domain
-    if domain is not None and server.is_rack:
-        rack, domain = domain, _rack_share(num_gpus, per_node, domain)
-        if num_gpus > rack:
-            assumed.append(f"NVLink domain: {domain} GPUs of each rack of {rack}")
-    elif domain is not None:
-        domain = min(domain, per_node)
-        assumed.append(f"NVLink bridges join {domain} GPUs")
-    wired = server.nvswitch and 2 * (row.gpus_per_node or 0) == _SWITCHED == server.gpus_per_node
-    nvswitch = "nvswitch" in row.intra_link.lower() or (server.nvswitch and not wired)
-    if wired and not nvswitch and num_gpus > 1:
-        # A job on part of a board has its links to the rest as well, and cannot use them.
-        domain = row.gpus_per_node
-        assumed.append(f"NVLink joins the {row.gpus_per_node} GPUs of a node without switches")
+    domain, nvswitch = _nvlink(row, gpu, num_gpus, per_node, assumed)
     version = said.get("nccl") or nccl_version(era)
     if num_gpus > 1 and not said.says("nccl"):
         assumed.append(f"NCCL {version}, by the year of the software ({era.why})")
@@ -100,6 +88,33 @@ def cluster_of(
         memory_reserve=0.0,
     )
     return cluster, tuple(assumed)
+
+
+def _nvlink(
+    row: Row, gpu: Gpu, num_gpus: int, per_node: int, assumed: list[str]
+) -> tuple[int | None, bool]:
+    """GPUs that NVLink joins (None: a node's), and whether switches do."""
+    server, links = gpu.server, row.intra_link.lower()
+    domain = server.nvlink_domain
+    if _PCIE.search(links) and "nvlink" not in _NOT_NVLINK.sub("", links):
+        # Bridges that a board may have, and SXM's links, are not what the row has.
+        if gpu.nvlink_links and num_gpus > 1:
+            assumed.append("PCIe alone joins the GPUs of a node")
+        return 1, False
+    if domain is not None and server.is_rack:
+        rack, domain = domain, _rack_share(num_gpus, per_node, domain)
+        if num_gpus > rack:
+            assumed.append(f"NVLink domain: {domain} GPUs of each rack of {rack}")
+    elif domain is not None:
+        domain = min(domain, per_node)
+        assumed.append(f"NVLink bridges join {domain} GPUs")
+    wired = server.nvswitch and 2 * (row.gpus_per_node or 0) == _SWITCHED == server.gpus_per_node
+    nvswitch = "nvswitch" in links or (server.nvswitch and not wired)
+    if wired and not nvswitch and num_gpus > 1:
+        # A job on part of a board has its links to the rest as well, and cannot use them.
+        domain = row.gpus_per_node
+        assumed.append(f"NVLink joins the {row.gpus_per_node} GPUs of a node without switches")
+    return domain, nvswitch
 
 
 def _nics(gbps_per_gpu: float, per_node: int, slowest_gbps: float) -> tuple[int, float]:

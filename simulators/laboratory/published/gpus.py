@@ -23,6 +23,8 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
     plain = label.lower().replace("_", "-")
     if "power" in plain:
         raise CannotReplayError(f"{label}: a lowered power limit is not modelled")
+    if re.search(r"\bmig\b|\b\dg\.\d+gb", plain):
+        raise CannotReplayError(f"{label}: a slice of a GPU is not modelled")
     if re.search(r"\w\d+/\w+\d", plain):
         raise CannotReplayError(f"{label}: which GPU it was is not published")
     if plain in gpus:

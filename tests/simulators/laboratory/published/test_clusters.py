@@ -98,6 +98,20 @@ def test_boards_of_four_have_no_switches(gpu, per_node, link, switches):
     assert any("without switches" in text for text in outcome.assumptions) != switches
 
 
+@pytest.mark.parametrize(
+    ("link", "domain"),
+    [
+        ("PCIe Gen4", 1),
+        ("PCIe 5.0 x16, no NVLink", 1),
+        ("NVLink bridges + PCIe", 2),
+        ("", 2),
+    ],
+)
+def test_gpus_that_a_row_joins_by_pcie_have_no_nvlink(link, domain):
+    found = cluster(gpu="A100-PCIe-80GB", intra_link=link)
+    assert (found.domain, found.nvswitch) == (domain, False)
+
+
 def test_a_job_on_half_a_board_has_no_use_of_the_links_to_the_rest():
     whole, half = (
         cluster(gpu="H200-141GB-SXM", gpus_per_node=4, num_gpus=gpus, tp=2, pp=1, dp=gpus // 2)

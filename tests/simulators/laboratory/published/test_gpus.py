@@ -57,6 +57,12 @@ def test_what_is_not_declared_is_not_guessed(label):
         gpu_of(label, declarations().gpus)
 
 
+@pytest.mark.parametrize("label", ["H100 MIG 3g.40gb", "A100-80GB (1g.10gb)"])
+def test_slices_are_refused(label):
+    with pytest.raises(CannotReplayError, match="a slice of a GPU"):
+        gpu_of(label, declarations().gpus)
+
+
 def test_ones_own_gpu_says_what_rows_call_it():
     h100 = declarations().gpus["h100"]
     own = replace(h100, name="lab", published_as=(r"prototype-\d",))
