@@ -117,15 +117,18 @@ def _share_schemas() -> None:
 
 
 _GET_MODE = Hydra.get_mode
+_DIRECTORIES = ("hydra.run.dir=", "hydra.sweep.dir=", "hydra.sweep.subdir=")
 
 
 def _compose_once() -> None:
     """Hydra composes all settings twice, first only to learn ``hydra.mode``: which none of ours
-    sets, and a user's can by a word on the command line or in a folder of their own."""
+    sets, and a user's can by a word on the command line, but for one that names a directory, or in
+    a folder of their own."""
 
     def get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
         own = [each.provider for each in self.config_loader.get_search_path().get_path()]
-        if "command-line" in own or any("hydra" in word for word in overrides):
+        said = any("hydra" in word and not word.startswith(_DIRECTORIES) for word in overrides)
+        if "command-line" in own or said:
             return _GET_MODE(self, config_name, overrides)
         return None
 
