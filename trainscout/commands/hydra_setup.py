@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import omegaconf
+import yaml
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
@@ -96,10 +97,18 @@ _YAML = OmegaConf.to_yaml
 def _redacted_yaml(config: Any, *, resolve: bool = False, sort_keys: bool = False) -> str:
     """What Hydra keeps of settings (``.hydra``, ``multirun.yaml``) and shows (``--cfg``), without
     passwords."""
-    plain: Any = config
-    if OmegaConf.is_config(config):
-        plain = OmegaConf.to_container(config, resolve=resolve, enum_to_str=True)
-    return _YAML(OmegaConf.create(redacted(plain)), sort_keys=sort_keys)
+    if not OmegaConf.is_config(config):
+        return _YAML(OmegaConf.create(redacted(config)), sort_keys=sort_keys)
+    # As OmegaConf does it, which would first make settings of the redacted ones again.
+    plain = redacted(OmegaConf.to_container(config, resolve=resolve, enum_to_str=True))
+    written: str = yaml.dump(
+        plain,
+        default_flow_style=False,
+        allow_unicode=True,
+        sort_keys=sort_keys,
+        Dumper=omegaconf._utils.get_omega_conf_dumper(),
+    )
+    return written
 
 
 def _redacted_record(*given: Any, **more: Any) -> logging.LogRecord:

@@ -99,14 +99,8 @@ class ReplaySimulator:
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``simulate``, but needs no residuals: what they are made with."""
-        if self._calibration is not None:
-            self._calibration.check_gpu(job.gpu)
-        workload = self.workload(job)
-        pricer = self._pricer(job, workload)
-        scale = 1.0 if self._calibration is None else self._calibration.scale_of(job)
-        assembler = Assembler(job, workload, pricer)
-        step = self._replay(job, assembler)
-        prediction = _predict(job, workload, pricer, step, scale, self._network)
+        workload, pricer, step = self._played(job)
+        prediction = _predict(job, workload, pricer, step, self._scale(job), self._network)
         said: tuple[str, ...] = ()
         if self._calibration is None:
             said += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
@@ -123,6 +117,20 @@ class ReplaySimulator:
         if not said:
             return prediction
         return replace(prediction, assumptions=(*prediction.assumptions, *said))
+
+    def step_time_s(self, job: Job) -> float:
+        """Seconds of a step as ``simulate`` predicts them, and nothing else."""
+        return self._played(job)[2].step_time_s * self._scale(job)
+
+    def _played(self, job: Job) -> tuple[Workload, Pricer, Step]:
+        if self._calibration is not None:
+            self._calibration.check_gpu(job.gpu)
+        workload = self.workload(job)
+        pricer = self._pricer(job, workload)
+        return workload, pricer, self._replay(job, Assembler(job, workload, pricer))
+
+    def _scale(self, job: Job) -> float:
+        return 1.0 if self._calibration is None else self._calibration.scale_of(job)
 
     def _replay(self, job: Job, assembler: Assembler) -> Step:
         if self._rules is None:

@@ -115,3 +115,10 @@ def test_gpus_that_cost_nothing_have_no_price_to_change():
     assert [row["name"] for row in found["rows"]] == ["error bar of the step"]
     high, _ = found["rows"][0]["ends"]
     assert high["step_time_s"] > free.step_time_s
+
+
+def test_the_time_alone_is_that_of_the_whole_prediction():
+    simulator = get_simulator("replay")
+    for trial in fitting_trials():
+        job = DECLARED.job(trial.recipe)
+        assert simulator.step_time_s(job) == simulator.simulate(job).step_time_s
