@@ -29,6 +29,7 @@ from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGM
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
+    HOST,
     LAYER_BLOCKS,
     LAYOUT,
     MICRO_BATCHES,
@@ -59,7 +60,9 @@ Ints = NDArray[np.int64]
 # within 1e-9 (``replay.steady``).
 ROUNDING = 1e-8
 _BLOCK_FIELDS = knobs_entering(LAYER_BLOCKS)
-PASS_FIELDS = knobs_entering(LAYER_BLOCKS, PASSES, LAYOUT)
+_PRICE_FIELDS = knobs_entering(LAYER_BLOCKS, HOST)
+PASS_FIELDS = knobs_entering(LAYER_BLOCKS, HOST, PASSES, LAYOUT)
+_HELD_FIELDS = tuple(name for name in END_FIELDS if name not in knobs_entering(HOST))
 _BOUNDARY_FIELDS = knobs_entering(BOUNDARY)
 _MICRO_BATCH_FIELDS = knobs_entering(MICRO_BATCHES)
 _MOST_STAGES = 4
@@ -98,7 +101,7 @@ class Columns:
         self.layout_of, self.layouts = self.once_each(
             self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
         )
-        self.slot_rows, self.slot_keys = self.slot_combinations()
+        self.slot_rows, self.slot_keys = self.block_combinations(_BLOCK_FIELDS)
         self.slots_of, self.slots = self.find_slots()
         self.full = np.array(
             [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
@@ -146,17 +149,18 @@ class Columns:
             slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
         return self.slot_rows.of, slots
 
-    def slot_combinations(self) -> tuple[Distinct, list[tuple[Any, ...]]]:
-        """What enters blocks: the combinations of the unique rows, and a key for each."""
+    def block_combinations(self, names: tuple[str, ...]) -> tuple[Distinct, list[tuple[Any, ...]]]:
+        """What enters blocks, by the fields ``names``: the combinations of the unique rows, and a
+        key for each."""
         single = (self.unique.numbers("pp") == 1).astype(np.int64)
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         extra = (single, some, self.copied[self.passes.first])
-        found = self.unique.distinct(_BLOCK_FIELDS, extra)
+        found = self.unique.distinct(names, extra)
         return found, [
             key + tuple(int(each[row]) for each in extra)
             for row, key in zip(
-                found.first.tolist(), self.unique.values(_BLOCK_FIELDS, found.first), strict=True
+                found.first.tolist(), self.unique.values(names, found.first), strict=True
             )
         ]
 
@@ -196,7 +200,7 @@ class Columns:
         """As ``footprint``: reserved bytes, and with what is outside the allocator."""
         boundary_bytes = self.boundary_bytes()
         held_bytes = self.held_bytes(boundary_bytes)
-        ends = self.stage_ends(StageHeld, "end_bytes", self.make_held)
+        ends = self.stage_ends(StageHeld, "end_bytes", _HELD_FIELDS, self.make_held)
         u, e = self.passes.of, self.ends.of
         allocated = ends["fixed_bytes"][e].astype(np.int64) + held_bytes[u]
         if self.framework.pipeline_buffers == "preallocated":
@@ -246,7 +250,7 @@ class Columns:
 
     def step_time_s(self) -> Floats:
         times = self.pass_times()
-        ends = self.stage_ends(StageEnd, "end", self.make_ends)
+        ends = self.stage_ends(StageEnd, "end", END_FIELDS, self.make_ends)
         return self.put_together(times, ends, self.exchanging_s(ends))
 
     def passes_alone(self) -> tuple[Ints, Floats]:
@@ -280,13 +284,13 @@ class Columns:
         )
         links = np.array(boundaries)[link_of]
         seconds_to = np.full((KINDS, len(self.unique), _MOST_STAGES), -np.inf)
-        prices = self.slot_prices()
+        priced_of, prices = self.slot_prices()
         seconds, host_s = (
             np.stack([getattr(each, name) for each in prices], axis=1)
             for name in ("seconds", "host_s")
         )
         for rows, layout, schedule, m in self.groups(self.micro_batches):
-            of = self.slots_of[rows]
+            of = priced_of[rows]
             counts = self.counts(layout, rows)
             ways = KINDS_OF_PASSES if schedule_kind(schedule).splits_backward else 2
             passes = np.column_stack(
@@ -298,15 +302,17 @@ class Columns:
             seconds_to[:, rows, : len(layout.stages)] = longest_s.transpose(2, 0, 1)
         return PassTimes(*seconds_to)
 
-    def slot_prices(self) -> list[SlotPrices]:
-        """Prices of the slots, in their order."""
+    def slot_prices(self) -> tuple[Ints, list[SlotPrices]]:
+        """Prices of the slots, and which each unique row has."""
+        rows, plain = self.block_combinations(_PRICE_FIELDS)
         # All rows alike: what is split is split in all that are bounded together.
         split = any(schedule_kind(schedule).splits_backward for schedule in self.schedules)
-        keys = [(*key, split) for key in self.slot_keys]
-        first = self.slot_rows.first.tolist()
+        keys = [(*key, split) for key in plain]
         new = {
-            key: (slots, self.given.pricer(self.given.job(self.unique[row])))
-            for slots, key, row in zip(self.slots, keys, first, strict=True)
+            key: (self.slots[slots], self.given.pricer(self.given.job(self.unique[row])))
+            for key, row, slots in zip(
+                keys, rows.first.tolist(), self.slots_of[rows.first].tolist(), strict=True
+            )
             if not self.given.knows("slot_prices", key)
         }
         price_together(
@@ -322,7 +328,7 @@ class Columns:
             priced = partial(SlotPrices.of, slots, pricer, halves=split)
             return self.given.once("prices_of", content, priced)
 
-        return [self.given.once("slot_prices", key, partial(make, key)) for key in keys]
+        return rows.of, [self.given.once("slot_prices", key, partial(make, key)) for key in keys]
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
@@ -333,14 +339,18 @@ class Columns:
         )
 
     def stage_ends(
-        self, kind: type[Any], what: str, make: Callable[[int], list[Any]]
+        self,
+        kind: type[Any],
+        what: str,
+        reads: tuple[str, ...],
+        make: Callable[[int], list[Any]],
     ) -> dict[str, NDArray[Any]]:
-        """The fields of ``kind`` as arrays, shape (combinations, stages); zero where a layout
-        has fewer stages to look at."""
+        """The fields of ``kind``, which depend on what ``make`` reads, as arrays of shape
+        (combinations, stages); zero where a layout has fewer stages to look at."""
         names = [field.name for field in fields(kind)]
         read = operator.attrgetter(*names)
         columns = np.zeros((len(self.ends.first), _MOST_STAGES, len(names)))
-        keys = self.table.values(END_FIELDS, self.ends.first)
+        keys = self.table.values(reads, self.ends.first)
         for index, (row, key) in enumerate(zip(self.ends.first.tolist(), keys, strict=True)):
             stages = self.given.once(what, key, partial(make, row))
             columns[index, : len(stages)] = [read(stage) for stage in stages]
@@ -409,8 +419,8 @@ class Columns:
         """The same of unique rows ``u`` of one layout that end as ``e`` says."""
         job = self.given.job(self.unique[int(u[0])])
         overlap = self.given.pricer(job).factors.overlap_time
-        prices, (counts,) = self.slot_prices(), self.counts(layout, u)
-        own = [prices[each] for each in self.slots_of[u].tolist()]
+        (priced_of, prices), (counts,) = self.slot_prices(), self.counts(layout, u)
+        own = [prices[each] for each in priced_of[u].tolist()]
         seconds, host_s, kernel_s = (
             np.stack([getattr(each, name)[: BACKWARD + 1] for each in own], axis=1)
             for name in ("seconds", "host_s", "kernel_s")

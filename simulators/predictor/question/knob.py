@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # What of a prediction a knob enters, so that each is worked out once per combination of knobs.
 LAYER_BLOCKS = "layer_blocks"
 """The operations of a layer, and their prices."""
+HOST = "host"
+"""What the host takes to launch them, and with it their prices; neither which there are nor any
+memory."""
 PASSES = "passes"
 """Which blocks a pass has, and the order of passes."""
 LAYOUT = "layout"

@@ -17,6 +17,7 @@ from trainscout.simulators.predictor.question.framework import declared_framewor
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     ENVIRONMENT,
+    HOST,
     LAYER_BLOCKS,
     LAYOUT,
     MEGATRON_BRIDGE,
@@ -118,7 +119,7 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
     cuda_graphs: bool | None = knob(
         None,
         "graphs={}",
-        (LAYER_BLOCKS, BOUNDARY, STEP_END),
+        (HOST, BOUNDARY, STEP_END),
         left_out="framework's",
         canonical=Canonical(
             "it is the framework's when left out",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,25 +15,24 @@ from trainscout.simulators.predictor.collectives import (
     price_exchange,
     price_send_recv,
 )
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES, paired_slowdowns
 from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.host import HostShare
+from trainscout.simulators.predictor.replay.device_block import (
+    groups_beside,
+    slowdowns_beside,
+    sum_block,
+)
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
 from trainscout.simulators.predictor.replay.host_memory import update_s
 from trainscout.simulators.predictor.replay.priced import (
     COMMUNICATIONS,
-    COMPUTE,
     EVIDENCE,
     HOST,
     KERNELS,
-    OVERLAP_SLOWDOWN,
     PART_INDEX,
-    PARTS,
-    STRAGGLERS,
-    DeviceOp,
     PricedBlock,
     PricedOp,
 )
@@ -41,15 +40,11 @@ from trainscout.simulators.predictor.replay.stragglers import slowest_excess
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
-    Attention,
     Block,
     Collective,
     Communicator,
-    Convolution,
     Digest,
     Free,
-    Gemm,
-    GroupedGemm,
     HostSync,
     HostUpdate,
     Kernel,
@@ -64,27 +59,34 @@ if TYPE_CHECKING:
     from trainscout.simulators.predictor.replay.congestion import Congestion
 
 
+Key = tuple[Digest, tuple[Communicator, ...]]
+
+
 @dataclass(eq=False)
 class Known:
-    """What was priced of one GPU, network and framework, by content: it is alike in every recipe.
+    """What was priced of one GPU and network, by content: it is alike in every recipe.
 
-    Communication and blocks also by the communicators that they use.
+    Communication and blocks also by the communicators that they use. ``devices`` are blocks as the
+    device runs them, by whether nothing runs beside anything, with their operations; ``blocks``
+    have what the host takes, too, which differs between frameworks and with CUDA graphs.
     """
 
     kernels: dict[Kernel, PricedOp] = field(default_factory=dict)
     communication: dict[tuple[Op, Communicator], PricedOp] = field(default_factory=dict)
-    blocks: dict[tuple[Digest, tuple[Communicator, ...], float], PricedBlock] = field(
+    devices: dict[tuple[Key, bool], tuple[list[PricedOp], PricedBlock]] = field(
         default_factory=dict
     )
+    blocks: dict[tuple[Key, tuple[float, ...]], PricedBlock] = field(default_factory=dict)
 
 
 @functools.lru_cache(maxsize=64)
 def _priced(*settings: object) -> Known:
-    """The prices under these settings: everything that one may depend on but for the operation."""
+    """The prices under these settings: everything that one may depend on but for the operation and
+    the host."""
     return Known()
 
 
-_MOST_BLOCKS, _MOST_KERNELS = 50_000, 200_000
+_MOST_BLOCKS, _MOST_KERNELS = 100_000, 200_000
 
 
 class Pricer:
@@ -124,17 +126,14 @@ class Pricer:
         self.excess = excess * factors.straggler_time
         # Prices of the blocks of one job, which it holds on to.
         self._found: dict[int, tuple[Block, PricedBlock]] = {}
-        self._known = _priced(
-            gpu,
-            cluster,
-            factors,
+        self._launches = (
             self.host_launch_s,
             self.eager_launch_s,
             self.host_forward_s,
-            self.launch_blocking,
-            measured,
-            congestion and congestion.key,
+            self._host_tp_s,
+            float(self.launch_blocking),
         )
+        self._known = _priced(gpu, cluster, factors, measured, congestion and congestion.key)
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -152,42 +151,46 @@ class Pricer:
         """Whether the block has a price, which it is given if its content has one."""
         if id(block) in self._found:
             return True
-        priced = self._known.blocks.get(self._key(block))
+        priced = self._known.blocks.get((self._key(block), self._launches))
         if priced is None:
             return False
         self._found[id(block)] = block, priced
         return True
 
-    def keep(self, block: Block, priced: PricedBlock) -> None:
+    def keep(self, block: Block, operations: list[PricedOp], on_device: PricedBlock) -> None:
+        """The price of a block: what the device takes, and what the host does."""
+        host_s, lag_s = sum(self.launch_seconds(block, operations)), 0.0
+        if self.launch_blocking:
+            # Nothing runs while the host launches.
+            lag_s = host_s
+        elif any(isinstance(op, HostSync) for op in block.ops):
+            work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
+            lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
+        seconds, part_s = on_device.seconds, on_device.part_s
+        if lag_s:
+            part_s = part_s.copy()
+            part_s[PART_INDEX[HOST]] = lag_s
+            part_s.setflags(write=False)
+            seconds = float(part_s.sum())
         known = self._known.blocks
         if len(known) >= _MOST_BLOCKS:
             known.clear()
-        known[self._key(block)] = priced
+        priced = replace(on_device, seconds=seconds, part_s=part_s, host_s=host_s)
+        known[self._key(block), self._launches] = priced
         self._found[id(block)] = block, priced
 
-    def _key(self, block: Block) -> tuple[Digest, tuple[Communicator, ...], float]:
-        groups = tuple(self.communicators[name] for name in block.communicators)
-        return block.digest, groups, self._host_tp_s
+    def _key(self, block: Block) -> Key:
+        return block.digest, tuple(self.communicators[name] for name in block.communicators)
 
-    def key(self, names: Iterable[str]) -> tuple[Known, tuple[Communicator, ...], float]:
+    def key(self, names: Iterable[str]) -> tuple[Known, tuple[Communicator, ...], object]:
         """All that enters prices of blocks that use communicators of such names, but for the
         blocks."""
         groups = tuple(self.communicators[name] for name in names)
-        return self._known, groups, self._host_tp_s
+        return self._known, groups, self._launches
 
-    def host_seconds(
-        self, block: Block, operations: list[PricedOp]
-    ) -> tuple[list[PricedOp], float, float]:
-        """A block's operations as they run under this host, what it needs to launch them, and how
-        long the device waits for it inside the block."""
-        host_s = sum(self.launch_seconds(block, operations))
-        if self.launch_blocking:
-            # Nothing runs while the host launches, and nothing beside anything else.
-            return [_by_itself(each) for each in operations], host_s, host_s
-        if not any(isinstance(op, HostSync) for op in block.ops):
-            return operations, host_s, 0.0
-        work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
-        return operations, host_s, host_lag_s(work, self.eager_launch_s or self.host_launch_s)
+    def device(self, block: Block) -> tuple[Known, tuple[Key, bool]]:
+        """Where it is kept what the device takes for a block."""
+        return self._known, (self._key(block), self.launch_blocking)
 
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.
@@ -272,28 +275,46 @@ class Pricer:
 
 def price_together(blocks: Iterable[tuple[Pricer, Block]]) -> None:
     """Price those blocks that have no price yet, each for its pricer: all of one GPU and
-    calibration. Much is worked out for all at once."""
-    # Equal blocks are priced once.
-    missing = {
-        (*pricer.key(block.communicators), block.digest): (pricer, block)
-        for pricer, block in blocks
-        if not pricer.known(block)
+    calibration. What the device takes is worked out for all at once, and once per content."""
+    missing = [(pricer, block) for pricer, block in blocks if not pricer.known(block)]
+    places = [pricer.device(block) for pricer, block in missing]
+    for known in dict.fromkeys(known for known, _ in places):
+        if len(known.devices) >= _MOST_BLOCKS:
+            known.devices.clear()
+    new = {
+        place: pair
+        for place, pair in zip(places, missing, strict=True)
+        if place[1] not in place[0].devices
     }
-    if not missing:
-        return
+    if new:
+        _price_on_device(new)
+    for (pricer, block), (known, key) in zip(missing, places, strict=True):
+        # Of equal blocks the first is priced.
+        if not pricer.known(block):
+            pricer.keep(block, *known.devices[key])
+
+
+def _price_on_device(
+    blocks: Mapping[tuple[Known, tuple[Key, bool]], tuple[Pricer, Block]],
+) -> None:
     by_settings: dict[Known, tuple[Pricer, list[Block]]] = {}
-    for (known, *_), (pricer, block) in missing.items():
+    for (known, _), (pricer, block) in blocks.items():
         by_settings.setdefault(known, (pricer, []))[1].append(block)
     for pricer, own in by_settings.values():
         pricer.price_ahead(own)
-    new = list(missing.values())
-    run = [pricer.host_seconds(block, pricer.operations(block)) for pricer, block in new]
-    groups = [list(groups_beside(operations)) for operations, *_ in run]
-    every, (first, _) = [group for beside in groups for group in beside], new[0]
-    slowdowns = iter(slowdowns_beside(every, first.gpu, first.factors.overlap_time))
-    for (pricer, block), (operations, host_s, lag_s), beside in zip(new, run, groups, strict=True):
-        priced = _sum_block(operations, beside, slowdowns, host_s, pricer.excess, lag_s)
-        pricer.keep(block, priced)
+    run = [pricer.operations(block) for pricer, block in blocks.values()]
+    # Where launches block, nothing runs beside anything else.
+    run = [
+        [_by_itself(each) for each in operations] if blocking else operations
+        for operations, (_, (_, blocking)) in zip(run, blocks, strict=True)
+    ]
+    groups = [list(groups_beside(operations)) for operations in run]
+    every = [group for beside in groups for group in beside]
+    pricer = next(iter(blocks.values()))[0]
+    slowdowns = iter(slowdowns_beside(every, pricer.gpu, pricer.factors.overlap_time))
+    for (known, key), operations, beside in zip(blocks, run, groups, strict=True):
+        excess = blocks[known, key][0].excess
+        known.devices[key] = operations, sum_block(operations, beside, slowdowns, excess)
 
 
 def calibrated_price(
@@ -352,155 +373,3 @@ def _host_work(
             launches = int(not work) if graphed and not waited else each.launches
             work.append((launches, each.seconds if alone else 0.0))
     return work
-
-
-def _sum_block(
-    ops: Sequence[PricedOp],
-    groups: Sequence[BesideGroup],
-    slowdowns: Iterator[tuple[float, float]],
-    host_s: float,
-    excess: float,
-    lag_s: float,
-) -> PricedBlock:
-    """Run a block alone: kernels one after another, communication beside those it overlaps, both
-    slowed by the next of ``slowdowns``.
-
-    ``lag_s`` of it the device waits for the host.
-    """
-    parts = [0.0] * len(PARTS)
-    evidence = [0.0] * len(EVIDENCE)
-    estimated = set()
-    communication_s = channels = wire_bytes_per_s = 0.0
-    kernels = []
-    for each in ops:
-        evidence[each.grade] += each.seconds
-        if each.evidence is Evidence.ESTIMATED:
-            estimated.add(_kind_of(each.op))
-        price = each.communication
-        if price is None:
-            kernels.append(each)
-        else:
-            communication_s += each.seconds
-            channels += each.seconds * price.channels
-            wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
-    place = 0
-    for group in groups:
-        for each in ops[place : group.place]:
-            parts[each.part] += each.seconds
-        _add_group(parts, group, slowdowns)
-        place = group.place + 1 + len(group.beside)
-    for each in ops[place:]:
-        parts[each.part] += each.seconds
-    parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
-    parts[PART_INDEX[COMPUTE]] /= 1 + excess
-    parts[PART_INDEX[HOST]] = lag_s
-    part_s = np.array(parts)
-    kernel_s = kernel_seconds(kernels)
-    part_s.setflags(write=False)
-    kernel_s.setflags(write=False)
-    return PricedBlock(
-        seconds=float(part_s.sum()),
-        part_s=part_s,
-        host_s=host_s,
-        kernel_s=kernel_s,
-        channels=channels / communication_s if communication_s else 0.0,
-        wire_bytes_per_s=wire_bytes_per_s / communication_s if communication_s else 0.0,
-        evidence_s=np.array(evidence),
-        estimated=frozenset(estimated),
-    )
-
-
-@dataclass(frozen=True)
-class BesideGroup:
-    """One communication, at a ``place`` of the block, with the operations it runs ``beside``, of
-    which ``kernels`` take ``compute_s``."""
-
-    place: int
-    first: PricedOp
-    beside: Sequence[PricedOp]
-    kernels: Sequence[PricedOp]
-    compute_s: float
-
-    @property
-    def overlaps(self) -> bool:
-        return bool(self.compute_s and self.first.seconds)
-
-
-def groups_beside(ops: Sequence[PricedOp]) -> Iterator[BesideGroup]:
-    end = 0
-    for place, first in enumerate(ops):
-        if place >= end and first.overlaps:
-            beside = ops[place + 1 : place + 1 + first.overlaps]
-            kernels = [each for each in beside if each.communication is None]
-            yield BesideGroup(place, first, beside, kernels, sum(each.seconds for each in kernels))
-            end = place + 1 + len(beside)
-
-
-def slowdowns_beside(
-    groups: Sequence[BesideGroup], gpu: Gpu, overlap: float
-) -> list[tuple[float, float]]:
-    """How kernels and communication of each group that has both slow each other, the more the
-    larger ``overlap`` is."""
-    both = [group for group in groups if group.overlaps]
-    prices = [group.first.communication for group in both]
-    if not both:
-        return []
-    compute, communication = paired_slowdowns(
-        gpu,
-        np.array([kernel_seconds(group.kernels) for group in both]),
-        np.array([price.channels for price in prices if price]),
-        np.array([price.wire_bytes_per_s for price in prices if price]),
-        overlap,
-    )
-    return list(zip(compute.tolist(), communication.tolist(), strict=True))
-
-
-def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
-    """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
-    seconds, limited = [0.0] * len(KERNEL_CLASSES), [0.0] * len(KERNEL_CLASSES)
-    for priced in (each for each in kernels if not isinstance(each.op, HostUpdate)):
-        seconds[priced.kernel_class] += priced.seconds
-        limited[priced.kernel_class] += priced.seconds * priced.memory_bound
-    return np.array((seconds, limited))
-
-
-def _kind_of(op: DeviceOp) -> str:
-    """What an estimated price is reported as."""
-    if isinstance(op, Collective):
-        return f"{op.kind} over {op.communicator}"
-    if isinstance(op, SendRecv):
-        return f"send/recv over {op.communicator}"
-    if isinstance(op, Gemm):
-        return f"{op.dtype} GEMM"
-    if isinstance(op, GroupedGemm):
-        return f"{op.dtype} grouped GEMM"
-    if isinstance(op, Attention):
-        return f"attention {op.pass_}"
-    if isinstance(op, Convolution):
-        return f"{op.dtype} convolution"
-    return "optimizer on the host" if isinstance(op, HostUpdate) else op.kind
-
-
-def _add_group(
-    parts: list[float], group: BesideGroup, slowdowns: Iterator[tuple[float, float]]
-) -> None:
-    """Add one communication with the kernels it runs beside."""
-    first, compute_s = group.first, group.compute_s
-    # Other communication in between holds the compute stream up, and gives the first time too.
-    between_s = 0.0
-    for each in group.beside:
-        if each.communication is not None:
-            parts[each.part] += each.seconds
-            between_s += each.seconds
-    if not group.overlaps:
-        parts[first.part] += first.seconds
-        parts[PART_INDEX[COMPUTE]] += compute_s
-        return
-    compute_factor, communication_factor = next(slowdowns)
-    # Both run until one ends; the other finishes alone at full speed.
-    together = min(compute_s * compute_factor, first.seconds * communication_factor)
-    compute_left = compute_s - together / compute_factor
-    communication_left = first.seconds - together / communication_factor
-    parts[PART_INDEX[COMPUTE]] += compute_s
-    parts[PART_INDEX[OVERLAP_SLOWDOWN]] += together + compute_left - compute_s
-    parts[first.part] += max(0.0, communication_left - between_s)

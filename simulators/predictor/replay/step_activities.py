@@ -33,9 +33,9 @@ from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
+from trainscout.simulators.predictor.replay.device_block import groups_beside, slowdowns_beside
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
 from trainscout.simulators.predictor.replay.priced import PricedOp
-from trainscout.simulators.predictor.replay.prices import groups_beside, slowdowns_beside
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
 from trainscout.simulators.predictor.workload.passes import pass_blocks

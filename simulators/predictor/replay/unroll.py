@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainscout.simulators.predictor.question.schedules import crossed
+from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Ints, Times, run
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.priced import PricedOp
-from trainscout.simulators.predictor.replay.prices import kernel_seconds
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.replay.timeline import (
     COMMUNICATION,

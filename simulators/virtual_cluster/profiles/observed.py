@@ -25,8 +25,8 @@ from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.priced import PricedOp
-from trainscout.simulators.predictor.replay.prices import kernel_seconds
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Communicator,

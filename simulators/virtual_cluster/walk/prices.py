@@ -11,9 +11,10 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Floats
 from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp
-from trainscout.simulators.predictor.replay.prices import Pricer, kernel_seconds
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Block,

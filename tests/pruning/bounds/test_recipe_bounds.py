@@ -15,7 +15,8 @@ from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.step_end import END_FIELDS
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
-from trainscout.simulators.predictor.question.recipe import KNOBS
+from trainscout.simulators.predictor.question.knob import HOST
+from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import (
@@ -25,6 +26,7 @@ from trainscout.simulators.predictor.uncertainty.calibration import (
     Factors,
 )
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 
 def bounds_of(job, **given_):
@@ -189,6 +191,16 @@ def test_a_large_table_is_bounded_in_bulk():
     none, _, full = np.split(np.arange(len(recipes)), 3)
     assert (bounds.step_time_s[none] < bounds.step_time_s[full]).all()
     assert (bounds.memory_bytes[none] > bounds.memory_bytes[full]).all()
+
+
+@given(jobs(), st.sampled_from([True, False]))
+def test_what_the_host_takes_enters_no_operation_and_no_memory(job, graphs):
+    assert knobs_entering(HOST) == ("cuda_graphs",)
+    other = replace(job, recipe=replace(job.recipe, cuda_graphs=graphs))
+    assert build_workload(other) == build_workload(job)
+    bounds, others = bounds_of(job), bounds_of(other)
+    assert bounds.used_bytes == others.used_bytes
+    assert bounds.memory_bytes == others.memory_bytes
 
 
 def test_every_field_of_a_recipe_enters_a_bound():

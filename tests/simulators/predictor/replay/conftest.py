@@ -15,7 +15,13 @@ from trainscout.simulators.predictor.kernels import KernelPrices
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.replay import boundary, graph, prices, simulator
+from trainscout.simulators.predictor.replay import (
+    boundary,
+    device_block,
+    graph,
+    prices,
+    simulator,
+)
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Collective,
@@ -138,7 +144,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             "paired_slowdowns": paired_slowdowns,
             "host_launch_s": host_launch_s,
         }
-        for module in (prices, boundary, graph, simulator):
+        for module in (prices, device_block, boundary, graph, simulator):
             for name, fake in replaced.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
