@@ -227,6 +227,8 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
     whole, sighted = Config(given, kind), WITH_IMAGES[kind]
     sound = given.get(_SOUND)
+    if sound is None and sighted.hears:
+        sound = {}
     if sound is not None and sighted.sound is None:
         problem = "is not read: towers of images are"
         raise InputError(f"{FILE}: {_SOUND}", "...", problem, "null")

@@ -54,7 +54,7 @@ class Sighted:
     """Its encoder of images where ``vision_config`` says none."""
     widths: tuple[str, ...]
     """On the way from patches to the language model: ``merged`` patches, the tower's ``hidden``
-    width, the language model's (``text``), or a field's, halved (``field/2``) or tripled."""
+    width, the language model's (``text``), or a field's, halved (``field/2``) or times one."""
     side: str | None = None
     """The field that says how many patches a side become one token, or one over that."""
     tokens: str | None = None
@@ -67,6 +67,8 @@ class Sighted:
     """Embeddings are tied where either part of the file says so, not where the whole does."""
     sound: str | None = None
     """Its encoder of sound."""
+    hears: bool = False
+    """It has that where ``audio_config`` is left out, too."""
 
 
 _TABLES = read_yaml(DECLARATIONS / "towers.yaml")
@@ -106,7 +108,11 @@ def tower_fields(
             raise InputError(f"{FILE}: {name}", True, f"is not read for {kind}", "false")
     if sight.bare:
         return _bare_fields(whole, vision, width)
-    hidden = vision.whole(sight.width)
+    hidden, heads = vision.whole(sight.width), _either(vision, _HEADS)
+    for name, usual in (("head_dim", hidden // max(1, heads)), ("num_key_value_heads", heads)):
+        if vision.whole(name, usual) != usual:
+            problem = "is not what its width and heads say"
+            raise InputError(f"{FILE}: {name}", vision.whole(name), problem, f"{usual}")
     patch = _side(vision, "patch_size")
     patches = _USUAL_PATCHES
     if vision.has("pooling_kernel_size"):
@@ -128,7 +134,7 @@ def tower_fields(
         "name": "vision",
         "num_layers": _either(vision, _LAYERS),
         "hidden_size": hidden,
-        "num_heads": _either(vision, _HEADS),
+        "num_heads": heads,
         "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
         "patch_size": values * vision.whole("temporal_patch_size", 1),
         "patches": patches // merged * merged,
@@ -148,6 +154,9 @@ def _bare_fields(whole: Sighted, vision: Config, width: int) -> dict[str, Any]:
     model's."""
     hidden = vision.whole("mm_embed_dim")
     side = vision.whole("patch_size") * vision.whole("pooling_kernel_size")
+    made = vision.whole("output_proj_dims", hidden)
+    if made != hidden:
+        raise InputError(f"{FILE}: mm_embed_dim", hidden, "is not read", f"{made}")
     known = {"hidden": hidden, "text": width}
     return {
         "name": "vision",
@@ -192,11 +201,12 @@ def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
 def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:
     if word in known:
         return known[word]
-    found = re.fullmatch(r"(?:(\d)\*)?(\w+)(?:/(\d))?", word)
+    found = re.fullmatch(r"(?:(\w+)\*)?(\w+)(?:/(\d))?", word)
     assert found is not None
-    times, name, parts = found.groups("1")
+    times, name, parts = found.groups()
     holds = next((each for each in (vision, given) if each.fields.get(name) is not None), given)
-    return int(times) * holds.whole(name, known["text"]) // int(parts)
+    size = holds.whole(name, known["text"]) // int(parts or 1)
+    return size if times is None else size * vision.whole(times)
 
 
 def _either(vision: Config, names: tuple[str, ...], default: int | None = None) -> int:

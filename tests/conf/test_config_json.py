@@ -189,9 +189,14 @@ def test_images_and_sound_are_towers_and_either_may_be_left_out() -> None:
     omni = imported({"model_type": "qwen2_5_omni", "thinker_config": thinker})
     assert [tower.name for tower in omni.towers] == ["vision", "audio"]
     assert "is left out" in omni.source
-    with pytest.raises(InputError) as caught:
-        imported(config | {"model_type": "gemma3"})
-    assert caught.value.field == "config.json: audio_config"
+    for changes, field in (
+        ({"model_type": "gemma3"}, "audio_config"),
+        ({"vision_config": {"head_dim": 96}}, "head_dim"),
+        ({"audio_config": {"subsampling_conv_channels": "no"}}, "subsampling_conv_channels"),
+    ):
+        with pytest.raises(InputError) as caught:
+            imported(config | changes)
+        assert caught.value.field == f"config.json: {field}"
 
 
 def test_defaults_are_those_of_what_is_read() -> None:
