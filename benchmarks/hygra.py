@@ -13,7 +13,9 @@ import argparse
 import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +67,7 @@ PUBLISHED_ERROR = {
 PUBLISHED_MIXED = (4.2, 6.7)
 PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-15.5x"}
 # Sections of the page, and how many of the first columns tell the rows of each apart.
-KEYS = {"singles": 3, "chance": 4, "steps": 2, "everyone": 2}
+KEYS = {"singles": 3, "chance": 4, "steps": 2, "everyone": 2, "scale": 2, "hashes": 3}
 ENGINES = {
     "flow": EngineSettings("flow"),
     "hybrid, with memory": EngineSettings("hybrid"),
@@ -161,6 +163,38 @@ def chance(cells: list[tuple[str, int, float]], seeds: int = 5) -> Table:
                 f"{np.mean([each.cpu_s for each in runs]):.2f}",
             )  # fmt: skip
     return table
+
+
+def hashes(nodes: int, size: float, seeds: int) -> Table:
+    """Whether mixed steps are early or late: under several hashes, every packet and the hybrid
+    engine of flows that start up to a microsecond later, against every packet of those that do
+    not. Means over the hashes, with their standard errors."""
+    table = Table(
+        "nodes", "MB", "against packets", "hashes", "job", "job, most", "FCT mean",
+        title="Mixed steps, hashed in several ways",
+    )  # fmt: skip
+    fabric, settings = fabric_of(nodes), PacketSettings()
+    jobs: dict[str, list[float]] = {"packets": [], "hybrid": []}
+    means: dict[str, list[float]] = {"packets": [], "hybrid": []}
+    for seed in range(1, seeds + 1):
+        what = mixed(fabric, seed=seed)
+        later = np.random.default_rng(seed).uniform(0, 1e-6, len(what.routes.links))
+        moved = replace(what, start_s=np.asarray(what.start_s) + later)
+        truth = run(fabric.engine(PacketEngine, settings), what, size * MB)
+        for name, engine in (("packets", PacketEngine), ("hybrid", HybridEngine)):
+            found = run(fabric.engine(engine, settings), moved, size * MB)
+            jobs[name].append(found.job_s / truth.job_s - 1)
+            means[name].append(found.took_s.mean() / truth.took_s.mean() - 1)
+    for name in jobs:
+        table.add_row(
+            f"{nodes:,}", f"{size:.0f}", name, f"{seeds}", _with_error(jobs[name]),
+            f"{max(map(abs, jobs[name])):.1%}", _with_error(means[name]),
+        )  # fmt: skip
+    return table
+
+
+def _with_error(values: list[float]) -> str:
+    return f"{np.mean(values):+.1%} +- {np.std(values, ddof=1) / len(values) ** 0.5:.1%}"
 
 
 def _errors(fast: Run, truth: Run | None) -> tuple[str]:
@@ -272,6 +306,35 @@ def everyone(size: float) -> Table:
     return table
 
 
+def scale(hosts: list[int], kinds: list[str]) -> Table:
+    """What the hybrid engine takes by scale, each cell in a process of its own."""
+    table = Table(
+        "nodes", "of", "flows", "hybrid, CPU s", "packet-hops", "most memory, GB",
+        "of which before, GB", title="16 MB, by scale",
+    )  # fmt: skip
+    for count in hosts:
+        for kind in kinds:
+            if kind in COLLIDING and count > 1024:
+                # Little of it is skipped.
+                continue
+            one = get_context("spawn")
+            with ProcessPoolExecutor(1, mp_context=one) as alone:
+                table.add_row(f"{count:,}", kind, *alone.submit(_alone, count, kind).result())
+    return table
+
+
+def _alone(count: int, kind: str) -> tuple[str, ...]:
+    run(Fabric().engine(HybridEngine, PacketSettings()), data_ring(Fabric()), 16 * MB)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    fabric = fabric_of(count)
+    found = run(fabric.engine(HybridEngine, PacketSettings()), KINDS[kind](fabric), 16 * MB)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return (
+        f"{len(found.took_s):,}", f"{found.cpu_s:.2f}", f"{found.hops:,}",
+        f"{most:.2f}", f"{before:.2f}",
+    )  # fmt: skip
+
+
 def with_rows(page: str, section: str, table: Table) -> str:
     """A page with the rows of ``table`` in the section's table, which stands between
     ``<!-- SECTION -->`` and ``<!-- end -->``: in place of those of the same key, or after them."""
@@ -301,6 +364,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64, 256], help="MB")
     parser.add_argument("--most-hops", type=float, default=3e8, help="that packets are played for")
     parser.add_argument("--references", type=Path, help="a folder to keep packets' answers in")
+    parser.add_argument("--hashes", type=int, default=8, help="of a mixed step")
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--budget", type=float, default=3600, help="CPU s of one step's play")
     parser.add_argument("--write", type=Path, help="the page whose tables to renew, row by row")
@@ -326,6 +390,8 @@ def main() -> None:
         ),
         "steps": lambda: steps(arguments.steps, arguments.budget),
         "everyone": lambda: everyone(256.0),
+        "scale": lambda: scale(arguments.nodes, arguments.kinds),
+        "hashes": lambda: hashes(min(arguments.nodes), min(arguments.sizes), arguments.hashes),
     }
     console = Console(width=160)
     for section in arguments.sections:

@@ -119,7 +119,7 @@ def everybody(fabric: Fabric, group: int = 16) -> Pattern:
     return Pattern(fabric.routes(source, destination, spines), 1 / (group - 1))
 
 
-def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern:
+def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4, seed: int = 0) -> Pattern:
     """A training step: of every micro-batch each stage's tensor-parallel rings of 8, its experts'
     exchange between up to 4 such groups and its transfer to the next stage; then the gradients'
     rings between groups. Each begins 50 us after what its host received before; spines of all but
@@ -162,7 +162,7 @@ def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern:
             if stage + 1 < stages:
                 came = [send(lane, (stage, stage + 1), 1.0, *came)]
     source, destination = (np.concatenate(each) for each in zip(*ends, strict=True))
-    spines = np.random.default_rng(0).integers(0, fabric.spines, len(source))
+    spines = np.random.default_rng(seed).integers(0, fabric.spines, len(source))
     rings = np.isin(np.arange(len(ends)), inside).repeat(wide)
     spines = np.where(rings, source % fabric.spines, spines)
     routes = fabric.routes(source, destination, spines)

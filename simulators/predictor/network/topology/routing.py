@@ -166,7 +166,7 @@ def _nic(network: Network, gpu: Ints, flows: Hashes) -> Ints:
         working = any_port.reshape(-1, nics)[node[dead]]
         nth = _pick(working, flows[dead], _NIC)
         if nth is None:
-            raise InputError("topology.link_health", "nic", "cuts a node off: all its NICs failed")
+            raise _cut_off(network, "cuts a node off: all its NICs failed")
         chosen[dead] = node[dead] * nics + nth
     return chosen
 
@@ -179,7 +179,7 @@ def _plane(network: Network, leaving: Ints, arriving: Ints, label: Ints) -> Ints
         cut = ~(ports[leaving, plane] & ports[arriving, plane])
         plane = np.where(cut, (plane + 1) % network.planes, plane)
     if not (ports[leaving, plane] & ports[arriving, plane]).all():
-        raise InputError("topology.link_health", "nic", "leaves two NICs no plane in common")
+        raise _cut_off(network, "leaves two NICs no plane in common")
     chosen: Ints = plane
     return chosen
 
@@ -275,7 +275,7 @@ def _leg(
     )
     chosen = _pick(np.logical_and.reduce(network.alive[ways], axis=2), flows, stage, turn)
     if chosen is None:
-        raise InputError("topology.link_health", "pod", "cuts two pods apart")
+        raise _cut_off(network, "cuts two pods apart")
     legs: Ints = ways[np.arange(len(leaf)), chosen]
     return legs
 
@@ -299,7 +299,7 @@ def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, turn: 
             working &= leads_on | (pod == other_pod)[:, None]
         nth = _pick(working, flows[part], _SPINE, turn)
         if nth is None:
-            raise InputError("topology.link_health", "leaf", "cuts two leaf switches apart")
+            raise _cut_off(network, "cuts two leaf switches apart")
         chosen[part] = nth
     return chosen
 
@@ -310,8 +310,15 @@ def _core(network: Network, spine: Ints, other_spine: Ints, flows: Hashes, turn:
         return (choice(flows, _CORE, network.cores) + turn) % network.cores
     nth = _pick(alive[spine] & alive[other_spine], flows, _CORE, turn)
     if nth is None:
-        raise InputError("topology.link_health", "spine", "cuts two pods apart")
+        raise _cut_off(network, "cuts two pods apart")
     return nth
+
+
+def _cut_off(network: Network, problem: str) -> InputError:
+    """What failed leaves no way."""
+    failed = [name for name, share in network.fabric.link_health.items() if share == 0]
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    return InputError("topology.link_health", ", ".join(failed[:3]) + more, problem)
 
 
 def _alive(network: Network, kind: str, across: int) -> NDArray[np.bool_]:
