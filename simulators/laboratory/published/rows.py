@@ -128,7 +128,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
             table = csv.reader(file, strict=True)
             lines = ((table.line_num, cells) for cells in table if any(map(str.strip, cells)))
             _, header = next(lines, (0, []))
-            names = tuple(name.strip() for name in header)
+            names = tuple(name.strip().lower().replace(" ", "_") for name in header)
             check_header(path, names)
             rows = tuple(_row(number, names, cells) for number, cells in lines)
     except OSError as error:

@@ -30,6 +30,13 @@ def test_columns_of_the_readers_own_are_left_alone(tmp_path):
     assert row == RUN
 
 
+def test_columns_are_known_in_capitals_and_with_blanks(tmp_path):
+    path = write_table(tmp_path / "runs.csv", cells())
+    header, _, rest = path.read_text().partition("\n")
+    path.write_text(f"{header.replace('_', ' ').title()}\n{rest}")
+    assert read_rows(path) == (RUN,)
+
+
 @pytest.mark.parametrize("missing", ["id", "gpu", "hidden", "seq_len"])
 def test_a_column_that_every_row_needs(tmp_path, missing):
     known = cells()
