@@ -154,6 +154,11 @@ class ScriptJob:
         return self.question.world_size // (recipe.tp * recipe.pp * recipe.cp)
 
     @property
+    def schedule(self) -> str:
+        """As of any job."""
+        return self.recipe.schedule if self.recipe.pp > 1 else "1f1b"
+
+    @property
     def training(self) -> _Training:
         return _Training(self.question.given["global_batch_size"])
 

@@ -140,6 +140,8 @@ def test_tactics_apply_where_knobs_mean_something(tmp_path):
         ({"sp": True, "tp": 2}, {"sp": False, "tp": 2}, "sequence_parallel_oom"),
         ({"recompute": "selective"}, {"recompute": "none"}, "recompute_oom"),
         ({"micro_batch": 2}, {"micro_batch": 4}, "micro_batch_oom"),
+        ({"pp": 4, "vpp": 1}, {"pp": 4, "vpp": 2}, "virtual_stages_oom"),
+        ({"zero_stage": 1}, {"zero_stage": 0}, "sharding_oom"),
     ],
 )
 def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
