@@ -149,8 +149,12 @@ _BY_RATE = {0: "window", 4: "sparse", 128: "compressed"}
 
 def _compressed(config: Config) -> dict[str, Mixer]:
     """DeepSeek-V4's three kinds of layers."""
-    names = ("q_lora_rank", "sliding_window", "o_groups", "o_lora_rank")
-    near = CompressedAttention(*map(config.whole, names))
+    near = CompressedAttention(
+        q_rank=config.whole("q_lora_rank"),
+        window=config.whole("sliding_window"),
+        out_groups=config.whole("o_groups"),
+        out_rank=config.whole("o_lora_rank"),
+    )
     index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
     rates = config.fields.get("compress_rates") or {}
     found = {}
@@ -171,7 +175,7 @@ def _compressed_layers(config: Config, number: int) -> list[str]:
         return [*["compressed"] * min(2, number), *by_turns]
     if not isinstance(said, list) or len(said) < number or not set(said) <= set(_BY_RATE):
         problem = f"does not say what each of {number} layers is"
-        raise InputError(f"{FILE}: compress_ratios", said, problem, _BY_RATE)
+        raise InputError(f"{FILE}: compress_ratios", said, problem, map(str, _BY_RATE))
     return [_BY_RATE[rate] for rate in said[:number]]
 
 

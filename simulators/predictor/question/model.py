@@ -220,9 +220,8 @@ class Model:
     def _check_diffusion(self, diffusion: Diffusion) -> None:
         diffusion.check()
         diffusion.check_for(self.hidden_size)
-        others = self.moe or self.mla or self.towers or self.num_mtp_layers
-        others = others or self.residual_streams > 1 or self.per_layer_input
-        if others or self.vocab_size != 1:
+        parts = (self.moe, self.mla, self.towers, self.num_mtp_layers, self.per_layer_input)
+        if any(parts) or self.residual_streams > 1 or self.vocab_size != 1:
             problem = "is beside experts, latent attention, towers or a vocabulary"
             raise InputError("model.diffusion", "...", problem, "a model without them")
         texts = set()
@@ -269,8 +268,8 @@ class Model:
             raise InputError("model.layers", self.layers, problem, f"{self.num_layers} layers")
         if (self.wide_ffn_hidden_size is not None) != any(layer.mlp == WIDE for layer in pattern):
             problem = "goes with layers whose MLP is wide, and they with it"
-            given = self.wide_ffn_hidden_size
-            raise InputError("model.wide_ffn_hidden_size", given, problem, "both or neither")
+            wide = self.wide_ffn_hidden_size
+            raise InputError("model.wide_ffn_hidden_size", wide, problem, "both or neither")
         for layer in dict.fromkeys(pattern):
             self._check_layer(layer)
         unused = set(self.kinds) - {layer.mixer for layer in pattern}
