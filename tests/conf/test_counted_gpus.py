@@ -16,7 +16,7 @@ def test_gpus_come_in_their_usual_servers():
     assert cluster.nic_gbps == NAMED.gpus["h100"].server.nic_gbps
     cluster.check()
     assert counted_gpus("gpus", "4 x A100-80", NAMED.gpus)[0].num_nodes == 1
-    assert counted_gpus("gpus", "16xV100", NAMED.gpus)[1] == "v100_32"
+    assert counted_gpus("gpus", "16xV100-32", NAMED.gpus)[1] == "v100_32"
     assert counted_gpus("gpus", "144xGB200", NAMED.gpus)[0].nvlink_domain == 72
 
 

@@ -62,6 +62,13 @@ GPUS = [
     "b200",
     "gb200",
     "rtx3090",
+    "h100_pcie",
+    "h100_nvl",
+    "a100_40_pcie",
+    "v100_16",
+    "a6000",
+    "l40s",
+    "rtx4090",
 ]
 CLUSTERS = {
     "h800_96": 96,
@@ -299,7 +306,7 @@ def test_nvlink_links_carry_what_their_generation_does(name: str) -> None:
     built = gpu(name)
     if built.architecture.link != "NVLink":
         pytest.skip(f"joined by {built.architecture.link}")
-    expected = 14.0625e9 if name == "a40" else per_link[built.nvlink_generation]
+    expected = 14.0625e9 if name in ("a40", "a6000") else per_link[built.nvlink_generation]
     assert built.nvlink_bytes_per_s == built.nvlink_links * expected
 
 

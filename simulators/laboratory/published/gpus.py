@@ -20,7 +20,7 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
     Raises:
         CannotReplayError: for a GPU that is not declared, or a label that fits several.
     """
-    plain = label.lower().replace("_", "-")
+    plain = label.lower().replace("_", "-").replace("pci-e", "pcie")
     if "power" in plain:
         raise CannotReplayError(f"{label}: a lowered power limit is not modelled")
     if re.search(r"\bmig\b|\b\dg\.\d+gb", plain):

@@ -124,6 +124,13 @@ def test_switches_are_known_by_links_that_lead_to_several(name, mib, links, has_
         ("NVIDIA H800", 81559, "h800"),
         ("NVIDIA B200", 183359, "b200"),
         ("Tesla V100-SXM2-32GB", 32768, "v100_32"),
+        ("Tesla V100-SXM2-16GB", 16160, "v100_16"),
+        ("NVIDIA H100 PCIe", 81559, "h100_pcie"),
+        ("NVIDIA H100 NVL", 95830, "h100_nvl"),
+        ("NVIDIA A100-PCIE-40GB", 40960, "a100_40_pcie"),
+        ("NVIDIA RTX A6000", 49140, "a6000"),
+        ("NVIDIA L40S", 46068, "l40s"),
+        ("NVIDIA GeForce RTX 4090", 24564, "rtx4090"),
     ],
 )
 def test_names_that_drivers_show_are_declared_gpus(shown, mib, name):
@@ -132,7 +139,7 @@ def test_names_that_drivers_show_are_declared_gpus(shown, mib, name):
 
 
 def test_a_gpu_that_nobody_declared_is_refused():
-    machine = read_machine("NVIDIA L40S, 46068", "", "", "")
+    machine = read_machine("NVIDIA X9000, 46068", "", "", "")
     with pytest.raises(InputError, match="is no GPU that is declared"):
         declared_gpu(machine, GPUS)
     other = dataclasses.replace(machine, gpu="NVIDIA H100", memory_bytes=64 << 30)

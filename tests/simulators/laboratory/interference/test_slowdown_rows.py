@@ -28,7 +28,7 @@ def table(folder: Path, *rows: str) -> Path:
         ("A100-SXM4-80GB", "a100_80"),
         ("A100-SXM4-40GB", "a100_40"),
         ("A800", "a800_80"),
-        ("Tesla V100-SXM2-16GB", "v100_32"),
+        ("Tesla V100-SXM2-16GB", "v100_16"),
         ("H100", "h100"),
         ("AMD Instinct MI250X", None),
         ("A100/H100 x4", None),

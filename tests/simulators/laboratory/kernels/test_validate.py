@@ -256,8 +256,14 @@ def test_all_classes(tmp_path: Path) -> None:
         ("h800", "h800"),
         ("MI250X", ""),
         ("AMD Instinct MI300X", "mi300x"),
-        ("H100-PCIE", ""),
-        ("L40S", ""),
+        ("H100-PCIE", "h100_pcie"),
+        ("NVIDIA H100 NVL", "h100_nvl"),
+        ("A100-PCIE-40GB", "a100_40_pcie"),
+        ("RTX-A6000", "a6000"),
+        ("Tesla V100-SXM2-16GB", "v100_16"),
+        ("RTX4090", "rtx4090"),
+        ("L40S", "l40s"),
+        ("L4", ""),
     ],
 )
 def test_gpu_names(name: str, declared: str) -> None:
