@@ -25,7 +25,12 @@ from trainscout.simulators.laboratory.published.published import (
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result, replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report
-from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
+from trainscout.simulators.laboratory.published.rows import (
+    QUALITIES,
+    Row,
+    read_rows,
+    unread_columns,
+)
 from trainscout.simulators.laboratory.published.states import with_doubtful_states
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -82,7 +87,8 @@ def predict(
     declared = replace(declared, curves=curves)
     results = replay_with_progress(rows, declared, where_it_holds(SimulatorSpec.of(simulator)))
     results = with_doubtful_states(results)
-    return validation_report(results, grades, read_peer_predictions()), results
+    peers = read_peer_predictions()
+    return validation_report(results, grades, peers, unread_columns(runs)), results
 
 
 def where_it_holds(spec: SimulatorSpec) -> Simulator:

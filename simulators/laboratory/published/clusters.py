@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from trainscout.simulators.laboratory.published.era import Era, nccl_version
@@ -18,7 +19,10 @@ _SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
 # GPUs of the boards that have NVSwitches; on the boards of half as many (HGX A100, H100 and H200
 # 4-GPU) every pair has a third of the links (NVIDIA's HGX data sheets).
 _SWITCHED = 8
-_PCIE, _NOT_NVLINK = re.compile(r"\bpci-?e"), re.compile(r"(?:no|without|w/o)[\s-]*nvlink")
+# Makers round rates of links by less.
+_OTHER_RATE, _PCIE_GEN3_BYTES_PER_S = 0.05, 16e9
+_PCIE, _NVLINK = re.compile(r"\bpci-?e"), re.compile(r"nv[\s-]?(?:link|switch)")
+_NOT_NVLINK = re.compile(r"(?:no|without|w/o)[\s-]*nvlink")
 
 _FABRICS = (
     (r"\brocev?2?\b", "roce"),
@@ -96,6 +100,8 @@ def _nvlink(
     """GPUs that NVLink joins (None: a node's), and whether switches do."""
     server, links = gpu.server, row.intra_link.lower()
     domain = server.nvlink_domain
+    if num_gpus > 1:
+        assumed.extend(_other_links(links, gpu))
     if _PCIE.search(links) and "nvlink" not in _NOT_NVLINK.sub("", links):
         # Bridges that a board may have, and SXM's links, are not what the row has.
         if gpu.nvlink_links and num_gpus > 1:
@@ -115,6 +121,26 @@ def _nvlink(
         domain = row.gpus_per_node
         assumed.append(f"NVLink joins the {row.gpus_per_node} GPUs of a node without switches")
     return domain, nvswitch
+
+
+def _other_links(links: str, gpu: Gpu) -> tuple[str, ...]:
+    """What a row says of links inside a node that the declared GPU does not have."""
+    said_nvlink = _NVLINK.search(_NOT_NVLINK.sub("", links))
+    if said_nvlink and not gpu.nvlink_links:
+        return (f"NVLink, which {gpu.name} is declared without: PCIe joins its GPUs",)
+    words = []
+    rate = re.search(r"(\d+(?:\.\d+)?) ?gb/s", links)
+    if rate and said_nvlink:
+        # Printed per direction or for both.
+        own_gbs = gpu.nvlink_bytes_per_s / 1e9
+        ratios = (float(rate[1]) / own_gbs, float(rate[1]) / own_gbs / 2)
+        if all(abs(ratio - 1) > _OTHER_RATE for ratio in ratios):
+            words.append(f"NVLink of {gpu.name}, {own_gbs:g} GB/s each way, not {rate[1]} GB/s")
+    slot = 3 + round(math.log2(gpu.pcie_bytes_per_s / _PCIE_GEN3_BYTES_PER_S))
+    generation = re.search(r"pci-?e ?(?:gen ?)?([3-6])", links)
+    if generation and int(generation[1]) != slot:
+        words.append(f"PCIe Gen{slot} of {gpu.name}, not Gen{generation[1]}")
+    return tuple(words)
 
 
 def _nics(gbps_per_gpu: float, per_node: int, slowest_gbps: float) -> tuple[int, float]:

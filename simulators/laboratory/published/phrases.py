@@ -41,5 +41,6 @@ NOTES = tuple(
 )
 SHARDING, RECOMPUTE = tuple(_read("sharding")), tuple(_read("recompute"))
 ARITHMETIC = tuple(_read("arithmetic"))
+GPU, LINKS, CONVENTION = (tuple(_read(name)) for name in ("gpu", "links", "convention"))
 EMPTY = frozenset(_TABLES["empty"].split())
 """Words that say nothing."""

@@ -31,7 +31,10 @@ GROUPINGS: Mapping[str, Callable[[Result], str]] = {
 
 
 def validation_report(
-    results: Sequence[Result], counted: Iterable[str], peers: Sequence[PeerPrediction]
+    results: Sequence[Result],
+    counted: Iterable[str],
+    peers: Sequence[PeerPrediction],
+    unread_columns: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Summaries and rows of a validation; errors are fractions of the measured value.
 
@@ -40,6 +43,7 @@ def validation_report(
         counted: the quality grades that enter the summaries; rows of other grades are listed
             with ``counted: false``, as are extrapolated rows of any grade.
         peers: what other simulators predict for rows that may be among the results.
+        unread_columns: columns of the table that nothing reads, as they are to be shown.
 
     Returns:
         ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
@@ -59,6 +63,7 @@ def validation_report(
     weighed = [result for result in inside if result.row.measured_peak_mem_gib is not None]
     return {
         "quality": sorted(grades),
+        "unread_columns": list(unread_columns),
         **_summaries(timed, lambda result: result.error),
         "memory": {
             **_summaries(weighed, lambda result: result.memory_error),

@@ -21,7 +21,7 @@ from trainscout.simulators.laboratory.published.cells import (
     number_in,
     words_in,
 )
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 
 QUALITIES = ("A", "B", "C")
 TRUSTED = QUALITIES[:2]
@@ -128,7 +128,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
             table = csv.reader(file, strict=True)
             lines = ((table.line_num, cells) for cells in table if any(map(str.strip, cells)))
             _, header = next(lines, (0, []))
-            names = tuple(name.strip().lower().replace(" ", "_") for name in header)
+            names = _names(header)
             check_header(path, names)
             rows = tuple(_row(number, names, cells) for number, cells in lines)
     except OSError as error:
@@ -138,6 +138,27 @@ def read_rows(path: Path) -> tuple[Row, ...]:
     if not rows:
         raise InputError("runs", path, "has no rows")
     return _one_of_each_name(rows)
+
+
+def unread_columns(path: Path) -> tuple[str, ...]:
+    """The columns of a table that was read which are none of ``Row``'s, each with the nearest that
+    is and that the table lacks."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header: list[str] = next(
+            (cells for cells in csv.reader(file) if any(map(str.strip, cells))), []
+        )
+    known = [name for name in _KINDS if name not in _names(header)]
+    return tuple(
+        f"{shown.strip()} (nearest: {near})"
+        if (near := nearest_name(name, known))
+        else shown.strip()
+        for shown, name in zip(header, _names(header), strict=True)
+        if name and name not in _KINDS
+    )
+
+
+def _names(header: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name.strip().lower().replace(" ", "_") for name in header)
 
 
 def check_header(path: Path, names: Sequence[str]) -> None:

@@ -52,6 +52,8 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
         words = f"{summary['n']} runs of {source} are extrapolated, not measured, and not counted:"
         words += " their times are affine to parts per million."
         parts.append(Text(words))
+    if names := report["unread_columns"]:
+        parts.append(Text(f"Columns that were not read: {', '.join(names)}."))
     parts.append(_reasons(results))
     return Group(*parts)
 

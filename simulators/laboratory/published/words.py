@@ -9,8 +9,11 @@ from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.phrases import (
     ARITHMETIC,
+    CONVENTION,
     EMPTY,
+    GPU,
     LABEL,
+    LINKS,
     NOTES,
     RECOMPUTE,
     SHARDING,
@@ -30,8 +33,9 @@ class Said:
     ``label`` are the facts of its framework label, ``facts`` those of label, precision and notes
     together (the notes', where several say one), ``sharding`` and ``recompute`` those of the
     columns about the optimizer's sharding and recomputation, ``arithmetic`` the type that products
-    are made in ("" where it is not said). ``unread``: the parts of them of which some word was
-    read by no phrase, with those words.
+    are made in ("" where it is not said). ``unread``: the parts of them, and of the columns of the
+    GPU, its links and the FLOP convention, of which some word was read by no phrase, with those
+    words.
     """
 
     label: Mapping[str, str]
@@ -54,11 +58,21 @@ class Said:
 def said_by(row: Row) -> Said:
     """The facts in the words of a row."""
     columns = (row.framework, row.notes, row.dist_optimizer, row.recompute, row.dtype)
-    return _read(*(text.lower() for text in columns))
+    beside = (row.gpu.replace("_", "-"), row.intra_link, row.tflops_convention)
+    return _read(*(text.lower() for text in (*columns, *beside)))
 
 
 @functools.lru_cache(maxsize=8192)
-def _read(framework: str, notes: str, sharding: str, recompute: str, dtype: str) -> Said:
+def _read(
+    framework: str,
+    notes: str,
+    sharding: str,
+    recompute: str,
+    dtype: str,
+    gpu: str,
+    links: str,
+    convention: str,
+) -> Said:
     label, rest = _facts((*LABEL, *NOTES), framework)
     if "project" not in label and (implied := label.keys() & _IMPLIED.keys()):
         label["project"] = _IMPLIED[max(implied)]
@@ -70,7 +84,10 @@ def _read(framework: str, notes: str, sharding: str, recompute: str, dtype: str)
     typed, besides = _facts((*NOTES, *ARITHMETIC), dtype)
     typed.pop("arithmetic", None)
     facts = {**label, **typed, **noted}
-    unread = (*_left(rest), *_left(beside), *_left(left), *_left(over), *_left(besides))
+    # What these columns say is read where it counts (``gpus``, ``clusters``, ``measured``).
+    read_there = ((GPU, gpu), (LINKS, links), (CONVENTION, convention))
+    texts = (rest, beside, left, over, besides, *(_facts(*each)[1] for each in read_there))
+    unread = (part for text in texts for part in _left(text))
     return Said(label, facts, shards, repeated, arithmetic, tuple(dict.fromkeys(unread)))
 
 

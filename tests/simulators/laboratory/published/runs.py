@@ -100,5 +100,9 @@ def write_table(path: Path, *rows: dict[str, Any]) -> Path:
 
 def cells(row: Row = RUN, **changes: Any) -> dict[str, Any]:
     """The CSV cells of a run; None and blanks stay away."""
-    given = {name: value for name, value in vars(row).items() if value not in (None, "")}
+    given = {
+        name: value
+        for name, value in vars(row).items()
+        if value not in (None, "") and name != "extrapolated"
+    }
     return given | changes

@@ -112,6 +112,36 @@ def test_gpus_that_a_row_joins_by_pcie_have_no_nvlink(link, domain):
     assert (found.domain, found.nvswitch) == (domain, False)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "link", "said"),
+    [
+        ("H100-80GB-SXM", "NVLink4 900GB/s", None),
+        ("H100-80GB-SXM", "NVSwitch 450 GB/s", None),
+        ("H100-80GB-SXM", "NVLink 400GB/s", "NVLink of h100, 450 GB/s each way, not 400 GB/s"),
+        ("A100-PCIe-80GB", "PCIe Gen4", None),
+        ("A100-PCIe-80GB", "PCIe 3.0 x16", "PCIe Gen4 of a100_80_pcie, not Gen3"),
+        ("RTX 4090", "", None),
+        (
+            "RTX 4090",
+            "NVSwitch 450 GB/s",
+            "NVLink, which rtx4090 is declared without: PCIe joins its GPUs",
+        ),
+        ("RTX 3090", "NVLink", "NVLink, which rtx3090 is declared without: PCIe joins its GPUs"),
+    ],
+)
+def test_links_that_the_declared_gpu_does_not_have_are_said(gpu, link, said):
+    about = replayable(gpu=gpu, intra_link=link).assumptions
+    told = [text for text in about if "NVLink of" in text or "PCIe" in text]
+    assert [text for text in told if "alone" not in text] == ([] if said is None else [said])
+
+
+def test_a_card_without_links_has_pcie():
+    for gpu in ("RTX 4090", "L40S-48GB"):
+        found = replayable(gpu=gpu).job
+        pair = Communicator("tp", 2, 2, 1)
+        assert wiring_of(pair, found.gpu, found.cluster).link == "pci"
+
+
 def test_a_job_on_half_a_board_has_no_use_of_the_links_to_the_rest():
     whole, half = (
         cluster(gpu="H200-141GB-SXM", gpus_per_node=4, num_gpus=gpus, tp=2, pp=1, dp=gpus // 2)

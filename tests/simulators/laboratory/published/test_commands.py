@@ -52,6 +52,15 @@ def test_measured_collectives_are_those_of_every_row(tmp_path, capsys):
     assert "line 2: has 'none' as its nodes (allowed: a whole number > 0)" in said
 
 
+def test_columns_that_nothing_reads_are_named_once(tmp_path, capsys):
+    table = write_table(tmp_path / "runs.csv", cells(memory="7"), cells(id="two", memory="8"))
+    path = tmp_path / "out.json"
+    assert validate([str(table), "--json", str(path), *TWO_SECONDS]) == 0
+    assert json.loads(path.read_text())["unread_columns"] == ["memory (nearest: memory_kind)"]
+    out = capsys.readouterr().out
+    assert out.count("Columns that were not read: memory (nearest: memory_kind).") == 1
+
+
 def test_nothing_predicted_is_a_failure(tmp_path, capsys):
     table = write_table(tmp_path / "runs.csv", cells(gpu="MI250X"))
     assert validate([str(table), *TWO_SECONDS]) == 1

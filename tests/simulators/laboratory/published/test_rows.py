@@ -10,7 +10,11 @@ from trainscout.simulators.laboratory.published.cells import CellError, number_i
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
-from trainscout.simulators.laboratory.published.rows import MEASUREMENTS, read_rows
+from trainscout.simulators.laboratory.published.rows import (
+    MEASUREMENTS,
+    read_rows,
+    unread_columns,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 
 
@@ -28,6 +32,14 @@ def test_blank_cells_and_missing_columns_are_unpublished(tmp_path):
 def test_columns_of_the_readers_own_are_left_alone(tmp_path):
     (row,) = read_rows(write_table(tmp_path / "runs.csv", cells(weather="sunny")))
     assert row == RUN
+
+
+def test_columns_that_nothing_reads_are_named_with_the_nearest_that_is_missing(tmp_path):
+    known = cells(weather="sunny")
+    known["Glob Batch"] = known.pop("global_batch")
+    path = write_table(tmp_path / "runs.csv", known)
+    assert unread_columns(path) == ("weather", "Glob Batch (nearest: global_batch)")
+    assert unread_columns(write_table(path, cells())) == ()
 
 
 def test_columns_are_known_in_capitals_and_with_blanks(tmp_path):

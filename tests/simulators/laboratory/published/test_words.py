@@ -28,6 +28,25 @@ def test_words_that_no_rule_read_are_listed_where_they_stand():
 
 
 @pytest.mark.parametrize(
+    ("cells", "unread"),
+    [
+        ({"gpu": "NVIDIA H100_80GB (liquid-cooled)"}, ("liquid-cooled",)),
+        ({"gpu": "8x NVIDIA RTX A6000 48GB"}, ()),
+        ({"gpu": "Tesla V100-SXM2-16GB"}, ()),
+        ({"gpu": "A100 80GB PCIe"}, ()),
+        ({"intra_link": "NVLink4 900GB/s, one link broken"}, ("one link broken",)),
+        ({"intra_link": "PCIe Gen4 x16, no NVLink"}, ()),
+        ({"intra_link": "InfinityFabric mesh (7 links)"}, ()),
+        ({"tflops_convention": "model FLOPs, experts counted twice"}, ("experts counted twice",)),
+        ({"tflops_convention": "model FLOPs, full attention, MFU peak 312 TFLOPS"}, ()),
+        ({"tflops_convention": "6ND; causal attention at half"}, ()),
+    ],
+)
+def test_words_of_the_gpu_its_links_and_the_convention_are_listed_too(cells, unread):
+    assert said(**cells).unread == unread
+
+
+@pytest.mark.parametrize(
     "label",
     [
         "NVIDIA/Megatron-LM @ core_r0.11.0",
