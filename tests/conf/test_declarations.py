@@ -14,6 +14,7 @@ import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
 from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.simulators.predictor.kernels.choice import sustained_flops_per_s
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
@@ -329,3 +330,20 @@ def test_nvl72_is_one_nvlink_domain(composed: Compose) -> None:
     cluster = build_question(composed("cluster=gb200_nvl72")).cluster
     assert cluster.domain == cluster.num_gpus == 72
     assert build_question(composed("cluster=a40_8")).cluster.domain == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_w", "measured", "measured_limit_w", "sxm_limit_w"),
+    [
+        ("h100_pcie", 350, "h100", 700, 700),
+        ("h100_nvl", 400, "h100", 700, 700),
+        ("a100_40_pcie", 250, "a100_80_pcie", 300, 400),
+    ],
+)
+def test_boards_of_less_power_hold_the_rate_of_the_stated_rule(
+    name: str, limit_w: float, measured: str, measured_limit_w: float, sxm_limit_w: float
+) -> None:
+    at_rest_w = sxm_limit_w / 7
+    dynamic = (limit_w - at_rest_w) / (measured_limit_w - at_rest_w)
+    held = sustained_flops_per_s(gpu(measured), "bf16") * dynamic**0.5
+    assert sustained_flops_per_s(gpu(name), "bf16") == pytest.approx(held, rel=2e-3)

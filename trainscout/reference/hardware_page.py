@@ -53,6 +53,13 @@ more on eight and sixteen MI300X and sixteen MI355X (31 published timings) are 5
 median, smaller ones from 64 KiB on half or twice as long (24). No accuracy beyond those runs and
 timings is claimed.
 
+L40S and RTX 4090 are *estimated* too: of L40S's published kernels of inference libraries,
+products of more than 1e10 FLOPs are priced 11 % off in the median in 16 bits, 10 % too fast
+(55,581; the rate that they reach for long is from the largest of these), 17 % in 8 bits (11,314),
+FlashAttention-2 forward 28 % (7,437). The boards of H100 PCIe and NVL, H200 NVL and A100 PCIe of
+40 GB draw less than those measured: the rate that they hold follows from their power limits by a
+rule (`sustained_fraction` of their files). No training run on any of these has been compared.
+
 What improves it, in this order: the best rate that products reach for long (`sustained_fraction`
 of the GPU), shares of bandwidth (`streaming` of the architecture), [your own table of
 kernels](howto/use-your-runs.md#measure-your-gpu), a fit of kernels (`trainscout kernels fit`).
