@@ -180,7 +180,7 @@ def test_a_stopped_run_goes_on_and_another_machine_is_refused(tmp_path: Path) ->
     assert set(first.built) == {COPY, *kernels_of(the_job())}
     assert again.built == [COPY]
     with pytest.raises(InputError, match="another file"):
-        measure(asked, FakeMachine(name="H100 PCIe-like thing"), FakeOverlap())
+        measure(asked, FakeMachine(name="H100-like thing"), FakeOverlap())
 
 
 def test_kernels_that_take_most_of_the_step_come_first(tmp_path: Path) -> None:
