@@ -34,6 +34,7 @@ SAMPLES = {
     "third": "27 November 2026",
     "fourth": "the evening of 27 November 2026",
     "fifth": "28 November 2026",
+    "sixth": "the afternoon of 28 November 2026",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
