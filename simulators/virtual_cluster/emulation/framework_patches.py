@@ -90,6 +90,14 @@ def _torchvision(module: ModuleType) -> None:
     declare_operators(module)
 
 
+def _torchvision_images(module: ModuleType) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision_images import (
+        declare_images,
+    )
+
+    declare_images(module)
+
+
 def _paged_states(module: ModuleType) -> None:
     import torch
 
@@ -155,6 +163,7 @@ PATCHES: dict[str, Patch] = {
     "torch.utils.tensorboard.writer": _tensorboard,
     "torchaudio._extension.utils": _torchaudio,
     "torchvision.extension": _torchvision,
+    "torchvision.io.image": _torchvision_images,
     "transformers.masking_utils": _transformers_packing,
     "transformers.utils.import_utils": _transformers_tracing,
 }
