@@ -19,6 +19,7 @@ _TAIL_FACTORS = (0.1, 3.0)
 _HOST_ERRORS = (0.0, 1.0)
 _NEW_FRAMEWORKS = (1.0, 3.0)
 _NEW_GPUS = (0.0, 0.3)
+_OFTEN_NEW = ("source", "framework", "cluster")
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,8 @@ class _LeftOut:
 def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
     """The tuning with which runs left out are inside as often as ``level`` says.
 
-    The next run is one of a publication that is not in the table, perhaps of software, on a
-    cluster, a GPU or an architecture that is not either: the mean of those five is brought to the
-    level. Runs that wait for the host have an error of their own, what a launch takes:
+    The next run is one of a publication that is not in the table, perhaps of software or on a
+    cluster that is not either: the mean of those three is brought to the level. Runs that wait for the host have an error of their own, what a launch takes:
     ``host_bound`` is brought there by it, before the others are; ``per_framework`` after them, by
     how much wider intervals of software without runs are.
 
@@ -91,7 +91,7 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         return replace(tuning, tail_factor=round(factor, 3))
 
     def short(factor: float) -> bool:
-        return float(np.mean(held(left_out, with_tail(factor)))) < level
+        return float(np.mean(held(_OFTEN_NEW, with_tail(factor)))) < level
 
     def with_host(error: float) -> Tuning:
         return replace(tuning, host_error=round(error, 3))
