@@ -65,9 +65,10 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     """The tuning with which runs left out are inside as often as ``level`` says.
 
     The next run is one of a publication that is not in the table, perhaps of software or on a
-    cluster that is not either: the mean of those three is brought to the level. Runs that wait for the host have an error of their own, what a launch takes:
-    ``host_bound`` is brought there by it, before the others are; ``per_framework`` after them, by
-    how much wider intervals of software without runs are.
+    cluster that is not either: the mean of those three is brought to the level. Runs that wait
+    for the host have an error of their own, what a launch takes: ``host_bound`` is brought there
+    by it, before the others are; ``per_framework`` after them, by how much wider intervals of
+    software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
     tell: how far its interval reaches at least brings the mean of ``per_gpu`` and
