@@ -17,9 +17,10 @@ FOLDS = 5
 _HALVINGS = 12
 _TAIL_FACTORS = (0.1, 3.0)
 _HOST_ERRORS = (0.0, 1.0)
+_KERNEL_ERRORS = (0.0, 1.0)
+_ROUNDS = 2
 _NEW_FRAMEWORKS = (1.0, 3.0)
 _NEW_GPUS = (0.0, 0.3)
-_OFTEN_NEW = ("source", "framework", "cluster")
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,16 @@ class _LeftOut:
 def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
     """The tuning with which runs left out are inside as often as ``level`` says.
 
-    The next run is one of a publication that is not in the table, perhaps of software or on a
-    cluster that is not either: the mean of those three is brought to the level. Runs that wait
-    for the host have an error of their own, what a launch takes: ``host_bound`` is brought there
-    by it, before the others are; ``per_framework`` after them, by how much wider intervals of
-    software without runs are.
+    The next run is one of a publication that is not in the table, perhaps of software, on a
+    cluster, a GPU or an architecture that is not either: the mean of those five is brought to the
+    level. Runs that wait for the host have an error of their own, what a launch takes:
+    ``host_bound`` is brought there by it, before the others are; ``per_framework`` after them, by
+    how much wider intervals of software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
-    tell: how far its interval reaches at least brings the mean of ``per_gpu`` and
-    ``per_architecture`` to the level, where it is not there without.
+    tell. How much of its kernels' errors a step has brings the mean of ``per_gpu`` and
+    ``per_architecture`` to the level; where all of them do not, how far the interval reaches at
+    least.
     """
     tuning = Tuning()
     left_out = {
@@ -92,7 +94,7 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         return replace(tuning, tail_factor=round(factor, 3))
 
     def short(factor: float) -> bool:
-        return float(np.mean(held(_OFTEN_NEW, with_tail(factor)))) < level
+        return float(np.mean(held(left_out, with_tail(factor)))) < level
 
     def with_host(error: float) -> Tuning:
         return replace(tuning, host_error=round(error, 3))
@@ -101,6 +103,12 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         inside = _inside(table, left_out["source"][1], with_host(error), level)
         share = _host_bound(table, inside)
         return share is None or share >= level
+
+    def with_kernels(share: float) -> Tuning:
+        return replace(tuning, kernel_error=round(share, 3))
+
+    def holds_kernels(share: float) -> bool:
+        return new_gpus_held(with_kernels(share))
 
     def with_framework(factor: float) -> Tuning:
         return replace(tuning, new_framework=round(factor, 3))
@@ -112,13 +120,17 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         return replace(tuning, new_gpu=round(reach, 4))
 
     def holds_gpus(reach: float) -> bool:
-        shares = held(["gpu", "architecture"], with_gpu(reach))
+        return new_gpus_held(with_gpu(reach))
+
+    def new_gpus_held(tried: Tuning) -> bool:
+        shares = held(["gpu", "architecture"], tried)
         return not shares or float(np.mean(shares)) >= level
 
-    # The one moves the others little.
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     tuning = with_host(_bisect(holds, *_HOST_ERRORS))
-    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+    for _ in range(_ROUNDS):
+        tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+        tuning = with_kernels(_bisect(holds_kernels, *_KERNEL_ERRORS))
     tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
     tuning = with_gpu(_bisect(holds_gpus, *_NEW_GPUS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))

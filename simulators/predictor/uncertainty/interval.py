@@ -122,7 +122,7 @@ def interval(
     faster, slower = stretch[0] * more, stretch[1] * more
     centre, half = (low + high) / 2, (high - low) / 2
     low, high = centre - half * faster, centre + half * slower
-    kernels = excess(own.kernel_error, table.kernel_errors, weights)
+    kernels = tuning.kernel_error * excess(own.kernel_error, table.kernel_errors, weights)
     host = tuning.host_error * excess(own.host_share, table.host_shares, weights)
     low, high = widened(low, middle, high, math.hypot(kernels, host), level)
     least = tuning.new_gpu / math.sqrt(1 + own.publications)

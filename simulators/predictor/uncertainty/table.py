@@ -67,13 +67,15 @@ class Tuning:
     """What is calibrated, so that intervals hold what they say (``coverage.calibrate``).
 
     A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
-    ``host_error``: typical relative error of the time waited for the host. ``new_gpu``: how far,
-    as a logarithm, an interval reaches at least to either side of its middle on a GPU without
-    runs. ``new_framework``: how much wider an interval is of software without runs.
+    ``host_error``: typical relative error of the time waited for the host. ``kernel_error``: how
+    much of the typical error of a GEMM's price a step has. ``new_gpu``: how far, as a logarithm,
+    an interval reaches at least to either side of its middle on a GPU without runs.
+    ``new_framework``: how much wider an interval is of software without runs.
     """
 
     tail_factor: float = 1.0
     host_error: float = 0.0
+    kernel_error: float = 1.0
     new_gpu: float = 0.0
     new_framework: float = 1.0
 
