@@ -130,7 +130,8 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     tuning = with_host(_bisect(holds, *_HOST_ERRORS))
     for _ in range(_ROUNDS):
         tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
-        tuning = with_kernels(_bisect(holds_kernels, *_KERNEL_ERRORS))
+        if "gpu" in left_out:
+            tuning = with_kernels(_bisect(holds_kernels, *_KERNEL_ERRORS))
     tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
     tuning = with_gpu(_bisect(holds_gpus, *_NEW_GPUS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))

@@ -126,6 +126,9 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
     assert (wide_low, wide_high) == pytest.approx(
         (-math.hypot(low, reach), math.hypot(high, reach)), 1e-3
     )
+    # As much of it as steps were found to have.
+    half = log_interval(ResidualTable(rows, Tuning(kernel_error=0.5)), loan)
+    assert half == pytest.approx((-math.hypot(low, reach / 2), math.hypot(high, reach / 2)), 1e-3)
     better = replace(FEATURES, kernel_error=0.01)
     assert log_interval(table(rows), better) == (low, high)
 

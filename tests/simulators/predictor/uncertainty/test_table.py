@@ -22,7 +22,7 @@ def rows():
 
 
 def test_a_table_comes_back_as_it_was_written():
-    tuning = Tuning(1.25, host_error=0.3, new_gpu=0.2)
+    tuning = Tuning(1.25, host_error=0.3, kernel_error=0.5, new_gpu=0.2)
     again = read_table(table_text(rows(), tuning, {"made_by": "a test"}))
     direct = ResidualTable(rows(), tuning)
     assert again.tuning == tuning
