@@ -159,11 +159,11 @@ def play_late(
     engine = FlowEngine(wired.rate_bytes_per_s, wired.max_hops)
     completion = np.zeros(len(starts))
     number = np.zeros(len(starts), dtype=np.int64)
-    said: dict[int, float] = {}
+    stated: dict[int, float] = {}
     returns = pieces = 0
     for place, index in enumerate(order):
         report = engine.advance(heard[index])
-        said.update(zip(report.flows.tolist(), report.completion_s.tolist(), strict=True))
+        stated.update(zip(report.flows.tolist(), report.completion_s.tolist(), strict=True))
         if forget:
             engine.forget(to_come[place])
         returns += bool(starts[index] < heard[index])
@@ -172,8 +172,8 @@ def play_late(
         (number[index],) = engine.add(one, sizes[index], starts[index])
         pieces = max(pieces, engine.pieces_kept)
     report = engine.advance()
-    said.update(zip(report.flows.tolist(), report.completion_s.tolist(), strict=True))
-    completion[:] = [said[int(flow)] for flow in number]
+    stated.update(zip(report.flows.tolist(), report.completion_s.tolist(), strict=True))
+    completion[:] = [stated[int(flow)] for flow in number]
     return Late(completion, engine.solves, returns, pieces)
 
 

@@ -100,7 +100,7 @@ def defaults() -> None:
         for name in ("config_json", "families", "layer_lists", "vision_config", "sound_config")
     )
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
-    said = set(re.findall(r"\w+", "".join(declared)))
+    stated = set(re.findall(r"\w+", "".join(declared)))
     lines = []
     for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES}):
         of_class = CONFIG_MAPPING[_SAME.get(kind, kind)]
@@ -114,7 +114,7 @@ def defaults() -> None:
                 field.name.removeprefix("mamba_"),
             }
             sizes = value if isinstance(value, (list, tuple)) else [value]
-            if (field.name in said or any(f'"{name}"' in read for name in names)) and all(
+            if (field.name in stated or any(f'"{name}"' in read for name in names)) and all(
                 isinstance(size, (int, float)) for size in sizes
             ):
                 known[field.name] = value

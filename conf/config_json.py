@@ -159,8 +159,8 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         if config.has(field):
             value = config.fields[field]
             raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", "left out")
-    for field, said in family.fixed.items():
-        value, must = config.fields.get(field), config.fields.get(said, said)
+    for field, stated in family.fixed.items():
+        value, must = config.fields.get(field), config.fields.get(stated, stated)
         if value not in (None, must):
             raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", f"{must}")
     hidden = config.whole("hidden_size")
@@ -274,8 +274,8 @@ def _is_scaled(config: Config) -> bool:
     return kind == "yarn"
 
 
-def _flag(config: Config, said: bool | str) -> bool:
-    return config.has(said) if isinstance(said, str) else said
+def _flag(config: Config, stated: bool | str) -> bool:
+    return config.has(stated) if isinstance(stated, str) else stated
 
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:

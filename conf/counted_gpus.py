@@ -28,11 +28,13 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     found = _COUNTED.fullmatch(text)
     if found is None or not int(found[1]):
         raise InputError(field, text, "is no number of GPUs", FORM)
-    count, said = int(found[1]), re.sub(r"[ .-]+", "_", found[2].strip().lower())
-    matching = [said] if said in gpus else [name for name in gpus if name.startswith(f"{said}_")]
+    count, stated = int(found[1]), re.sub(r"[ .-]+", "_", found[2].strip().lower())
+    matching = (
+        [stated] if stated in gpus else [name for name in gpus if name.startswith(f"{stated}_")]
+    )
     if len(matching) != 1:
         problem = "names several GPUs" if matching else "names no supported GPU"
-        raise InputError(field, said if matching else text, problem, matching or gpus)
+        raise InputError(field, stated if matching else text, problem, matching or gpus)
     name = matching[0]
     server = gpus[name].server
     per_node = min(server.gpus_per_node, count)

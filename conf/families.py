@@ -70,8 +70,8 @@ def families() -> dict[str, Family]:
     """Every ``model_type`` that is read (``families.yaml``)."""
     table: dict[str, dict[str, Any]] = read_yaml(DECLARATIONS / "families.yaml")
     return {
-        kind: Family(**{**said, "refused": tuple(said.get("refused", ()))})
-        for kind, said in table.items()
+        kind: Family(**{**stated, "refused": tuple(stated.get("refused", ()))})
+        for kind, stated in table.items()
     }
 
 

@@ -52,11 +52,11 @@ def _sizes_in(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(config: Config, number: int) -> list[dict[str, Any]]:
     """What ``per_layer_config`` says, by layers' numbers (Transformers 5)."""
-    said = config.fields.get("per_layer_config") or {}
+    stated = config.fields.get("per_layer_config") or {}
     own: list[dict[str, Any]] = [{} for _ in range(number)]
-    if not isinstance(said, Mapping):
-        raise InputError(f"{FILE}: per_layer_config", said, "is no table of layers")
-    for word, sizes in said.items():
+    if not isinstance(stated, Mapping):
+        raise InputError(f"{FILE}: per_layer_config", stated, "is no table of layers")
+    for word, sizes in stated.items():
         if not str(word).isdigit() or int(word) >= number or not isinstance(sizes, Mapping):
             problem, allowed = "is the number of no layer", f"0..{number - 1}"
             raise InputError(f"{FILE}: per_layer_config", word, problem, allowed)
@@ -68,11 +68,13 @@ def _listed(config: Config, number: int) -> list[dict[str, Any]]:
     return own
 
 
-def _one_a_layer(said: object, number: int) -> list[int]:
-    sizes = said if isinstance(said, list) else []
+def _one_a_layer(stated: object, number: int) -> list[int]:
+    sizes = stated if isinstance(stated, list) else []
     if len(sizes) != number or not all(isinstance(size, int) for size in sizes):
         field = f"{FILE}: num_attention_heads_per_layer"
-        raise InputError(field, said, f"does not say heads of {number} layers", f"{number} sizes")
+        raise InputError(
+            field, stated, f"does not say heads of {number} layers", f"{number} sizes"
+        )
     return sizes
 
 

@@ -169,14 +169,14 @@ def _compressed(config: Config) -> dict[str, Mixer]:
 
 
 def _compressed_layers(config: Config, number: int) -> list[str]:
-    said = config.fields.get("compress_ratios")
-    if said is None:
+    stated = config.fields.get("compress_ratios")
+    if stated is None:
         by_turns = ("sparse" if at % 2 else "compressed" for at in range(max(0, number - 2)))
         return [*["compressed"] * min(2, number), *by_turns]
-    if not isinstance(said, list) or len(said) < number or not set(said) <= set(_BY_RATE):
+    if not isinstance(stated, list) or len(stated) < number or not set(stated) <= set(_BY_RATE):
         problem = f"does not say what each of {number} layers is"
-        raise InputError(f"{FILE}: compress_ratios", said, problem, map(str, _BY_RATE))
-    return [_BY_RATE[rate] for rate in said[:number]]
+        raise InputError(f"{FILE}: compress_ratios", stated, problem, map(str, _BY_RATE))
+    return [_BY_RATE[rate] for rate in stated[:number]]
 
 
 def _blocks(config: Config) -> Index:
@@ -219,8 +219,8 @@ _MAMBA1 = {
 def _selective(config: Config, names: Sequence[Any]) -> Mamba1:
     state, taps, expand, steps, norms = names
     hidden = config.whole("hidden_size")
-    said = config.fields.get(steps)
-    rank = -(-hidden // 16) if said in (None, "auto") else config.whole(steps)
+    stated = config.fields.get(steps)
+    rank = -(-hidden // 16) if stated in (None, "auto") else config.whole(steps)
     inner = config.whole(expand) * hidden
     if not norms:  # a Jamba's is its MLP's
         inner = config.whole("intermediate_size", inner)
@@ -309,8 +309,8 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         return ["full" if at + 1 in whole else "linear" for at in range(number)]
     if family.period and config.has("sliding_window"):
         name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
-        said = config.fields.get(name)
-        period = len(said) if isinstance(said, str) else config.whole(name, family.period)
+        stated = config.fields.get(name)
+        period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
         ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
         return ["window" if (at + 1) % period and at != ends else "full" for at in range(number)]
     if kind == "llama4_text" and config.has("attention_chunk_size"):
@@ -334,16 +334,18 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
 
 def _repeated(config: Config, number: int) -> list[str] | None:
     """Names of layers and how often they come again, one after another (GPT-Neo)."""
-    said = config.fields.get("attention_types")
-    if said is None:
+    stated = config.fields.get("attention_types")
+    if stated is None:
         return None
     try:
-        words = [str(word) for names, times in said for _ in range(times) for word in names]
+        words = [str(word) for names, times in stated for _ in range(times) for word in names]
     except (TypeError, ValueError):
         words = []
     if len(words) != number:
         problem = f"does not say what each of {number} layers is"
-        raise InputError(f"{FILE}: attention_types", said, problem, '[[["global", "local"], 12]]')
+        raise InputError(
+            f"{FILE}: attention_types", stated, problem, '[[["global", "local"], 12]]'
+        )
     return words
 
 
@@ -391,8 +393,8 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     period = config.whole("moe_layer_freq", period)
     period = config.whole("moe_layer_interval", period)
     dense = config.fields.get("mlp_only_layers") or ()
-    said = [config.whole(name) for name in _FIRST if name in config.fields]
-    first = max(said, default=0 if dense else family.first_dense)
+    stated = [config.whole(name) for name in _FIRST if name in config.fields]
+    first = max(stated, default=0 if dense else family.first_dense)
     end = config.whole("moe_layer_end_index", -1)
     experts = range(first, number if end == -1 else end + 1)
     return [

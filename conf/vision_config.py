@@ -73,12 +73,12 @@ class Sighted:
 
 _TABLES = read_yaml(DECLARATIONS / "towers.yaml")
 TOWERS: dict[str, Sight] = {
-    kind: Sight(**{**said, "refused": tuple(said.get("refused", ()))})
-    for kind, said in _TABLES["towers"].items()
+    kind: Sight(**{**stated, "refused": tuple(stated.get("refused", ()))})
+    for kind, stated in _TABLES["towers"].items()
 }
 WITH_IMAGES: dict[str, Sighted] = {
-    kind: Sighted(**{**said, "widths": tuple(said["widths"])})
-    for kind, said in _TABLES["with_images"].items()
+    kind: Sighted(**{**stated, "widths": tuple(stated["widths"])})
+    for kind, stated in _TABLES["with_images"].items()
 }
 _HEADS, _LAYERS, _CHANNELS = (
     ("num_attention_heads", "num_heads"),
@@ -192,10 +192,10 @@ def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
         return max(1, patches // given.whole(whole.tokens, 256))
     if whole.side is None:
         return 1
-    said = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
-    if isinstance(said, bool) or not isinstance(said, (int, float)) or said <= 0:
-        raise InputError(f"{FILE}: {whole.side}", said, "is no number of patches", "2, or 0.5")
-    return round(said if said >= 1 else 1 / said) ** 2
+    stated = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
+    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or stated <= 0:
+        raise InputError(f"{FILE}: {whole.side}", stated, "is no number of patches", "2, or 0.5")
+    return round(stated if stated >= 1 else 1 / stated) ** 2
 
 
 def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:
@@ -236,10 +236,10 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
         InputError: for one that is not read.
     """
     usual = WITH_IMAGES[kind].tower
-    said = vision.get("model_type", usual)
-    said = usual if said == kind else said  # as published before Transformers 5
-    if said not in TOWERS:
+    stated = vision.get("model_type", usual)
+    stated = usual if stated == kind else stated  # as published before Transformers 5
+    if stated not in TOWERS:
         raise InputError(
-            f"{FILE}: vision_config.model_type", said, f"is not read for {kind}", TOWERS
+            f"{FILE}: vision_config.model_type", stated, f"is not read for {kind}", TOWERS
         )
-    return str(said)
+    return str(stated)

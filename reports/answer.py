@@ -205,8 +205,8 @@ class _Column:
     def heading(self, evidence: Sequence[Evidence]) -> str:
         """Name, unit and grade: of all figures, or that the figures have marks of their own."""
         grades = self._grades(evidence)
-        said = str(grades[0]) if len(set(grades)) == 1 else "m/f/e"
-        return f"{self.name}\n{self.unit}\n{said}"
+        stated = str(grades[0]) if len(set(grades)) == 1 else "m/f/e"
+        return f"{self.name}\n{self.unit}\n{stated}"
 
     def cell(self, place: int, evidence: Sequence[Evidence]) -> str:
         grades = self._grades(evidence)

@@ -203,9 +203,9 @@ def _scale(
 ) -> Text:
     line = _Canvas(margin + columns, 1)
     if plot.limit is not None and left <= plot.limit <= right:
-        said = f"{plot.limit:.1f} {plot.across.unit} usable"
-        end = min(margin + columns, margin + column(plot.limit) + len(said) // 2)
-        line.write(end - len(said), 0, said, _STYLES["limit"])
+        stated = f"{plot.limit:.1f} {plot.across.unit} usable"
+        end = min(margin + columns, margin + column(plot.limit) + len(stated) // 2)
+        line.write(end - len(stated), 0, stated, _STYLES["limit"])
     for value, text in ticks(left, right, max(2, columns // 14)).items():
         start = min(margin + column(value) - len(text) // 2, margin + columns - len(text))
         line.write(start, 0, text, "")

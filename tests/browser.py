@@ -76,9 +76,9 @@ def open_in(
     opened = Opened(browser.new_context(**settings, **context).new_page())
     page = opened.page
 
-    def note(said: ConsoleMessage) -> None:
-        if said.type in ("error", "warning"):
-            opened.errors.append(said.text)
+    def note(stated: ConsoleMessage) -> None:
+        if stated.type in ("error", "warning"):
+            opened.errors.append(stated.text)
 
     page.on("pageerror", lambda error: opened.errors.append(str(error)))
     page.on("console", note)

@@ -165,10 +165,10 @@ def run_there(program: str, *arguments: str, cwd: Path, there: dict[str, str]) -
     done = subprocess.run(
         command(program, *arguments), cwd=cwd, env=there, capture_output=True, timeout=300
     )
-    said = done.stderr.decode("cp1252")
-    assert done.returncode == 0, said
-    assert "Traceback" not in said
-    assert "not tracked" not in said
+    stated = done.stderr.decode("cp1252")
+    assert done.returncode == 0, stated
+    assert "Traceback" not in stated
+    assert "not tracked" not in stated
     return done.stdout.decode("cp1252")
 
 

@@ -106,11 +106,17 @@ def problems(setting: str, ended: Ended, left: list[str]) -> list[str]:
     if "Traceback" in ended.err or "internal failure" in ended.err:
         found.append("a traceback, or an internal failure")
     name = setting.partition("=")[0].lstrip("+")
-    said = ended.err.strip()
-    if ended.code == 2 and not re.match(rf"error: ({re.escape(name)}|[\w.]+)\b.*=", said, re.S):
-        found.append(f"no field: {said[:200]!r}")
-    if ended.code == 2 and not said.rstrip().endswith(")") and "did you mean" not in said:
-        found.append(f"not what is allowed: {said[:200]!r}")
+    statement = ended.err.strip()
+    if ended.code == 2 and not re.match(
+        rf"error: ({re.escape(name)}|[\w.]+)\b.*=", statement, re.S
+    ):
+        found.append(f"no field: {statement[:200]!r}")
+    if (
+        ended.code == 2
+        and not statement.rstrip().endswith(")")
+        and "did you mean" not in statement
+    ):
+        found.append(f"not what is allowed: {statement[:200]!r}")
     if left:
         found.append(f"left {left}")
     if "\x1b" in ended.err:

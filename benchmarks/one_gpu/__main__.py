@@ -38,8 +38,8 @@ def predict(number: str, cases: list[str]) -> None:
             [*command, case, "--steps", "2"], capture_output=True, text=True, check=True
         )
         (line,) = [line for line in run.stdout.splitlines() if '{"case"' in line]
-        said = json.loads(line[line.index("{") :])
-        row = {key: said[key.removesuffix("_bytes")] for key in KEPT}
+        stated = json.loads(line[line.index("{") :])
+        row = {key: stated[key.removesuffix("_bytes")] for key in KEPT}
         rows.append({"round": number, "case": case, **row})
     known = pd.read_csv(PREDICTED, dtype={"round": str})
     replaced = (known["round"] == number) & known["case"].isin(cases)

@@ -224,7 +224,7 @@ class HuggingFaceReader:
         """Say what is predicted of distillation on the student's own sequences."""
         names = ("--teacher_model_name_or_path", "--teacher_model")
         teacher = next(
-            (said for name in names if (said := self.options.text(name))), "its teacher"
+            (stated for name in names if (stated := self.options.text(name))), "its teacher"
         )
         if not is_declared:
             self.options.assume(

@@ -68,14 +68,14 @@ def unsupported(job: Job) -> tuple[str, ...]:
 
 def configuration(job: Job) -> dict[str, Section]:
     """The sections that a job decides, by name."""
-    said = megatron_lm.settings_of(job)
-    sections = _sections(job, said)
+    settings = megatron_lm.settings_of(job)
+    sections = _sections(job, settings)
     for name, knob in KNOBS.items():
         if MEGATRON_BRIDGE not in knob.flags:
             continue
         section, _, key = knob.flags[MEGATRON_BRIDGE].name.partition(".")
         if MEGATRON_LM in knob.flags:
-            value = said.get(argument_of(key))
+            value = settings.get(argument_of(key))
         else:
             value = getattr(job.recipe, name)
         if value not in (None, knob.default):
@@ -83,11 +83,11 @@ def configuration(job: Job) -> dict[str, Section]:
     return sections
 
 
-def _sections(job: Job, said: Settings) -> dict[str, Section]:
+def _sections(job: Job, settings: Settings) -> dict[str, Section]:
     return {
-        "model": _model(job, said),
-        "train": _taken(said, "train_iters global_batch_size micro_batch_size"),
-        "optimizer": _optimizer(said),
+        "model": _model(job, settings),
+        "train": _taken(settings, "train_iters global_batch_size micro_batch_size"),
+        "optimizer": _optimizer(settings),
         # It has no defaults for weight decay.
         "scheduler": {
             "lr_decay_style": "cosine",
@@ -95,43 +95,43 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
             "end_weight_decay": 0.01,
         },
         "ddp": {
-            **_switches(said, "use_distributed_optimizer"),
-            "data_parallel_sharding_strategy": said.get(
+            **_switches(settings, "use_distributed_optimizer"),
+            "data_parallel_sharding_strategy": settings.get(
                 "--data-parallel-sharding-strategy", "no_shard"
             ),
-            **_switches(said, "use_megatron_fsdp"),
+            **_switches(settings, "use_megatron_fsdp"),
             "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
-            **_switches(said, "overlap_grad_reduce overlap_param_gather"),
-            **_unchecked("check_for_nan_in_grad", False, said),
+            **_switches(settings, "overlap_grad_reduce overlap_param_gather"),
+            **_unchecked("check_for_nan_in_grad", False, settings),
         },
-        "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping use_sharp"),
-        "comm_overlap": _overlap(said),
-        "mixed_precision": _precision(job, said),
-        "dataset": _dataset(job, said),
-        "tokenizer": _taken(said, "tokenizer_type vocab_size"),
+        "dist": _switches(settings, "use_megatron_fsdp use_tp_pp_dp_mapping use_sharp"),
+        "comm_overlap": _overlap(settings),
+        "mixed_precision": _precision(job, settings),
+        "dataset": _dataset(job, settings),
+        "tokenizer": _taken(settings, "tokenizer_type vocab_size"),
         "checkpoint": {
             "save": Code("CHECKPOINTS"),
             "load": Code("CHECKPOINTS"),
             "save_interval": Code('int(os.environ.get("SAVE_INTERVAL", "500"))'),
-            "ckpt_format": said.get("--ckpt-format", "torch_dist"),
+            "ckpt_format": settings.get("--ckpt-format", "torch_dist"),
             **({"pretrained_checkpoint": Code("PRETRAINED")} if is_finetuning(job) else {}),
         },
-        "rng": _switches(said, "te_rng_tracker"),
-        **_unchecked("rerun_state_machine", {"check_for_nan_in_loss": False}, said),
+        "rng": _switches(settings, "te_rng_tracker"),
+        **_unchecked("rerun_state_machine", {"check_for_nan_in_loss": False}, settings),
         **_adapters(job),
     }
 
 
-def _unchecked(name: str, value: Any, said: Settings) -> Section:
+def _unchecked(name: str, value: Any, settings: Settings) -> Section:
     """What does not look for infinite numbers, where nothing may wait to."""
-    return {name: value} if "--no-check-for-nan-in-loss-and-grad" in said else {}
+    return {name: value} if "--no-check-for-nan-in-loss-and-grad" in settings else {}
 
 
-def _graphs(said: Settings) -> Section:
-    if "--cuda-graph-impl" not in said:
+def _graphs(settings: Settings) -> Section:
+    if "--cuda-graph-impl" not in settings:
         return {}
-    scope = list(said["--cuda-graph-scope"])  # type: ignore[arg-type]
-    captured = _taken(said, "cuda_graph_impl")
+    scope = list(settings["--cuda-graph-scope"])  # type: ignore[arg-type]
+    captured = _taken(settings, "cuda_graph_impl")
     return {**captured, "cuda_graph_scope": scope, "use_te_rng_tracker": True}
 
 
@@ -143,12 +143,12 @@ def _adapters(job: Job) -> dict[str, Section]:
     return {"peft": {"target_modules": list(lora.targets), "dim": lora.rank, "alpha": lora.rank}}
 
 
-def _dataset(job: Job, said: Settings) -> Section:
+def _dataset(job: Job, settings: Settings) -> Section:
     if not job.training.packed_lengths:
         # Mock data as long as no blend is given.
         return {
             "random_seed": 1234,
-            **_taken(said, "seq_length"),
+            **_taken(settings, "seq_length"),
             "blend": None,
             "split": "99,1,0",
             "reset_position_ids": False,
@@ -159,7 +159,7 @@ def _dataset(job: Job, said: Settings) -> Section:
     packed = f"PackedSequenceSpecs(packed_sequence_size={job.sequence_length})"
     return {
         "dataset_root": Code("DATASET"),
-        **_taken(said, "seq_length"),
+        **_taken(settings, "seq_length"),
         "packed_sequence_specs": Code(packed),
         "dataset_kwargs": {"pad_to_max_length": True},
     }
@@ -170,53 +170,59 @@ def argument_of(name: str) -> str:
     return _RENAMED.get(name, "--" + name.replace("_", "-"))
 
 
-def _taken(said: Settings, names: str) -> Section:
+def _taken(settings: Settings, names: str) -> Section:
     """Fields with the values of their arguments, those that are written."""
-    return {name: said[argument_of(name)] for name in names.split() if argument_of(name) in said}
+    return {
+        name: settings[argument_of(name)]
+        for name in names.split()
+        if argument_of(name) in settings
+    }
 
 
-def _switches(said: Settings, names: str) -> Section:
-    return {name: argument_of(name) in said for name in names.split()}
+def _switches(settings: Settings, names: str) -> Section:
+    return {name: argument_of(name) in settings for name in names.split()}
 
 
-def _model(job: Job, said: Settings) -> Section:
+def _model(job: Job, settings: Settings) -> Section:
     model, recipe = job.model, job.recipe
     return {
-        **_taken(said, "num_layers hidden_size ffn_hidden_size num_attention_heads seq_length"),
+        **_taken(
+            settings, "num_layers hidden_size ffn_hidden_size num_attention_heads seq_length"
+        ),
         "vocab_size": model.vocab_size,
         "should_pad_vocab": True,
-        **_taken(said, "make_vocab_size_divisible_by"),
+        **_taken(settings, "make_vocab_size_divisible_by"),
         "share_embeddings_and_output_weights": model.tied_embeddings,
-        **_taken(said, "position_embedding_type normalization"),
-        **_switches(said, "gated_linear_unit"),
+        **_taken(settings, "position_embedding_type normalization"),
+        **_switches(settings, "gated_linear_unit"),
         "activation_func": Code("functional.silu" if model.gated_mlp else "functional.gelu"),
         # The fused GeLU wants a bias to add.
         "bias_activation_fusion": model.gated_mlp or model.linear_bias,
         "bias_dropout_fusion": True,
         "add_bias_linear": model.linear_bias,
         "add_qkv_bias": model.qkv_bias,
-        **_switches(said, "qk_layernorm"),
+        **_switches(settings, "qk_layernorm"),
         "apply_rope_fusion": model.position == "rope" and model.mla is None,
-        **_switches(said, "cross_entropy_loss_fusion"),
-        "cross_entropy_fusion_impl": said.get("--cross-entropy-fusion-impl", "native"),
-        "attention_backend": Code(f"AttnBackend.{said['--attention-backend']}"),
+        **_switches(settings, "cross_entropy_loss_fusion"),
+        "cross_entropy_fusion_impl": settings.get("--cross-entropy-fusion-impl", "native"),
+        "attention_backend": Code(f"AttnBackend.{settings['--attention-backend']}"),
         "gradient_accumulation_fusion": job.framework.fused_wgrad,
         **({} if model.dropout else {"attention_dropout": 0.0, "hidden_dropout": 0.0}),
-        **_attention(job, said),
-        **_experts(job, said),
-        **_taken(said, "tensor_model_parallel_size pipeline_model_parallel_size"),
+        **_attention(job, settings),
+        **_experts(job, settings),
+        **_taken(settings, "tensor_model_parallel_size pipeline_model_parallel_size"),
         "virtual_pipeline_model_parallel_size": recipe.vpp if recipe.vpp > 1 else None,
-        **_taken(said, "context_parallel_size"),
-        **_switches(said, "sequence_parallel"),
-        **_taken(said, "cp_comm_type mtp_num_layers pipeline_model_parallel_layout"),
-        **_taken(said, "num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage"),
-        **_taken(said, "account_for_embedding_in_pipeline_split"),
-        **_taken(said, "account_for_loss_in_pipeline_split recompute_granularity"),
-        **_recomputed(said),
-        **_graphs(said),
+        **_taken(settings, "context_parallel_size"),
+        **_switches(settings, "sequence_parallel"),
+        **_taken(settings, "cp_comm_type mtp_num_layers pipeline_model_parallel_layout"),
+        **_taken(settings, "num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage"),
+        **_taken(settings, "account_for_embedding_in_pipeline_split"),
+        **_taken(settings, "account_for_loss_in_pipeline_split recompute_granularity"),
+        **_recomputed(settings),
+        **_graphs(settings),
         **({"use_transformer_engine_op_fuser": True} if fuses_experts(job) else {}),
         **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
-        **_taken(said, "cpu_offloading_num_layers"),
+        **_taken(settings, "cpu_offloading_num_layers"),
     }
 
 
@@ -226,67 +232,67 @@ def fuses_experts(job: Job) -> bool:
     return experts and job.framework.fused_experts
 
 
-def _attention(job: Job, said: Settings) -> Section:
+def _attention(job: Job, settings: Settings) -> Section:
     model = job.model
     if model.mla is None:
         return {"kv_channels": model.qk_head_dim, "num_query_groups": model.kv_heads}
     return {
-        **_switches(said, "multi_latent_attention"),
+        **_switches(settings, "multi_latent_attention"),
         "q_lora_rank": model.mla.q_lora_rank,
-        **_taken(said, "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"),
+        **_taken(settings, "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"),
         "transformer_layer_spec": _BLOCK_SPEC,
     }
 
 
-def _experts(job: Job, said: Settings) -> Section:
+def _experts(job: Job, settings: Settings) -> Section:
     if job.model.moe is None:
         return {}
     by_deepep = job.dispatcher == "deepep"
     return {
         "transformer_layer_spec": _BLOCK_SPEC,
-        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_latent_size"),
+        **_taken(settings, "num_moe_experts moe_router_topk moe_ffn_hidden_size moe_latent_size"),
         "moe_layer_freq": Code(expert_layers(job.model)),
-        **_taken(said, "moe_token_dispatcher_type"),
-        **_switches(said, "moe_grouped_gemm moe_router_fusion"),
-        **_taken(said, "expert_model_parallel_size expert_tensor_parallel_size"),
+        **_taken(settings, "moe_token_dispatcher_type"),
+        **_switches(settings, "moe_grouped_gemm moe_router_fusion"),
+        **_taken(settings, "expert_model_parallel_size expert_tensor_parallel_size"),
         **({"moe_flex_dispatcher_backend": "deepep"} if by_deepep else {}),
-        **_taken(said, "moe_shared_expert_intermediate_size moe_expert_capacity_factor"),
-        **_taken(said, "moe_pad_expert_input_to_capacity"),
+        **_taken(settings, "moe_shared_expert_intermediate_size moe_expert_capacity_factor"),
+        **_taken(settings, "moe_pad_expert_input_to_capacity"),
     }
 
 
-def _recomputed(said: Settings) -> Section:
-    if said.get("--recompute-granularity") != "selective":
-        return _taken(said, "recompute_method recompute_num_layers")
-    modules = said.get("--recompute-modules") or ("core_attn",)
+def _recomputed(settings: Settings) -> Section:
+    if settings.get("--recompute-granularity") != "selective":
+        return _taken(settings, "recompute_method recompute_num_layers")
+    modules = settings.get("--recompute-modules") or ("core_attn",)
     return {"recompute_modules": list(modules)}  # type: ignore[arg-type]
 
 
-def _optimizer(said: Settings) -> Section:
+def _optimizer(settings: Settings) -> Section:
     names = "exp_avg_dtype exp_avg_sq_dtype"
     return {
-        **_taken(said, "optimizer"),
+        **_taken(settings, "optimizer"),
         "lr": 1e-4,
         "min_lr": 1e-5,
-        **_switches(said, "use_distributed_optimizer"),
-        **_taken(said, "use_precision_aware_optimizer optimizer_cpu_offload"),
-        **_taken(said, "optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d"),
-        **{name: Code(_DTYPES[str(kind)]) for name, kind in _taken(said, names).items()},
+        **_switches(settings, "use_distributed_optimizer"),
+        **_taken(settings, "use_precision_aware_optimizer optimizer_cpu_offload"),
+        **_taken(settings, "optimizer_offload_fraction overlap_cpu_optimizer_d2h_h2d"),
+        **{name: Code(_DTYPES[str(kind)]) for name, kind in _taken(settings, names).items()},
     }
 
 
-def _overlap(said: Settings) -> Section:
-    blocking = "--no-overlap-p2p-communication" in said
+def _overlap(settings: Settings) -> Section:
+    blocking = "--no-overlap-p2p-communication" in settings
     return {
         # Unless told, it turns the latter two on.
-        **_switches(said, "tp_comm_overlap overlap_grad_reduce overlap_param_gather"),
+        **_switches(settings, "tp_comm_overlap overlap_grad_reduce overlap_param_gather"),
         **({"overlap_p2p_comm": False, "batch_p2p_comm": True} if blocking else {}),
-        **_taken(said, "overlap_moe_expert_parallel_comm"),
+        **_taken(settings, "overlap_moe_expert_parallel_comm"),
     }
 
 
-def _kept(job: Job, said: Settings) -> Section:
-    if "--first-last-layers-bf16" not in said:
+def _kept(job: Job, settings: Settings) -> Section:
+    if "--first-last-layers-bf16" not in settings:
         return {}
     return {
         "first_last_layers_bf16": True,
@@ -295,14 +301,14 @@ def _kept(job: Job, said: Settings) -> Section:
     }
 
 
-def _precision(job: Job, said: Settings) -> Section:
-    width = next((name for name in ("bf16", "fp16") if f"--{name}" in said), "fp32")
+def _precision(job: Job, settings: Settings) -> Section:
+    width = next((name for name in ("bf16", "fp16") if f"--{name}" in settings), "fp32")
     return {
         width: True,
         "params_dtype": Code(_DTYPES[width]),
         "pipeline_dtype": Code(_DTYPES[width]),
         "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
-        **_taken(said, "fp8 fp8_recipe fp8_param_gather reuse_grad_buf_for_mxfp8_param_ag"),
-        **_taken(said, "fp4 fp4_recipe"),
-        **_kept(job, said),
+        **_taken(settings, "fp8 fp8_recipe fp8_param_gather reuse_grad_buf_for_mxfp8_param_ag"),
+        **_taken(settings, "fp4 fp4_recipe"),
+        **_kept(job, settings),
     }

@@ -180,10 +180,10 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
         missing.append(f"grouped GEMM in {job.precision} (Megatron has it for bf16 models)")
     scope = graph_scope(job)
     if job.framework.cuda_graphs and scope != _predicted_scope(job):
-        said = f"--cuda-graph-scope {' '.join(scope)}" if scope else "no CUDA graphs here"
+        stated = f"--cuda-graph-scope {' '.join(scope)}" if scope else "no CUDA graphs here"
         if scope == UP_TO_EXPERTS and job.framework.fused_experts:
-            said += "; of fused experts since Megatron-Bridge 0.6: moe_paged_stash"
-        missing.append(f"CUDA graphs of {' '.join(_predicted_scope(job))} ({said})")
+            stated += "; of fused experts since Megatron-Bridge 0.6: moe_paged_stash"
+        missing.append(f"CUDA graphs of {' '.join(_predicted_scope(job))} ({stated})")
     return tuple(missing)
 
 

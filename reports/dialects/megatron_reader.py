@@ -385,12 +385,12 @@ class MegatronReader:
             # Whole iterations hold experts without a fixed size only so.
             stashed = options.has("--moe-paged-stash")
             return {"cuda_graphs": True} | ({"graphs_leave_experts": False} if stashed else {})
-        said = f"--cuda-graph-scope {' '.join(scope)}"
+        stated = f"--cuda-graph-scope {' '.join(scope)}"
         if "attn" not in scope:
-            options.assume(said, "graphs that hold no attention save the host nothing")
+            options.assume(stated, "graphs that hold no attention save the host nothing")
             return {}
         if not {"moe_router", "moe_preprocess"} <= set(scope):
-            options.assume(said, "graphs end where tokens go to experts")
+            options.assume(stated, "graphs end where tokens go to experts")
         return {"cuda_graphs": True, "graphs_leave_experts": True}
 
     def reading(self) -> Reading:

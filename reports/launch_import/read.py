@@ -71,7 +71,7 @@ _TYPED = "the command line"
 def read_launch(
     given: str,
     base: Question,
-    said: Collection[str],
+    stated: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
 ) -> ImportedLaunch:
@@ -88,7 +88,7 @@ def read_launch(
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
     try:
-        return _read(given, base, said, model_named, framework_named)
+        return _read(given, base, stated, model_named, framework_named)
     except (RecursionError, MemoryError) as error:
         problem, allowed = "nests too deep to be read", "some hundred levels"
         raise InputError("given", given[:_SHOWN], problem, allowed) from error
@@ -97,7 +97,7 @@ def read_launch(
 def _read(
     given: str,
     base: Question,
-    said: Collection[str],
+    stated: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
 ) -> ImportedLaunch:
@@ -118,7 +118,7 @@ def _read(
     if reader is None:
         command = _launch_command(script, origin)
         reader, count = _reader(command, script, given), gpu_count(command, script, text)
-    question, recipe = _question(reader, origin, base, said, model_named, framework_named, count)
+    question, recipe = _question(reader, origin, base, stated, model_named, framework_named, count)
     for what in script.not_followed:
         reader.options.note(f"not followed: {what}")
     names_model = reader.model_name is not None or reader.whole
@@ -303,39 +303,39 @@ def _question(
     reader: Reader,
     origin: str,
     base: Question,
-    said: Collection[str],
+    stated: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
     count: GpuCount,
 ) -> tuple[Question, Recipe]:
-    model = _declared_model(reader, base.model, "model" in said, model_named)
-    model = _kept("model", reader.model(model), base.model, said)
+    model = _declared_model(reader, base.model, "model" in stated, model_named)
+    model = _kept("model", reader.model(model), base.model, stated)
     if reader.model_name is None:
         model = _named(model, base.model, origin)
-    if "model" in said:
+    if "model" in stated:
         _note_contradiction(reader, model, base.model)
-    cluster = _cluster(count, base.cluster, reader, said)
+    cluster = _cluster(count, base.cluster, reader, stated)
     recipe = reader.recipe(model, cluster.num_gpus)
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
     training = reader.training(base.training, model, recipe, replicas)
-    training = _kept("training", training, base.training, said)
+    training = _kept("training", training, base.training, stated)
     framework = base.framework
-    if reader.software is not None and "framework" not in said:
+    if reader.software is not None and "framework" not in stated:
         framework = framework_named(reader.software)
     framework = reader.framework(framework, model, recipe, training)
-    framework = _kept("framework", framework, base.framework, said)
+    framework = _kept("framework", framework, base.framework, stated)
     return Question(model, base.gpu, cluster, training, framework), recipe
 
 
 def _declared_model(
-    reader: Reader, base: Model, is_said: bool, model_named: Callable[[str], Model]
+    reader: Reader, base: Model, is_stated: bool, model_named: Callable[[str], Model]
 ) -> Model:
     if reader.model_name is None:
         return base
     try:
         return model_named(reader.model_name)
     except InputError:
-        if not is_said:
+        if not is_stated:
             raise
         reader.options.note(f"{reader.model_name} is not known here: it is model={base.name}")
         return base
@@ -366,15 +366,15 @@ def _note_contradiction(reader: Reader, model: Model, base: Model) -> None:
     )
 
 
-def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:
+def _kept(group: str, made: Any, base: Any, stated: Collection[str]) -> Any:
     """``made`` with the fields that the command line sets as they are in ``base``."""
-    names = [field.name for field in dataclasses.fields(base) if f"{group}.{field.name}" in said]
+    names = [field.name for field in dataclasses.fields(base) if f"{group}.{field.name}" in stated]
     return replace(made, **{name: getattr(base, name) for name in names})
 
 
-def _cluster(count: GpuCount, base: Cluster, reader: Reader, said: Collection[str]) -> Cluster:
+def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[str]) -> Cluster:
     """The declared cluster with as many GPUs as the script starts, if the degrees divide them."""
-    if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(said):
+    if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):
         return base
     per_node = count.per_node or base.gpus_per_node
     nodes = count.nodes

@@ -38,13 +38,13 @@ def profile_page(
 ) -> str:
     """The page of a comparison; ``observed`` by class, of all ranks together."""
     first = found[0]
-    said = "".join(f"<p>{escape(line)}</p>" for line in introduction(first))
+    stated = "".join(f"<p>{escape(line)}</p>" for line in introduction(first))
     legend = (
         '<p class="legend small"><span><i class="m"></i>measured</span>'
         '<span><i class="p"></i>predicted</span></p>'
     )
     sections = [
-        f"<h1>{escape(title)}</h1>{said}<p><b>{escape(sentence(first, observed))}</b></p>",
+        f"<h1>{escape(title)}</h1>{stated}<p><b>{escape(sentence(first, observed))}</b></p>",
         f"<section><h2>A step by class</h2>{legend}{bars(class_lines(first, observed))}</section>",
         f"<section><h2>A step by operation</h2>{legend}{bars(_lines(first.operations))}</section>",
     ]

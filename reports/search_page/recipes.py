@@ -106,11 +106,11 @@ def recipe_sentence(job: Job) -> str:
 
 def _switches(job: Job) -> list[str]:
     recipe = job.recipe
-    said = [_RECOMPUTE.get(recipe.recompute, "recomputes nothing")]
+    stated = [_RECOMPUTE.get(recipe.recompute, "recomputes nothing")]
     sharded = {0: "replicates", 1: "shards", 2: "shards gradients and", 3: "shards parameters and"}
-    said.append(f"{sharded[recipe.zero_stage]} optimizer state (ZeRO {recipe.zero_stage})")
+    stated.append(f"{sharded[recipe.zero_stage]} optimizer state (ZeRO {recipe.zero_stage})")
     if recipe.sp:
-        said.append("sequence parallel")
+        stated.append("sequence parallel")
     overlaps = [
         words
         for words, on in (
@@ -121,5 +121,7 @@ def _switches(job: Job) -> list[str]:
         )
         if on
     ]
-    said.append(f"overlaps {' and '.join(overlaps)}" if overlaps else "overlaps no communication")
-    return said
+    stated.append(
+        f"overlaps {' and '.join(overlaps)}" if overlaps else "overlaps no communication"
+    )
+    return stated

@@ -164,8 +164,8 @@ def read_sources(options: argparse.Namespace, stated: Calibration | None = None)
     Raises:
         InputError: as ``measured_runs``, and for measurements that cannot be meant.
     """
-    runs, origin, said = measured_runs(options)
-    notes = list(said)
+    runs, origin, statement = measured_runs(options)
+    notes = list(statement)
     beside, jobs = beside_predictions(runs), equal_jobs(runs)
     if stated is not None:
         informed = beside_predictions(runs, stated)

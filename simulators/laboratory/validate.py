@@ -109,8 +109,8 @@ class _WhereMeasured:
         if job.gpu.name in self._gpus:
             return self._measured.simulate(job)
         found = self._as_it_comes.simulate(job)
-        said = f"not calibrated: that is of {', '.join(self._gpus)}"
-        return replace(found, assumptions=(*found.assumptions, said))
+        stated = f"not calibrated: that is of {', '.join(self._gpus)}"
+        return replace(found, assumptions=(*found.assumptions, stated))
 
 
 def replay_with_progress(

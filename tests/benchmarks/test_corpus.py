@@ -19,9 +19,9 @@ def test_first_attempts_say_how_many_pass_by_sample():
         rows = [row.split(" | ") for row in table.splitlines()[1:]]
         scripts = sum(len(row[1].split(", ")) for row in rows)
         now = sum(len(row[1].split(", ")) for row in rows if not row[3].strip(" |"))
-        said = " ".join(part.split())
-        assert f"of {scripts} that" in said
-        assert f"and {now} (" in said
+        stated = " ".join(part.split())
+        assert f"of {scripts} that" in stated
+        assert f"and {now} (" in stated
 
 
 def test_scripts_without_a_verdict_are_counted_apart():

@@ -52,7 +52,7 @@ def test_a_cluster_may_be_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         (CLUSTER + "nodes: 3\n", r"mine.yaml: cluster.nodes=3: is not a known name"),
         (CLUSTER + "name: again\n", "name stands twice"),
@@ -64,9 +64,11 @@ def test_a_cluster_may_be_a_file(tmp_path: Path) -> None:
         ("name: mine\n", "is missing"),
     ],
 )
-def test_a_file_that_declares_no_cluster_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_that_declares_no_cluster_is_refused(
+    tmp_path: Path, text: str, stated: str
+) -> None:
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=stated):
         load_catalogue().machines(str(tmp_path / "mine.yaml"), "a100_80")
 
 

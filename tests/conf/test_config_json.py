@@ -156,7 +156,7 @@ def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], fiel
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     [
         {"compress_ratios": [0, 128, 4, 128, 4], "num_hash_layers": 3},
         {
@@ -168,8 +168,10 @@ def test_what_single_layers_cannot_have_is_refused(changes: dict[str, Any], fiel
         },
     ],
 )
-def test_layers_of_compressed_attention_are_read_by_name_and_by_rate(said: dict[str, Any]) -> None:
-    model = imported({"model_type": "deepseek_v4", "num_hidden_layers": 5} | said)
+def test_layers_of_compressed_attention_are_read_by_name_and_by_rate(
+    stated: dict[str, Any],
+) -> None:
+    model = imported({"model_type": "deepseek_v4", "num_hidden_layers": 5} | stated)
     assert model.layers == "window/moe, 2*(compressed/moe, sparse/moe)"
     rates = {name: mixer.compressed.rate for name, mixer in model.kinds.items()}
     assert rates == {"window": 1, "compressed": 128, "sparse": 4}

@@ -27,7 +27,7 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         ("64xMI250X", "names no supported GPU"),
         ("64xA100", "names several GPUs"),
@@ -36,7 +36,7 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
         ("H100", "a number and a GPU: 64xH100"),
     ],
 )
-def test_what_cannot_be_says_what_can(text, said):
-    with pytest.raises(InputError, match=said) as refused:
+def test_what_cannot_be_says_what_can(text, stated):
+    with pytest.raises(InputError, match=stated) as refused:
         counted_gpus("gpus", text, NAMED.gpus)
     assert refused.value.field == "gpus"

@@ -71,9 +71,9 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
     found = []
     for fence in _FENCE.finditer(text):
         comments, _, language, content = fence.groups()
-        said = dict(_MARKER.findall(comments))
+        stated = dict(_MARKER.findall(comments))
         line = text.count("\n", 0, fence.start(2)) + 1
-        kind = _kind(said, language, content)
+        kind = _kind(stated, language, content)
         if kind is not None:
             found.append(
                 Block(
@@ -81,18 +81,18 @@ def blocks(page: str, text: str | None = None) -> list[Block]:
                     line,
                     kind,
                     content,
-                    said.get("not run"),
-                    int(said.get("exit code", 0)),
-                    said.get("file"),
+                    stated.get("not run"),
+                    int(stated.get("exit code", 0)),
+                    stated.get("file"),
                 )
             )
     return found
 
 
-def _kind(said: dict[str, str], language: str, content: str) -> str | None:
-    if "file" in said:
+def _kind(stated: dict[str, str], language: str, content: str) -> str | None:
+    if "file" in stated:
         return FILE
-    if "output" in said:
+    if "output" in stated:
         return OUTPUT
     if language == "python":
         return PYTHON

@@ -93,8 +93,8 @@ def run_block(block: Block, workplace: Path, output_shown: bool) -> str:
         encoding="utf-8",
         timeout=300,
     )
-    said = f"{block}\n{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    assert done.returncode == block.exit_code, said
+    stated = f"{block}\n{block.text}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == block.exit_code, stated
     return done.stdout
 
 

@@ -22,17 +22,17 @@ def causal_half(model, sequence: int) -> float:
 
 
 def test_what_counting_half_of_attention_does_to_mfu():
-    said = re.search(
+    stated = re.search(
         r"by (\d+) % of it for `(\w+)` at ([\d,]+) tokens, (\d+) % at ([\d,]+), "
         r"and (\d+) % for `(\w+)` at ([\d,]+)",
         PAGE,
     )
-    assert said
+    assert stated
     models = load_catalogue().models
     for share, model, tokens in (
-        (said[1], said[2], said[3]),
-        (said[4], said[2], said[5]),
-        (said[6], said[7], said[8]),
+        (stated[1], stated[2], stated[3]),
+        (stated[4], stated[2], stated[5]),
+        (stated[6], stated[7], stated[8]),
     ):
         length = int(tokens.replace(",", ""))
         assert round(100 * causal_half(models[model], length)) == int(share), (model, tokens)

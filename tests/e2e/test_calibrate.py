@@ -226,7 +226,7 @@ def test_logs_with_what_was_launched_are_enough(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "stated"),
     [
         ([], "runs=None: is missing"),
         (["--given", "x.sh"], "--from-log LOG beside it"),
@@ -235,9 +235,9 @@ def test_logs_with_what_was_launched_are_enough(tmp_path, capsys):
         (["--from-log", "no.log", *(e for t in SETTINGS for e in ("--set", t))], "cannot be read"),
     ],
 )
-def test_sources_that_leave_something_open_are_refused(tmp_path, capsys, options, said):
+def test_sources_that_leave_something_open_are_refused(tmp_path, capsys, options, stated):
     assert main([*options, "--output", str(tmp_path / "out.yaml")]) == 2
-    assert said in " ".join(capsys.readouterr().err.split())
+    assert stated in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out.yaml").exists()
 
 

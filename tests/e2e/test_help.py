@@ -111,7 +111,7 @@ def test_no_module_is_a_program_of_its_own():
 def test_wrong_options_end_with_2_and_no_traceback(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*command.split(), "--nosuch=1"]) == 2
-    said = capsys.readouterr().err
-    assert said
-    assert "Traceback" not in said
+    stated = capsys.readouterr().err
+    assert stated
+    assert "Traceback" not in stated
     assert not list(tmp_path.iterdir())

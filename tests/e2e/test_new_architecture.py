@@ -111,5 +111,5 @@ def test_a_misspelt_architecture_is_refused_with_the_nearest(
     mine: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert command("simulate")(["--config-dir", mine, "cluster=npus", "gpu.architecture=npu_on"])
-    assert "gpu.architecture=npu_on" in (said := capfd.readouterr().err)
-    assert "did you mean 'npu_one'" in said
+    assert "gpu.architecture=npu_on" in (stated := capfd.readouterr().err)
+    assert "did you mean 'npu_one'" in stated

@@ -251,8 +251,8 @@ def test_nothing_fits_says_what_was_closest(tmp_path):
     assert "No recipe fits" in done.stdout
     assert "Closest miss" in done.stdout
     assert "GiB on stage" in done.stdout
-    said = " ".join(done.stdout.split())
-    assert "Would fit (simulated): cluster.num_nodes=" in said
+    stated = " ".join(done.stdout.split())
+    assert "Would fit (simulated): cluster.num_nodes=" in stated
     (directory,) = tmp_path.glob("outputs/*/*")
     assert json.loads((directory / "top_recipes.json").read_text()) == []
 
@@ -268,7 +268,7 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "stated"),
     [
         (["model=gpt175"], "did you mean 'gpt175b'"),
         (["cluster=h100"], "h100_64"),
@@ -299,12 +299,12 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_bad_input_is_met_at_the_door(tmp_path, arguments, said):
+def test_bad_input_is_met_at_the_door(tmp_path, arguments, stated):
     flags = [argument for argument in arguments if argument == "-m"]
     settings = [argument for argument in arguments if argument != "-m"]
     done = run_here("optimize", *flags, *SMALL, *settings, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
+    assert stated in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert files_in(tmp_path) == {}
@@ -323,9 +323,9 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     arguments = [*SMALL, "space=moye", "tracking=none", "verbosity=verbose"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "Proof: No other recipe of the space beats one of these 10 best" in said
-    assert "ended because nothing left can be among the best" in said
+    stated = " ".join(done.stdout.split())
+    assert "Proof: No other recipe of the space beats one of these 10 best" in stated
+    assert "ended because nothing left can be among the best" in stated
     (directory,) = (tmp_path / "outputs" / "gpt13b-a800_8").iterdir()
     proof = json.loads((directory / "certificate.json").read_text())
     assert proof["proved"]

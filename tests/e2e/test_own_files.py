@@ -60,8 +60,8 @@ def test_own_model_cluster_and_space(tmp_path):
         assert row["recipe"]["recompute"] in RECOMPUTE_MODES
         assert row["recipe"]["tp"] * row["recipe"]["pp"] * row["recipe"]["dp"] == 16
     # The command that gives the same report again.
-    said = f"trainscout optimize --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
-    assert said in (path.parent / "report.html").read_text("utf-8")
+    stated = f"trainscout optimize --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
+    assert stated in (path.parent / "report.html").read_text("utf-8")
 
 
 def test_an_own_file_hides_what_ships_under_its_name(tmp_path):

@@ -74,18 +74,18 @@ def test_launch_files_are_written_where_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "stated"),
     [
         ("launch.framework=megatron", "did you mean 'megatron_lm'"),
         ("launch.directory=file", "launch.directory=file: cannot be written"),
         ("launch.folder=x", "launch.folder"),
     ],
 )
-def test_launch_files_nobody_can_have_are_refused(tmp_path, setting, said):
+def test_launch_files_nobody_can_have_are_refused(tmp_path, setting, stated):
     (tmp_path / "file").write_text("")
     done = run("simulate.py", *FITTING, setting, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert stated in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -113,7 +113,7 @@ def test_a_sweep_predicts_every_recipe(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "stated"),
     [
         (["recipe.tp=3"], "3 x 1 x 1 = 3 does not divide the 8 GPUs"),
         (["recipe.vpp=2"], "virtual pipeline stages need pp > 1"),
@@ -130,13 +130,13 @@ def test_a_sweep_predicts_every_recipe(tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, stated):
     done = run_here("simulate", *SHAPE, *arguments, "format=json", cwd=tmp_path)
     if arguments == ["format=yaml"]:
         done = run_here("simulate", *SHAPE, *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert said in done.stderr
+    assert stated in done.stderr
     assert arguments[0].split("=")[0].lstrip("+").split(".")[0] in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr

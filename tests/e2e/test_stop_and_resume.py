@@ -138,8 +138,8 @@ def test_a_full_disk_costs_no_answer(tmp_path):
     )
     assert done.returncode == 5, done.stderr
     assert "tp" in done.stdout
-    said = "error: not all results are written: report.txt: No space left on device\n"
-    assert done.stderr.endswith(said)
+    stated = "error: not all results are written: report.txt: No space left on device\n"
+    assert done.stderr.endswith(stated)
 
 
 def test_another_question_is_not_resumed(killed):

@@ -378,7 +378,7 @@ def test_a_wrong_constraint_is_refused(constraints, field):
 
 
 @pytest.mark.parametrize(
-    ("constraints", "said"),
+    ("constraints", "stated"),
     [
         (["tp > 8"], r"=tp > 8: no choice of the knobs meets it \(other choices of tp\)"),
         # The others could be met: they are not what stands in the way.
@@ -386,8 +386,8 @@ def test_a_wrong_constraint_is_refused(constraints, field):
         (["tp > 1", "pp > 1", "tp < 2"], r"=tp > 1; tp < 2; pp > 1: leave no point together"),
     ],
 )
-def test_constraints_that_leave_nothing_are_named(constraints, said):
+def test_constraints_that_leave_nothing_are_named(constraints, stated):
     knobs = {"tp": [1, 2], "pp": {"choices": [1, 2], "when": "tp > 1", "otherwise": 1}}
-    with pytest.raises(InputError, match=said) as refused:
+    with pytest.raises(InputError, match=stated) as refused:
         survey(compile_space({"knobs": knobs, "constraints": constraints}, declared()))
     assert refused.value.field == "space.constraints"

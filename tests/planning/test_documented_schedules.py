@@ -119,8 +119,8 @@ class TestSystemd:
             text=True,
             env={"PATH": "/usr/bin:/bin", "SYSTEMD_LOG_LEVEL": "warning"},
         )
-        said = [line for line in done.stderr.splitlines() if "capacity" in line]
-        assert said == []
+        stated = [line for line in done.stderr.splitlines() if "capacity" in line]
+        assert stated == []
 
     def test_a_wrong_unit_would_be_found(self, tmp_path):
         wrong = units()["capacity.service"].replace("Type=oneshot", "Type=onceonly")

@@ -39,9 +39,9 @@ def test_an_error_bar_is_shown_in_seconds_and_relative():
     assert words.startswith("1.900 s to 2.200 s (-5.0% to +10.0%), where 80% of")
 
 
-@pytest.mark.parametrize(("bar", "said"), [((2.1, 2.4), "too short"), ((1.5, 1.9), "too long")])
-def test_a_bar_beside_the_prediction_says_why(bar, said):
-    assert said in format_error_bar(replace(prediction(2.0), interval_s=bar))
+@pytest.mark.parametrize(("bar", "stated"), [((2.1, 2.4), "too short"), ((1.5, 1.9), "too long")])
+def test_a_bar_beside_the_prediction_says_why(bar, stated):
+    assert stated in format_error_bar(replace(prediction(2.0), interval_s=bar))
 
 
 def test_a_simulator_without_error_bars_says_so():

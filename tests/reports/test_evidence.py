@@ -31,8 +31,8 @@ def test_time_is_as_good_as_its_weakest_notable_price(shares, grade):
 
 
 def test_the_reason_names_the_shares():
-    said = graded({"measured": 0.0, "fitted": 0.75, "estimated": 0.25}).time.reason
-    assert said.endswith("priced 75.0 % fitted, 25.0 % estimated")
+    stated = graded({"measured": 0.0, "fitted": 0.75, "estimated": 0.25}).time.reason
+    assert stated.endswith("priced 75.0 % fitted, 25.0 % estimated")
 
 
 def test_a_shipped_price_is_assumed_until_another_is_given():

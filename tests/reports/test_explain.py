@@ -15,14 +15,14 @@ def kept(*trials, layouts):
 def test_says_which_parts_differ_and_by_how_much():
     best = trial(0, Recipe(tp=4), prediction=prediction(2.0, bubble=0.1, exposed_tp_comm=0.4))
     rival = trial(1, Recipe(tp=2), prediction=prediction(2.5, bubble=0.7, exposed_tp_comm=0.3))
-    said = why_best(kept(best, rival, layouts=(best, rival)), job_of)
+    stated = why_best(kept(best, rival, layouts=(best, rival)), job_of)
     # Bubble 0.7 -> 0.1; TP communication 0.3 -> 0.4; compute is 1.5 in both.
-    assert said.startswith(
+    assert stated.startswith(
         "500 ms a step (20.0%) faster than the best of another layout, tp2 pp1 dp8"
     )
-    assert "600 ms less on bubble" in said
-    assert "100 ms more on exposed TP comm" in said
-    assert "compute" not in said
+    assert "600 ms less on bubble" in stated
+    assert "100 ms more on exposed TP comm" in stated
+    assert "compute" not in stated
 
 
 def test_the_same_layout_with_other_switches_is_no_rival():
@@ -31,16 +31,16 @@ def test_the_same_layout_with_other_switches_is_no_rival():
         1, Recipe(tp=4, overlap_grad_reduce=True), prediction=prediction(2.5, bubble=0.1)
     )
     other = trial(2, Recipe(tp=1), prediction=prediction(4.0, bubble=0.1))
-    said = why_best(kept(best, switch, other, layouts=(best, other)), job_of)
-    assert said.startswith("2.000 s a step (50.0%) faster than the best of another layout, tp1")
+    stated = why_best(kept(best, switch, other, layouts=(best, other)), job_of)
+    assert stated.startswith("2.000 s a step (50.0%) faster than the best of another layout, tp1")
     alone = why_best(kept(best, switch, layouts=(best,)), job_of)
     assert alone == "It is the best of 2 that fit, all of one layout."
 
 
 def test_another_layout_as_fast():
     trials = [trial(i, Recipe(tp=1 << i), prediction=prediction(2.0)) for i in range(3)]
-    said = why_best(kept(*trials, layouts=tuple(trials)), job_of)
-    assert said.startswith("as fast within 0.1% as the best of another layout, tp2")
+    stated = why_best(kept(*trials, layouts=tuple(trials)), job_of)
+    assert stated.startswith("as fast within 0.1% as the best of another layout, tp2")
 
 
 def test_no_rival():

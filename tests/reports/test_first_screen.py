@@ -213,9 +213,9 @@ def test_one_figure_of_memory_a_recipe(verbosity, monkeypatch):
 
 def test_a_search_that_was_cut_short_says_so(monkeypatch):
     lines = screen(monkeypatch=monkeypatch, stopped="interrupted", resumed_trials=2)
-    said = " ".join(" ".join(lines).split())
-    assert "Ended 5 points proposed, 2 of them resumed; ended because it was interrupted" in said
-    assert "interrupted: resume=true goes on" in said
+    stated = " ".join(" ".join(lines).split())
+    assert "Ended 5 points proposed, 2 of them resumed; ended because it was interrupted" in stated
+    assert "interrupted: resume=true goes on" in stated
     assert not [each for each in screen(monkeypatch=monkeypatch) if each.startswith("Ended")]
 
 

@@ -26,20 +26,20 @@ PRUNED = trial(3, Recipe(), "pruned", rule="memory_bound", reason="needs at leas
 def test_nothing_fits_names_the_closest_miss_and_the_rules():
     result = search_result()
     trials = tuple(t for t in result.trials if t.status != "ok")
-    said = why_nothing_fits(replace(result, trials=trials, best=(), pareto=()), job_of)
+    stated = why_nothing_fits(replace(result, trials=trials, best=(), pareto=()), job_of)
     # Two trials miss, by 3.5 and 1.25 GiB.
-    assert "mb2" in said
-    assert "lacks 1.2 GiB on stage 1" in said
-    assert "1 invalid by degrees_divide_world (for example: 3 into 16)" in said
-    assert "1 pruned by recompute_dominated" in said
-    assert "ZeroDivisionError" in said
+    assert "mb2" in stated
+    assert "lacks 1.2 GiB on stage 1" in stated
+    assert "1 invalid by degrees_divide_world (for example: 3 into 16)" in stated
+    assert "1 pruned by recompute_dominated" in stated
+    assert "ZeroDivisionError" in stated
 
 
 def test_all_failed_is_not_called_a_lack_of_memory():
-    said = why_nothing_fits(found_nothing(FAILED, replace(FAILED, number=5), INVALID), job_of)
-    assert said.startswith("No recipe could be simulated: all 2 failed.")
-    assert "ZeroDivisionError" in said
-    assert "fits" not in said
+    stated = why_nothing_fits(found_nothing(FAILED, replace(FAILED, number=5), INVALID), job_of)
+    assert stated.startswith("No recipe could be simulated: all 2 failed.")
+    assert "ZeroDivisionError" in stated
+    assert "fits" not in stated
 
 
 def test_pruned_by_bounds_alone_says_what_is_needed():
@@ -57,9 +57,9 @@ def test_pruned_by_bounds_alone_says_what_is_needed():
 )
 def test_stopped_before_the_first(stopped, advice):
     for trials in ((), (INVALID,)):
-        said = why_nothing_fits(found_nothing(*trials, stopped=stopped), job_of)
-        assert said.startswith("No recipe was looked at")
-        assert advice in said
+        stated = why_nothing_fits(found_nothing(*trials, stopped=stopped), job_of)
+        assert stated.startswith("No recipe was looked at")
+        assert advice in stated
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_stopped_before_the_first(stopped, advice):
     ],
 )
 def test_what_was_not_looked_at_is_counted(stopped, advice):
-    said = why_nothing_fits(found_nothing(OOM, stopped=stopped, space_size=1001), job_of)
-    assert f"1,000 points of the space were not looked at: {advice}" in said
+    stated = why_nothing_fits(found_nothing(OOM, stopped=stopped, space_size=1001), job_of)
+    assert f"1,000 points of the space were not looked at: {advice}" in stated
 
 
 @pytest.mark.parametrize("stopped", ["space_exhausted", "proved"])
 def test_a_whole_space_leaves_nothing_to_look_at(stopped):
-    said = why_nothing_fits(found_nothing(OOM, stopped=stopped), job_of)
-    assert "not looked at" not in said
+    stated = why_nothing_fits(found_nothing(OOM, stopped=stopped), job_of)
+    assert "not looked at" not in stated
 
 
 def test_memory_stood_in_the_way_only_where_it_did():

@@ -135,8 +135,8 @@ def test_recipes_that_cannot_be_told_apart_are_named():
         for each in search_result().best
     ]
     assert "How sure:" not in report()
-    said = " ".join(report(best=tuple(both)).split())
-    assert "How sure: #2 cannot be distinguished from #1" in said
+    stated = " ".join(report(best=tuple(both)).split())
+    assert "How sure: #2 cannot be distinguished from #1" in stated
 
 
 def test_several_objectives_show_the_front():

@@ -22,6 +22,6 @@ def test_ranks_are_run_together(ranks, words):
     ],
 )
 def test_a_question_on_pairs_says_so(dpo, lora, words):
-    said = format_question(make_job(LLAMA, batch=16, training={"dpo": dpo, "lora": lora}))
-    assert "batch 16 pairs x 64 tokens" in said
-    assert f"DPO (its reference {words})" in said
+    stated = format_question(make_job(LLAMA, batch=16, training={"dpo": dpo, "lora": lora}))
+    assert "batch 16 pairs x 64 tokens" in stated
+    assert f"DPO (its reference {words})" in stated

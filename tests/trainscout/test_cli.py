@@ -28,9 +28,9 @@ def test_every_entry_can_be_called(name, entry):
 )
 def test_an_unknown_command_is_refused_with_the_nearest(typed, meant, capsys):
     assert main(typed) == 2
-    said = capsys.readouterr().err
-    assert meant in said
-    assert len(said.splitlines()) == 1
+    stated = capsys.readouterr().err
+    assert meant in stated
+    assert len(stated.splitlines()) == 1
 
 
 def test_the_page_has_every_command():

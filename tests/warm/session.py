@@ -98,8 +98,8 @@ def run_python(
                 descriptors=[stdin.fileno(), stdout.fileno(), stderr.fileno()],
                 timeout_s=timeout_s,
             )
-        said = [_text(stream) for stream in (stdout, stderr)]
-    return subprocess.CompletedProcess([sys.executable, *arguments], code, *said)
+        stated = [_text(stream) for stream in (stdout, stderr)]
+    return subprocess.CompletedProcess([sys.executable, *arguments], code, *stated)
 
 
 def _text(stream: IO[bytes]) -> str:

@@ -89,7 +89,7 @@ def _report(
     yield "\nCaches and stores"
     yield from (f"  {path}  {_kept(path)}" for path in _places())
     yield "\nSelf-test"
-    yield from (f"  {'ok' if ok else 'FAILED':8}{name}: {said}" for name, ok, said in tests)
+    yield from (f"  {'ok' if ok else 'FAILED':8}{name}: {stated}" for name, ok, stated in tests)
     yield "\nThis machine"
     yield from (f"  {line}" for line in describe(machine, written))
 
@@ -121,10 +121,10 @@ def _tried(test: Callable[[], str]) -> tuple[bool, str]:
     """Whether a self-test passed, and what it says with the time it took."""
     start = time.perf_counter()
     try:
-        said = test()
+        stated = test()
     except Exception as error:  # what is broken here may fail in any way
         return False, f"{type(error).__name__}: {error}"
-    return True, f"{said} ({time.perf_counter() - start:.1f} s)"
+    return True, f"{stated} ({time.perf_counter() - start:.1f} s)"
 
 
 def _predicts() -> str:

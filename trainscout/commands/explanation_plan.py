@@ -69,12 +69,12 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     refuse_unknown(config, "explanation_schema")
     declared, given = build_question(config), None
     catalogue = hydra_catalogue()
-    said = {override.partition("=")[0].lstrip("+~") for override in overrides}
+    stated = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
         given = read_launch(
             config.given,
             declared,
-            said,
+            stated,
             functools.partial(catalogue.models.chosen, "model"),
             catalogue.frameworks.__getitem__,
         )

@@ -136,8 +136,8 @@ def _compose_once() -> None:
 
     def get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
         own = [each.provider for each in self.config_loader.get_search_path().get_path()]
-        said = any("hydra" in word and not word.startswith(_DIRECTORIES) for word in overrides)
-        if "command-line" in own or said:
+        stated = any("hydra" in word and not word.startswith(_DIRECTORIES) for word in overrides)
+        if "command-line" in own or stated:
             return _GET_MODE(self, config_name, overrides)
         return None
 

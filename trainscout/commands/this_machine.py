@@ -106,10 +106,10 @@ def read_nics(shown: str) -> tuple[Nic, ...]:
     for part in re.split(r"^CA '", shown, flags=re.MULTILINE)[1:]:
         name = part.partition("'")[0]
         for port in re.split(r"^\s*Port \d+:", part, flags=re.MULTILINE)[1:]:
-            said = dict(re.findall(r"^\s*([\w ]+): (.+?)\s*$", port, re.MULTILINE))
-            if said.get("State") == "Active" and said.get("Rate", "").isdigit():
-                fabric = "infiniband" if said.get("Link layer") == "InfiniBand" else "roce"
-                found.append(Nic(name, float(said["Rate"]), fabric))
+            stated = dict(re.findall(r"^\s*([\w ]+): (.+?)\s*$", port, re.MULTILINE))
+            if stated.get("State") == "Active" and stated.get("Rate", "").isdigit():
+                fabric = "infiniband" if stated.get("Link layer") == "InfiniBand" else "roce"
+                found.append(Nic(name, float(stated["Rate"]), fabric))
                 break
     if not found:
         return ()

@@ -35,8 +35,8 @@ def check_runs(runs: Sequence[CalibrationRun], jobs: NDArray[np.int64]) -> tuple
     if abs(middle) > np.log(LARGEST_RATIO):
         ratio = float(np.exp(middle))
         near = min(_UNITS, key=lambda unit: abs(np.log(unit) - middle))
-        said = f": {_UNITS[near]}?" if abs(np.log(near) - middle) < np.log(10) else ""
-        problem = f"took {ratio:.3g} times as long as predicted, in the middle{said}"
+        stated = f": {_UNITS[near]}?" if abs(np.log(near) - middle) < np.log(10) else ""
+        problem = f"took {ratio:.3g} times as long as predicted, in the middle{stated}"
         allowed = "1/3 to 3 times (step times in seconds; docs/validation.md has the columns)"
         raise InputError("runs", f"{len(runs)} runs", problem, allowed)
     for job in np.unique(jobs):

@@ -150,13 +150,13 @@ def tried(
     errors = published.errors
     runs = published.runs
     found, means, variances = conditioned(prior, runs, errors, mine, others)
-    said = applied(prior, runs.take(mine), found, runs.take(others))
+    stated = applied(prior, runs.take(mine), found, runs.take(others))
     ends = [
         posterior.quantile(found, means, variances, probability)
         for probability in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     ]
     share = _supported(prior, published, mine)
-    expected, used = share[:, None] * said, share > 0
+    expected, used = share[:, None] * stated, share > 0
     inside = (ends[0] <= errors[others]) & (errors[others] <= ends[1])
     return Evidence(
         source=source,

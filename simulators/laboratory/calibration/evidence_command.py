@@ -132,7 +132,7 @@ def page(found: Sequence[Evidence], chosen: Sequence[Regret], at_most: Sequence[
     return "\n".join(parts)
 
 
-def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
+def _overall(title: str, stated: str, found: Sequence[Evidence]) -> str:
     header = (
         *("known runs", "groups", "median error", "calibrated", "change"),
         *("p90", "calibrated", "worse p90", "beyond chance", "applied"),
@@ -178,7 +178,7 @@ def _overall(title: str, said: str, found: Sequence[Evidence]) -> str:
                 ),
             )
         )
-    return f"\n## {title}\n\n{said}\n\n{table(header, rows)}\n"
+    return f"\n## {title}\n\n{stated}\n\n{table(header, rows)}\n"
 
 
 def _at_most(errors: Sequence[Errors]) -> str:

@@ -26,10 +26,10 @@ class Format:
     batch: re.Pattern[str] | None = None
 
 
-def _format(said: dict[str, Any]) -> Format:
+def _format(stated: dict[str, Any]) -> Format:
     for name in ("line", "batch"):
-        said[name] = re.compile(said[name]) if name in said else None
-    return Format(**said)
+        stated[name] = re.compile(stated[name]) if name in stated else None
+    return Format(**stated)
 
 
 FORMATS = tuple(map(_format, read_yaml(Path(__file__).with_suffix(".yaml"))))
@@ -141,8 +141,8 @@ def _step(form: Format, line: int, text: str, match: re.Match[str]) -> Step:
         value = 1 / value if value else 0.0
     number = None if parts.get("step") is None else int(float(parts["step"]))
     batch = None if form.batch is None else form.batch.search(text)
-    said = None if batch is None else round(float(batch[1]) * _SUFFIXES[batch[2]])
-    return Step(line, value * form.scale, number, said)
+    stated = None if batch is None else round(float(batch[1]) * _SUFFIXES[batch[2]])
+    return Step(line, value * form.scale, number, stated)
 
 
 def _seconds_of(clock: str) -> int:

@@ -92,8 +92,8 @@ def _of_batch(path: Path, field: str, steps: list[Step], job: Job) -> tuple[list
         problem = f"has steps of {other[0].batch} samples at line {other[0].line}"
         allowed = f"the log of the job that is given, {batch} samples a step"
         raise InputError(field, path, problem, allowed)
-    said = f"{len(other)} of {len(steps)} steps are of another batch (line {other[0].line}: "
-    return own, [f"{said}{other[0].batch} samples)"]
+    stated = f"{len(other)} of {len(steps)} steps are of another batch (line {other[0].line}: "
+    return own, [f"{stated}{other[0].batch} samples)"]
 
 
 def _starts(form: Format, steps: list[Step], job: Job) -> list[list[_Timed]]:

@@ -49,10 +49,10 @@ def read_experiment(
 
 
 def _cells(client: Any, run: Any) -> dict[str, str]:
-    said = {**run.data.tags, **run.data.params}
+    stated = {**run.data.tags, **run.data.params}
     cells = {
         name: str(value)
-        for name, value in said.items()
+        for name, value in stated.items()
         if name in SETTINGS or name.partition(".")[0] in ("recipe", "training", "cluster", "model")
     }
     for name in MEASURED:

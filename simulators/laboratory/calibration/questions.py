@@ -115,10 +115,10 @@ def job_of_settings(
     asked, fields = question_of({**default, **settings}, catalogue)
     recipe = {}
     if given is not None:
-        said = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
-        said = {name for name in said if name.partition(".")[0] != "recipe"}
+        stated = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
+        stated = {name for name in stated if name.partition(".")[0] != "recipe"}
         model_named = functools.partial(catalogue.models.chosen, "model")
-        found = read_launch(given, asked, said, model_named, catalogue.frameworks.__getitem__)
+        found = read_launch(given, asked, stated, model_named, catalogue.frameworks.__getitem__)
         if "model" not in settings and not found.names_model:
             raise _missing("model")
         asked, recipe = found.question, dataclasses.asdict(found.recipe)

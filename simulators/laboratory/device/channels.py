@@ -150,9 +150,9 @@ def compiled(architecture: str) -> Any:
                 errors="replace",
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[0]
+            stated = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[0]
             problem = "is not compiled"
-            raise InputError("channel kernel", said, problem, "CUDA's nvcc") from error
+            raise InputError("channel kernel", stated, problem, "CUDA's nvcc") from error
         # Once loaded, the file is no longer needed.
         launch = ctypes.CDLL(str(library)).channels
     pointer, whole = ctypes.c_void_p, ctypes.c_longlong

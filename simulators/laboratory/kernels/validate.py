@@ -122,12 +122,12 @@ def main(arguments: Sequence[str]) -> int:
     report = summaries(rows)
     if options.json is not None:
         used = rows["reason"] == ""
-        said = {
+        stated = {
             "rows": rows.loc[used, ["id", "measured", "predicted", "error", "assumptions"]],
             "skipped": rows.loc[~used, ["id", "reason"]],
         }
         parts = [f'"{name}": {json.dumps(value, indent=1)}' for name, value in report.items()]
-        for name, shown in said.items():
+        for name, shown in stated.items():
             parts.append(f'"{name}": {shown.to_json(orient="records", double_precision=15)}')
         write_output("--json", options.json, "{\n" + ",\n".join(parts) + "\n}\n")
     show_text(_summary(report))

@@ -8,7 +8,7 @@ import re
 from trainscout.simulators.laboratory.published.era import Era, nccl_version
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -38,7 +38,7 @@ _PRICED_AS = {
 
 
 def cluster_of(
-    row: Row, said: Said, era: Era, gpu: Gpu, num_gpus: int
+    row: Row, statement: Statement, era: Era, gpu: Gpu, num_gpus: int
 ) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of ``num_gpus`` that the row ran on, and what was assumed about it.
 
@@ -56,12 +56,12 @@ def cluster_of(
         raise CannotReplayError(f"{num_gpus} GPUs do not fill nodes of {per_node}")
     nodes = num_gpus // per_node
 
-    rate = row.inter_link_gbps_per_gpu or _stated_rate(said, per_node)
+    rate = row.inter_link_gbps_per_gpu or _stated_rate(statement, per_node)
     if rate is None:
         rate = server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
-    named = said.get("fabric") or _named_by_source(row)
+    named = statement.get("fabric") or _named_by_source(row)
     fabric, words = _PRICED_AS.get(named or "", (named or "infiniband", ""))
     slowest = _SLOWEST_NIC_GBPS
     if named in (None, "infiniband"):
@@ -73,8 +73,8 @@ def cluster_of(
         assumed.append(words)
 
     domain, nvswitch = _nvlink(row, gpu, num_gpus, per_node, assumed)
-    version = said.get("nccl") or nccl_version(era)
-    if num_gpus > 1 and not said.says("nccl"):
+    version = statement.get("nccl") or nccl_version(era)
+    if num_gpus > 1 and not statement.says("nccl"):
         assumed.append(f"NCCL {version}, by the year of the software ({era.why})")
     cluster = Cluster(
         name=f"{num_gpus}x{row.gpu}",
@@ -125,12 +125,12 @@ def _nvlink(
 
 def _other_links(links: str, gpu: Gpu) -> tuple[str, ...]:
     """What a row says of links inside a node that the declared GPU does not have."""
-    said_nvlink = _NVLINK.search(_NOT_NVLINK.sub("", links))
-    if said_nvlink and not gpu.nvlink_links:
+    statement_nvlink = _NVLINK.search(_NOT_NVLINK.sub("", links))
+    if statement_nvlink and not gpu.nvlink_links:
         return (f"NVLink, which {gpu.name} is declared without: PCIe joins its GPUs",)
     words = []
     rate = re.search(r"(\d+(?:\.\d+)?) ?gb/s", links)
-    if rate and said_nvlink:
+    if rate and statement_nvlink:
         # Printed per direction or for both.
         own_gbs = gpu.nvlink_bytes_per_s / 1e9
         ratios = (float(rate[1]) / own_gbs, float(rate[1]) / own_gbs / 2)
@@ -151,9 +151,9 @@ def _nics(gbps_per_gpu: float, per_node: int, slowest_gbps: float) -> tuple[int,
     return nics, rate
 
 
-def _stated_rate(said: Said, per_node: int) -> float | None:
+def _stated_rate(statement: Statement, per_node: int) -> float | None:
     """Gb/s of one GPU's share of the node's NICs, where the notes count them (``8x400G``)."""
-    numbers = re.findall(r"\d+", said.facts.get("nics", ""))
+    numbers = re.findall(r"\d+", statement.facts.get("nics", ""))
     if len(numbers) != 2:
         return None
     return int(numbers[0]) * int(numbers[1]) / per_node

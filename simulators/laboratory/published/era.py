@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 
 _MLPERF = {
     "3.0": 2023.4,
@@ -64,11 +64,11 @@ class Era:
         return self.year is not None and self.year < year
 
 
-def era_of(row: Row, said: Said) -> Era:
+def era_of(row: Row, statement: Statement) -> Era:
     """When the software of a row is from: by its label, its publication, its notes; never before
     what the row says it did."""
-    told = _told(row, said)
-    least, feature = _least(row, said)
+    told = _told(row, statement)
+    least, feature = _least(row, statement)
     if told.year is not None and told.year < least:
         return Era(least, f"{feature}, which {told.why} predates")
     if told.year is None and least > _EIGHT_BITS:
@@ -81,8 +81,8 @@ def nccl_version(era: Era) -> str:
     return next((version for year, version in _NCCL if era.before(year)), _NCCL_LATEST)
 
 
-def _told(row: Row, said: Said) -> Era:
-    if (year := _version(said.label)) is not None:
+def _told(row: Row, statement: Statement) -> Era:
+    if (year := _version(statement.label)) is not None:
         return Era(year, "its label")
     source = row.source.lower()
     if match := re.search(r"et al\.,? \(?(20[12]\d)", source):
@@ -93,19 +93,19 @@ def _told(row: Row, said: Said) -> Era:
         return Era(int(match[1]) - _WRITING, "its paper")
     if "framework-launcher" in source:
         return Era(_LAST_LAUNCHER, "the launcher's last release")
-    if (year := _version(said.facts)) is not None:
+    if (year := _version(statement.facts)) is not None:
         return Era(year, "its notes")
     return Era(None, "not published")
 
 
-def _least(row: Row, said: Said) -> tuple[float, str]:
+def _least(row: Row, statement: Statement) -> tuple[float, str]:
     """The earliest year of what a row's columns say, and that in words."""
     found = [(0.0, "")]
     if given(row.cp, 1) > 1:
         found.append((_CONTEXT_PARALLEL, "context parallelism"))
-    if said.arithmetic == "fp8":
+    if statement.arithmetic == "fp8":
         found.append((_EIGHT_BITS, "8-bit operands"))
-    if said.arithmetic in ("mxfp8", "nvfp4", "fp4"):
+    if statement.arithmetic in ("mxfp8", "nvfp4", "fp4"):
         found.append((_BLOCK_SCALES, "block-scaled operands"))
     return max(found)
 

@@ -11,7 +11,7 @@ from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
@@ -124,23 +124,23 @@ _MEGATRON_OF = 2025.0
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
 
 
-def project_of(said: Said) -> str | None:
+def project_of(statement: Statement) -> str | None:
     """The project that a row's label names, in the engine that notes name; tuned submissions are a
     kind of their own."""
-    project = said.label.get("project")
-    if project == "huggingface" and said.says("zero_engine"):
+    project = statement.label.get("project")
+    if project == "huggingface" and statement.says("zero_engine"):
         return "deepspeed"
-    return "mlperf" if project == "nemo" and "mlperf_round" in said.label else project
+    return "mlperf" if project == "nemo" and "mlperf_round" in statement.label else project
 
 
-def is_declared(said: Said) -> bool:
+def is_declared(statement: Statement) -> bool:
     """Whether a row's label names software that is declared."""
-    return "project" in said.label
+    return "project" in statement.label
 
 
 def framework_of(
     row: Row,
-    said: Said,
+    statement: Statement,
     era: Era,
     gpu: Gpu,
     precision: str,
@@ -155,11 +155,11 @@ def framework_of(
     Raises:
         CannotReplayError: when a declaration this needs is not there.
     """
-    name, assumed = _declared(row, said, era)
+    name, assumed = _declared(row, statement, era)
     if name not in frameworks:
         raise CannotReplayError(f"framework {name} is not declared in conf/framework")
     needed = {"experts": has_experts, "fp8": precision.startswith("fp8")}
-    if project_of(said) == "deepspeed" and (
+    if project_of(statement) == "deepspeed" and (
         lacking := [what for what in frameworks[name].lacks if needed.get(what)]
     ):
         # What ran was somebody's modules in its engine.
@@ -168,37 +168,37 @@ def framework_of(
     framework = frameworks[name]
     changes: dict[str, object] = {}
     if name.startswith("megatron"):
-        changes |= _megatron(name, said, era, precision)
-        changes |= _nemo(said, era, gpu)
-        changes["fp8_param_gather"] = _quantised_parameters(said, era)
-        changes |= _gates(row, said, era)
+        changes |= _megatron(name, statement, era, precision)
+        changes |= _nemo(statement, era, gpu)
+        changes["fp8_param_gather"] = _quantised_parameters(statement, era)
+        changes |= _gates(row, statement, era)
     if name == "torchtitan":
-        changes |= _torchtitan(row, said, era)
-    if name == "huggingface" and said.says("layers", "transformer_engine"):
+        changes |= _torchtitan(row, statement, era)
+    if name == "huggingface" and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
         changes |= {"repeats_kv": False, "attention": "flash"}
-    if said.label.get("project") == "lightning":
+    if statement.label.get("project") == "lightning":
         # LitGPT's model.py: one product makes queries, keys and values, which it then expands;
         # its pretrain.py asks for the fused optimizer.
         changes |= {"repeats_kv": True, "fused_optimizer": True}
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
-    changes |= _OWN_FACTS.get(said.label.get("project", ""), {})
-    changes |= _attention(row, said, era, gpu, framework)
-    if not is_declared(said):
+    changes |= _OWN_FACTS.get(statement.label.get("project", ""), {})
+    changes |= _attention(row, statement, era, gpu, framework)
+    if not is_declared(statement):
         changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
-    changes |= _stated(said, era, dataclasses.replace(framework, **changes), assumed)  # type: ignore[arg-type]
-    changes |= _graphs(row, said, era, has_experts)
+    changes |= _stated(statement, era, dataclasses.replace(framework, **changes), assumed)  # type: ignore[arg-type]
+    changes |= _graphs(row, statement, era, has_experts)
     return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
 
 
-def dated(said: Said, era: Era) -> Era:
+def dated(statement: Statement, era: Era) -> Era:
     """The era of a row for what its software came with: where the row does not say, that of the
     declaration it is read as."""
-    if era.year is not None or not is_declared(said):
+    if era.year is not None or not is_declared(statement):
         return era
-    declared = _DECLARED.get(said.label["project"])
+    declared = _DECLARED.get(statement.label["project"])
     return Era(declared.year if declared else _MEGATRON_OF, "its framework's declaration")
 
 
@@ -208,8 +208,8 @@ def recomputes_modules(framework: Framework, era: Era) -> bool:
     return framework.name == "megatron_core" and not era.before(_MODULES_IN_MEGATRON)
 
 
-def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
-    project = project_of(said)
+def _declared(row: Row, statement: Statement, era: Era) -> tuple[str, list[str]]:
+    project = project_of(statement)
     if project is None:
         label = f"{row.framework!r} is" if row.framework else "software is"
         words = f"{label} not declared: torch_eager, and no overlap that is not stated"
@@ -219,25 +219,25 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
         unnamed = _TRANSFORMERS.search(row.framework.lower()) is None
         if project == "deepspeed" and unnamed and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
             declared = _DECLARED["gpt_neox"]
-        if project == "nanotron" and _polls(row, said):
+        if project == "nanotron" and _polls(row, statement):
             words = (
                 "pipeline messages between nodes are polled, as nanotron's sweep of its largest"
             )
             return "nanotron_polling", [f"{words} layouts did (from 27 December 2024)"]
         return declared.name, [declared.assumed] if declared.assumed else []
-    if said.says("attention", "unfused") or era.before(_flash_since(project)):
+    if statement.says("attention", "unfused") or era.before(_flash_since(project)):
         return "megatron_2021", []
     return "megatron_core", []
 
 
-def _polls(row: Row, said: Said) -> bool:
+def _polls(row: Row, statement: Statement) -> bool:
     """Whether a layout of nanotron's is one of those that its sweep ran, or ran again, after
     27 December 2024: chosen with the Ultra-Scale sweep in view, nearly all of whose pipelines on
     64 nodes or of 32 tensor-parallel ranks take what polled messages do. A figure that is the best
     of a cell is not one of a pipeline that slept."""
     nodes = given(row.num_gpus, 0) // given(row.gpus_per_node, 8)
     large = nodes >= _POLLED_NODES or given(row.tp, 1) >= _POLLED_TP
-    return given(row.pp, 1) > 1 and large and not said.says("chosen", "best")
+    return given(row.pp, 1) > 1 and large and not statement.says("chosen", "best")
 
 
 def _flash_since(project: str) -> float:
@@ -246,9 +246,9 @@ def _flash_since(project: str) -> float:
     return _FLASH_IN_NEMO if project == "nemo" else _FLASH_IN_MEGATRON
 
 
-def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, object]:
+def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict[str, object]:
     """Switches of Megatron-LM and what is built on it, by year."""
-    project = project_of(said)
+    project = project_of(statement)
     changes: dict[str, object] = {}
     if name == "megatron_2021" and era.before(_SCATTER_GATHER_IN_MEGATRON):
         changes["scatter_gather_p2p"] = False
@@ -270,32 +270,32 @@ def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, obje
         changes["attention"] = "flash2"
     if precision == "fp16":
         changes["accumulate_grads_fp32"] = False
-    if project == "bridge" and not is_library(said):
+    if project == "bridge" and not is_library(statement):
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
     late = project == "nemo" and era.year is not None and not era.before(_FUSED_LOSS_IN_NEMO)
     if project == "bridge" or late:
         changes["cross_entropy"] = "in_place"
-    if said.label.get("test") == "ci" and said.says("latent_attention"):
+    if statement.label.get("test") == "ci" and statement.says("latent_attention"):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
     return changes
 
 
-def _gates(row: Row, said: Said, era: Era) -> dict[str, object]:
+def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     """Rotary positions and SwiGLU of Megatron-LM before it had kernels for them, and where they
     are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
-    old = era.before(_FUSED_GATES_IN_MEGATRON) and project_of(said) == "megatron"
-    unasked = is_library(said) and "qwen" in row.model.lower()
-    eager = old or unasked or project_of(said) == "megatron_deepspeed"
+    old = era.before(_FUSED_GATES_IN_MEGATRON) and project_of(statement) == "megatron"
+    unasked = is_library(statement) and "qwen" in row.model.lower()
+    eager = old or unasked or project_of(statement) == "megatron_deepspeed"
     return {"fusion": "eager"} if eager and row.gated_mlp else {}
 
 
 def _attention(
-    row: Row, said: Said, era: Era, gpu: Gpu, framework: Framework
+    row: Row, statement: Statement, era: Era, gpu: Gpu, framework: Framework
 ) -> dict[str, object]:
     """The kernel behind a library's attention, by its release and the GPU."""
-    release = said.label.get("paddle_release")
+    release = statement.label.get("paddle_release")
     if release and tuple(map(int, release.split("."))) < _FLASH2_IN_PADDLE:
         return {"attention": "flash1"}
     if framework.name not in _TORCH:
@@ -311,13 +311,13 @@ def _attention(
     return {"attention": "flash"} if newest else {}
 
 
-def _nemo(said: Said, era: Era, gpu: Gpu) -> dict[str, object]:
+def _nemo(statement: Statement, era: Era, gpu: Gpu) -> dict[str, object]:
     """What NVIDIA's performance recipes for NeMo set: gradients kept and reduced in bf16
     (``grad_sync_dtype``, ``grad_reduce_in_fp32``; in MLPerf from its first round), bf16 weights
     counted as half of the master copy (Apex's distributed optimizer as NeMo sets it up, then the
     precision-aware one), and PyTorch's expandable segments except on B200."""
-    project = project_of(said)
-    if project not in ("nemo", "mlperf", "bridge") or era.year is None or is_library(said):
+    project = project_of(statement)
+    if project not in ("nemo", "mlperf", "bridge") or era.year is None or is_library(statement):
         return {}
     changes: dict[str, object] = {}
     if project == "mlperf" or not era.before(_16BIT_GRADIENTS_IN_NEMO):
@@ -329,11 +329,11 @@ def _nemo(said: Said, era: Era, gpu: Gpu) -> dict[str, object]:
     return changes
 
 
-def _quantised_parameters(said: Said, era: Era) -> tuple[str, ...]:
+def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     """Where NVIDIA's recipes keep parameters in 8 or 4 bits: wherever blocks are not scaled
     (NeMo's nemo/collections/llm/recipes/precision, Megatron-Bridge's training/mixed_precision.py).
     Megatron-LM leaves it out unless told."""
-    project = project_of(said)
+    project = project_of(statement)
     since = {
         "mlperf": _QUANTISED_PARAMETERS_IN_MLPERF,
         "nemo": _QUANTISED_PARAMETERS_IN_NEMO,
@@ -344,13 +344,13 @@ def _quantised_parameters(said: Said, era: Era) -> tuple[str, ...]:
     return ("fp8", "fp8_current", "mxfp8", "nvfp4")
 
 
-def _torchtitan(row: Row, said: Said, era: Era) -> dict[str, object]:
+def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     """TorchTitan's switches: its loss is compiled from 2025 on; its blocks where asked for, which
     its first report (mid 2024) did not."""
     changes: dict[str, object] = {}
     if era.before(_COMPILED_LOSS_IN_TORCHTITAN):
         changes["cross_entropy"] = "eager"
-    if said.says("compile", "mid-2024"):
+    if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
@@ -358,10 +358,12 @@ def _torchtitan(row: Row, said: Said, era: Era) -> dict[str, object]:
     return changes
 
 
-def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> dict[str, object]:
+def _stated(
+    statement: Statement, era: Era, framework: Framework, assumed: list[str]
+) -> dict[str, object]:
     """What a row states of its software, whatever its year."""
     changes: dict[str, object] = {}
-    attention = said.get("attention")
+    attention = statement.get("attention")
     if attention == "sdpa":
         newest = framework.name in _TORCH and framework.attention == "flash"
         changes["attention"] = "flash" if newest else "flash2"
@@ -372,61 +374,61 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         changes["attention"] = kernel
     elif attention:
         changes["attention"] = attention
-    if norm := said.get("norm"):
+    if norm := statement.get("norm"):
         changes["fused_norm"] = norm == "fused"
-    if framework.name in _TORCH and said.says("compile", "yes"):
+    if framework.name in _TORCH and statement.says("compile", "yes"):
         changes |= {"fusion": "compiled", "fused_norm": False}
-    if framework.name in _TORCH and said.says("compile", "no"):
-        changes |= {"fusion": "eager", "fused_norm": said.says("norm", "fused")}
-    if fusion := said.get("wgrad_fusion"):
+    if framework.name in _TORCH and statement.says("compile", "no"):
+        changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
+    if fusion := statement.get("wgrad_fusion"):
         changes["fused_wgrad"] = fusion == "yes"
-    if said.says("states", "bf16"):
+    if statement.says("states", "bf16"):
         changes["accumulate_grads_fp32"] = False
-    if gradients := said.get("gradients"):
+    if gradients := statement.get("gradients"):
         changes["accumulate_grads_fp32"] = gradients == "fp32"
-    if said.says("fused_optimizer"):
+    if statement.says("fused_optimizer"):
         changes["fused_optimizer"] = True
-    if said.says("loss", "fused"):
+    if statement.says("loss", "fused"):
         changes["cross_entropy"] = "in_place"
-    if (schedule := said.facts.get("schedule")) in SCHEDULES:
+    if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.
         changes["schedules"] = tuple(dict.fromkeys((*framework.schedules, schedule)))
-    if said.says("overlap", "none"):
+    if statement.says("overlap", "none"):
         changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
-    if overlap := said.get("p2p_overlap"):
+    if overlap := statement.get("p2p_overlap"):
         changes["overlap_p2p"] = overlap == "yes"
-    if said.says("deterministic"):
+    if statement.says("deterministic"):
         # Megatron-LM's --deterministic-mode refuses the fused loss; kernels without atomics have
         # no measurements that we know of.
         assumed.append("deterministic kernels priced as the usual ones, without the fused loss")
         if framework.name.startswith("megatron"):
             changes["cross_entropy"] = "fp32"
-    if said.says("launches", "blocking"):
+    if statement.says("launches", "blocking"):
         changes["launch_blocking"] = True
         assumed.append("every kernel is waited for (CUDA_LAUNCH_BLOCKING=1)")
-    if said.says("segments"):
+    if statement.says("segments"):
         changes["expandable_segments"] = True
-    if said.says("router_fusion"):
-        changes["fused_router"] = not said.says("router_fusion", "no")
-    if gathers := said.get("param_gather"):
+    if statement.says("router_fusion"):
+        changes["fused_router"] = not statement.says("router_fusion", "no")
+    if gathers := statement.get("param_gather"):
         changes["fp8_param_gather"] = QUANTISED if gathers == "yes" else ()
-    if said.says("remainders", "no"):
+    if statement.says("remainders", "no"):
         changes["master_remainders"] = False
-    if said.says("latent_rope", "apart"):
+    if statement.says("latent_rope", "apart"):
         changes["fused_latent_rope"] = False
-    if said.says("optimizer"):
-        assumed.append(f"{said.facts['optimizer']} priced as Adam")
+    if statement.says("optimizer"):
+        assumed.append(f"{statement.facts['optimizer']} priced as Adam")
     return changes
 
 
-def _graphs(row: Row, said: Said, era: Era, has_experts: bool) -> dict[str, object]:
+def _graphs(row: Row, statement: Statement, era: Era, has_experts: bool) -> dict[str, object]:
     if has_experts:
-        preset = moe_preset(row, said, era)
+        preset = moe_preset(row, statement, era)
         return {
             "cuda_graphs": preset.graphs,
             "fused_experts": preset.fused_experts,
             "graphs_leave_experts": preset.graphs_leave_experts,
         }
-    if said.says("graphs"):
-        return {"cuda_graphs": not said.says("graphs", "no")}
+    if statement.says("graphs"):
+        return {"cuda_graphs": not statement.says("graphs", "no")}
     return {}

@@ -32,7 +32,7 @@ from trainscout.simulators.laboratory.published.recipes import (
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.laboratory.published.sharding import deepest_sharding
 from trainscout.simulators.laboratory.published.tuning import training_of
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
@@ -84,28 +84,30 @@ def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
 def _replayable(row: Row, declared: Declarations) -> Replayable:
     if row.fault:
         raise CannotReplayError(row.fault)
-    said = said_by(row)
-    era = era_of(row, said)
-    if said.says("power"):
+    statement = statement_of(row)
+    era = era_of(row, statement)
+    if statement.says("power"):
         raise CannotReplayError("a lowered power limit is not modelled")
     gpu, about_gpu = gpu_of(row.gpu, declared.gpus)
-    model, about_model = model_of(row, said)
+    model, about_model = model_of(row, statement)
     degrees, about_degrees = degrees_of(row)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
-    precision, about_precision = precision_of(row, said, default)
-    cluster, about_cluster = cluster_of(row, said, dated(said, era), gpu, degrees.num_gpus)
+    precision, about_precision = precision_of(row, statement, default)
+    cluster, about_cluster = cluster_of(
+        row, statement, dated(statement, era), gpu, degrees.num_gpus
+    )
     if curve := row.measured_collectives or declared.measured_collectives:
         if curve not in declared.curves:
             raise CannotReplayError(f"measured_collectives={curve} was not read")
         cluster = replace(cluster, measured_collectives=curve, measured=declared.curves[curve])
     has_experts = model.moe is not None
     framework, about_framework = framework_of(
-        row, said, era, gpu, precision, has_experts, declared.frameworks
+        row, statement, era, gpu, precision, has_experts, declared.frameworks
     )
     batch = batch_of(row)
     about_framework += (_software(framework, era),)
-    recipe, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)
-    training, about_training = training_of(said, batch, precision)
+    recipe, about_recipe = recipe_of(row, statement, era, degrees, model, framework, batch)
+    training, about_training = training_of(statement, batch, precision)
     job = Job(
         model=model,
         gpu=gpu,
@@ -133,8 +135,8 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_training
         + inferred,
         deepest_sharding=deepest_sharding(row, degrees, framework),
-        heavier=() if picks else heavier_recomputation(row, said, model, recipe),
-        picking=picked_recomputation(row, said, model, recipe) if picks else (),
+        heavier=() if picks else heavier_recomputation(row, statement, model, recipe),
+        picking=picked_recomputation(row, statement, model, recipe) if picks else (),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trainscout.simulators.laboratory.published.era import era_of
 from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, project_of
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.answer.flops import (
     attention_core_flops,
     layer_flops,
@@ -132,13 +132,13 @@ def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:
 def _counts_half(row: Row) -> bool:
     """Whether a row's software counts half of a causal attention where nobody says otherwise:
     Megatron-Core's own log does from core 0.12 on, which its papers used from its main branch."""
-    said, stated = said_by(row), row.tflops_convention.lower()
-    era = era_of(row, said)
+    statement, stated = statement_of(row), row.tflops_convention.lower()
+    era = era_of(row, statement)
     recent = era.year is not None and not era.before(_HALF_ATTENTION)
-    if said.says("flops"):
-        return said.says("flops", "half")
+    if statement.says("flops"):
+        return statement.says("flops", "half")
     silent = not any(words in stated for words in _FULL_ATTENTION)
-    return recent and silent and project_of(said) in MEGATRONS
+    return recent and silent and project_of(statement) in MEGATRONS
 
 
 def convention_flops(
@@ -191,19 +191,19 @@ def measured_memory(row: Row) -> tuple[str, float] | None:
     return memory_kind(row), row.measured_peak_mem_gib * GIB
 
 
-def memory_kind_said(row: Row) -> str | None:
+def memory_kind_statement(row: Row) -> str | None:
     """What the column's own words tell, None where they do not."""
     words = row.memory_kind.lower()
     return next((kind for kind, told in MEMORY_KINDS.items() if told.search(words)), None)
 
 
 def memory_kind(row: Row) -> str:
-    if (kind := memory_kind_said(row)) is not None:
+    if (kind := memory_kind_statement(row)) is not None:
         return kind
-    said = said_by(row)
-    if said.says("memory_of", "device"):
+    statement = statement_of(row)
+    if statement.says("memory_of", "device"):
         return "device"
-    return "reserved" if said.says("project", *_LOG_RESERVED) else "allocated"
+    return "reserved" if statement.says("project", *_LOG_RESERVED) else "allocated"
 
 
 def printed_by_last_stage(row: Row) -> bool:
@@ -211,7 +211,7 @@ def printed_by_last_stage(row: Row) -> bool:
 
     Megatron-LM logs to TensorBoard, where its CI takes golden values from, on the last rank.
     """
-    label = said_by(row).label
+    label = statement_of(row).label
     return label.get("project") == "megatron" and label.get("test") == "ci"
 
 

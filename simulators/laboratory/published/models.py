@@ -17,7 +17,7 @@ from trainscout.simulators.laboratory.published.frameworks import project_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.model import Model
@@ -34,7 +34,7 @@ _NO_DROPOUT = "mlperf"
 _UNTRAINED_ROUTER, _TRAINED_ROUTER = 1.6, 1.13
 
 
-def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
+def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
     """The model of a row and what was assumed about it.
 
     Raises:
@@ -43,8 +43,8 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
     """
     assumed: list[str] = []
     if (name := declared_shape(row.model)) is not None:
-        return _declared(row, said, load_catalogue().models[name], assumed), tuple(assumed)
-    if reason := other_architecture(row.model) or _other_training(said):
+        return _declared(row, statement, load_catalogue().models[name], assumed), tuple(assumed)
+    if reason := other_architecture(row.model) or _other_training(statement):
         raise CannotReplayError(reason)
     layers = _required("num_layers", row.num_layers)
     hidden = _required("hidden", row.hidden)
@@ -60,7 +60,7 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
     if vocabulary is None:
         vocabulary = _DEFAULT_VOCABULARY
         assumed.append(f"vocabulary not published: {vocabulary}")
-    moe = _moe(row, said, family, assumed)
+    moe = _moe(row, statement, family, assumed)
     ffn = row.ffn_hidden
     if ffn is None:
         if moe is not None and not moe.num_dense_layers:
@@ -68,11 +68,11 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         else:
             ffn = 4 * hidden
             assumed.append(f"MLP width not published: {ffn}")
-    if said.says("parallel_block"):
+    if statement.says("parallel_block"):
         assumed.append("the parallel transformer block is replayed as a sequential one")
-    if said.says("sliding"):
+    if statement.says("sliding"):
         assumed.append("sliding-window attention is replayed as full attention")
-    mla = _mla(said, family)
+    mla = _mla(statement, family)
     tied = family.tied_embeddings
     if moe is None and mla is None:
         width = given(row.num_query_groups, heads) * (family.head_dim or hidden // heads)
@@ -92,43 +92,47 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         head_dim=None if mla else family.head_dim,
         gated_mlp=gated,
         normalization=family.normalization,
-        position="learned" if said.says("learned_positions") else family.position,
-        linear_bias=family.linear_bias or said.says("linear_biases"),
-        qkv_bias=family.qkv_bias or said.says("linear_biases"),
+        position="learned" if statement.says("learned_positions") else family.position,
+        linear_bias=family.linear_bias or statement.says("linear_biases"),
+        qkv_bias=family.qkv_bias or statement.says("linear_biases"),
         qk_norm=family.qk_norm,
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
-        dropout=said.says("dropout", "yes")
-        or (family.dropout and not said.says("dropout") and project_of(said) != _NO_DROPOUT),
+        dropout=statement.says("dropout", "yes")
+        or (
+            family.dropout
+            and not statement.says("dropout")
+            and project_of(statement) != _NO_DROPOUT
+        ),
         tied_embeddings=tied,
-        num_mtp_layers=_mtp_layers(said, assumed),
+        num_mtp_layers=_mtp_layers(statement, assumed),
         moe=moe,
         mla=mla,
     )
     return model, tuple(assumed)
 
 
-def _declared(row: Row, said: Said, model: Model, assumed: list[str]) -> Model:
+def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:
     """A declared model as a row trains it."""
     assumed.append(f"shape not published here: that of {model.name}")
     sequence = _required("seq_len", row.seq_len)
     if model.moe is not None:
-        preset = moe_preset(row, said, era_of(row, said))
+        preset = moe_preset(row, statement, era_of(row, statement))
         assumed += preset.assumed
         moe = dataclasses.replace(
             model.moe,
             dispatcher="deepep" if preset.deepep else "alltoall",
-            load_imbalance=_load_imbalance(said, assumed),
+            load_imbalance=_load_imbalance(statement, assumed),
         )
         model = dataclasses.replace(model, moe=moe)
-    if "super" in model.name and not said.says("mtp"):
+    if "super" in model.name and not statement.says("mtp"):
         assumed.append("multi-token prediction not published: none")
     return dataclasses.replace(
         model,
         name=row.model,
         sequence_length=sequence,
-        num_mtp_layers=_mtp_layers(said, assumed),
-        num_layers_at_end_in_bf16=int(said.get("last_in_bf16") or 0),
+        num_mtp_layers=_mtp_layers(statement, assumed),
+        num_layers_at_end_in_bf16=int(statement.get("last_in_bf16") or 0),
     )
 
 
@@ -156,16 +160,16 @@ def _required(column: str, value: int | None) -> int:
     return value
 
 
-def _other_training(said: Said) -> str | None:
+def _other_training(statement: Statement) -> str | None:
     """Why what was trained, or how, is none that a job can describe; None when it may be one."""
-    if said.says("reinforcement"):
-        return f"{said.facts['reinforcement']} is not modelled: it generates besides training"
-    if said.says("not_causal"):
-        return f"{said.facts['not_causal']}: not a decoder-only transformer"
+    if statement.says("reinforcement"):
+        return f"{statement.facts['reinforcement']} is not modelled: it generates besides training"
+    if statement.says("not_causal"):
+        return f"{statement.facts['not_causal']}: not a decoder-only transformer"
     return None
 
 
-def _moe(row: Row, said: Said, family: Family, assumed: list[str]) -> Moe | None:
+def _moe(row: Row, statement: Statement, family: Family, assumed: list[str]) -> Moe | None:
     if given(row.num_experts, 0) <= 1:
         if given(row.ep, 1) > 1:
             raise CannotReplayError(f"ep={row.ep} of a model without experts (num_experts)")
@@ -176,12 +180,14 @@ def _moe(row: Row, said: Said, family: Family, assumed: list[str]) -> Moe | None
         width = _required("moe_ffn_hidden", row.ffn_hidden)
         assumed.append(f"expert width not published: {width}, that of the dense MLP")
     shared = family.shared_experts * width
-    if said.says("shared_experts"):
-        number, each = (int(word) for word in re.findall(r"\d+", said.facts["shared_experts"]))
+    if statement.says("shared_experts"):
+        number, each = (
+            int(word) for word in re.findall(r"\d+", statement.facts["shared_experts"])
+        )
         shared = number * each
-    elif said.says("shared_width"):
-        shared = int(said.facts["shared_width"])
-    preset = moe_preset(row, said, era_of(row, said))
+    elif statement.says("shared_width"):
+        shared = int(statement.facts["shared_width"])
+    preset = moe_preset(row, statement, era_of(row, statement))
     assumed += preset.assumed
     dense, period = given(row.num_dense_layers, 0), 1
     if family.interleaved_experts and dense:
@@ -195,14 +201,14 @@ def _moe(row: Row, said: Said, family: Family, assumed: list[str]) -> Moe | None
         num_dense_layers=dense,
         layer_period=period,
         dispatcher="deepep" if preset.deepep else "alltoall",
-        capacity_factor=_capacity_factor(said, assumed),
-        load_imbalance=_load_imbalance(said, assumed),
+        capacity_factor=_capacity_factor(statement, assumed),
+        load_imbalance=_load_imbalance(statement, assumed),
     )
 
 
-def _mtp_layers(said: Said, assumed: list[str]) -> int:
+def _mtp_layers(statement: Statement, assumed: list[str]) -> int:
     """Multi-token-prediction modules, where the row tells of them."""
-    stated = said.get("mtp")
+    stated = statement.get("mtp")
     if stated == "counted":
         assumed.append("one multi-token-prediction module, by the FLOPs per token")
     if stated == "unsaid":
@@ -210,35 +216,35 @@ def _mtp_layers(said: Said, assumed: list[str]) -> int:
     return {"on": 1, "counted": 1, "two": 2}.get(str(stated), 0)
 
 
-def _capacity_factor(said: Said, assumed: list[str]) -> float | None:
-    if said.says("capacity"):
-        return float(said.facts["capacity"])
-    if said.says("tokens", "dropped"):
+def _capacity_factor(statement: Statement, assumed: list[str]) -> float | None:
+    if statement.says("capacity"):
+        return float(statement.facts["capacity"])
+    if statement.says("tokens", "dropped"):
         assumed.append("capacity factor not published: 1")
         return 1.0
     return None
 
 
-def _load_imbalance(said: Said, assumed: list[str]) -> float:
+def _load_imbalance(statement: Statement, assumed: list[str]) -> float:
     """How much more than the mean the busiest GPU has to do."""
     loads = {"real": _UNTRAINED_ROUTER, "trained": _TRAINED_ROUTER}
     # Only Megatron-Bridge's recipes for performance force the balance.
-    unsaid = "real" if is_library(said) else ""
-    load = loads.get(said.get("router") or unsaid, 1.0)
+    unsaid = "real" if is_library(statement) else ""
+    load = loads.get(statement.get("router") or unsaid, 1.0)
     if load > 1:
         assumed.append(f"busiest experts loaded {load:g} times the mean")
     return load
 
 
-def _mla(said: Said, family: Family) -> Mla | None:
+def _mla(statement: Statement, family: Family) -> Mla | None:
     if family.mla is None:
         return None
     ranks = family.mla
-    if said.says("latent"):
-        query, kv = (int(word) for word in re.findall(r"\d+", said.facts["latent"]))
+    if statement.says("latent"):
+        query, kv = (int(word) for word in re.findall(r"\d+", statement.facts["latent"]))
         ranks = dataclasses.replace(ranks, q_lora_rank=query, kv_lora_rank=kv)
-    if said.says("latent_kv"):
-        ranks = dataclasses.replace(ranks, kv_lora_rank=int(said.facts["latent_kv"]))
-    if said.says("latent_q", "no"):
+    if statement.says("latent_kv"):
+        ranks = dataclasses.replace(ranks, kv_lora_rank=int(statement.facts["latent_kv"]))
+    if statement.says("latent_q", "no"):
         ranks = dataclasses.replace(ranks, q_lora_rank=None)
     return ranks

@@ -1,7 +1,7 @@
 """What rows say in words, phrase by phrase: ``phrases.yaml``, read.
 
-A phrase's fact is what the readers of a row ask for (``said.get("attention")``). Words that no
-phrase covers are listed with the prediction as *unread*.
+A phrase's fact is what the readers of a row ask for (``statement.get("attention")``). Words that
+no phrase covers are listed with the prediction as *unread*.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 
 _HYBRID_EP = 2025.8
 _WHOLE_ITERATION_GRAPHS = 2026.4
@@ -33,36 +33,36 @@ class MoePreset:
     assumed: tuple[str, ...] = ()
 
 
-def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
+def moe_preset(row: Row, statement: Statement, era: Era) -> MoePreset:
     """The settings of an expert model's row: as its words say, else as its edition's presets.
 
     CUDA graphs of the router alone leave most launches to the host, so they count only with the
     attention's or as graphs of a whole iteration.
     """
-    whole = said.says("graphs", "whole")
+    whole = statement.says("graphs", "whole")
     stated = MoePreset(
-        deepep=said.says("dispatcher", "deepep"),
-        overlapped=said.says("experts_overlap", "yes"),
-        graphs=whole or said.says("graphs", "layers"),
-        fused_experts=whole and said.arithmetic == "mxfp8",
+        deepep=statement.says("dispatcher", "deepep"),
+        overlapped=statement.says("experts_overlap", "yes"),
+        graphs=whole or statement.says("graphs", "layers"),
+        fused_experts=whole and statement.arithmetic == "mxfp8",
         # Nothing is read from the device where experts are padded to a capacity, and a graph holds
         # the whole layer (Megatron-LM, token_dispatcher.py, "no_sync").
         graphs_leave_experts=not whole
-        and said.says("graphs", "layers")
-        and not said.says("tokens", "dropped"),
+        and statement.says("graphs", "layers")
+        and not statement.says("tokens", "dropped"),
     )
-    named = said.says("dispatcher") or said.says("graphs", "no")
-    if is_development(said) and row.gpu.startswith("GB") and not named:
+    named = statement.says("dispatcher") or statement.says("graphs", "no")
+    if is_development(statement) and row.gpu.startswith("GB") and not named:
         words = "HybridEP and graphs, as commands published for this branch set on NVL72 racks"
         return replace(stated, deepep=True, graphs=True, assumed=(words,))
-    told = named or is_library(said) or "preset" in row.notes.lower()
-    if not is_bridge(said) or told:
+    told = named or is_library(statement) or "preset" in row.notes.lower()
+    if not is_bridge(statement) or told:
         return stated
     if era.before(_HYBRID_EP):
-        if said.says("tokens", "dropped") and "B200" in row.gpu:
+        if statement.says("tokens", "dropped") and "B200" in row.gpu:
             words = "CUDA graphs of whole iterations, as in the edition's token-drop recipes"
             return replace(stated, graphs=True, assumed=(words,))
-        if not said.says("tokens", "kept"):
+        if not statement.says("tokens", "kept"):
             return stated
         words = "tokens exchanged by DeepEP beside compute, as in the edition's dropless recipes"
         return replace(stated, deepep=True, overlapped=True, assumed=(words,))
@@ -72,22 +72,22 @@ def moe_preset(row: Row, said: Said, era: Era) -> MoePreset:
         words = "tokens exchanged by HybridEP, as in the edition's presets"
         return replace(stated, deepep=True, assumed=(words,))
     words = "HybridEP beside compute and whole-iteration graphs, as in the edition's presets"
-    return MoePreset(True, True, True, said.arithmetic == "mxfp8", assumed=(words,))
+    return MoePreset(True, True, True, statement.arithmetic == "mxfp8", assumed=(words,))
 
 
-def is_bridge(said: Said) -> bool:
+def is_bridge(statement: Statement) -> bool:
     """Whether the row is one of Megatron-Bridge's."""
-    return said.label.get("project") == "bridge"
+    return statement.label.get("project") == "bridge"
 
 
-def is_library(said: Said) -> bool:
+def is_library(statement: Statement) -> bool:
     """Whether the row ran the recipes of Megatron-Bridge's library, by the release of the package
     that it names; those for performance come with an edition of NeMo's container, and set what the
     library's leave: 16-bit gradients, fused routers and rotary positions, balanced experts
     (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
-    return is_bridge(said) and "bridge_release" in said.label
+    return is_bridge(statement) and "bridge_release" in statement.label
 
 
-def is_development(said: Said) -> bool:
+def is_development(statement: Statement) -> bool:
     """Whether the row ran Megatron-LM's development branch, which has experts' kernels first."""
-    return said.label.get("project") == "megatron" and "development" in said.label
+    return statement.label.get("project") == "megatron" and "development" in statement.label

@@ -33,15 +33,15 @@ class BlindTest:
 
     ``runs`` were predicted before anybody had looked at an error of one of them, and
     ``predictions`` keeps that, with error bars ``widening`` times as wide as those of
-    publications left out. ``said``: how the publications that stayed apart were drawn, and what
-    was seen of them all the same.
+    publications left out. ``statement``: how the publications that stayed apart were drawn, and
+    what was seen of them all the same.
     """
 
     name: str
     runs: Path
     predictions: Path
     widening: float
-    said: str
+    statement: str
 
 
 BLIND_TESTS = (

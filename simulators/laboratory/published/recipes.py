@@ -15,7 +15,7 @@ from trainscout.simulators.laboratory.published.sharding import (
     sharding_group,
     zero_stage,
 )
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     RECOMPUTE_MODES,
@@ -32,7 +32,7 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 _EXPERTS_OVERLAP = 2024.2
 
 
-def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ...]]:
+def precision_of(row: Row, statement: Statement, default: str) -> tuple[str, tuple[str, ...]]:
     """The arithmetic of a row's matrix multiplications, and what was assumed.
 
     Raises:
@@ -40,7 +40,7 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
     """
     if not row.dtype:
         return default, (f"precision not published: {default}",)
-    arithmetic = said.arithmetic
+    arithmetic = statement.arithmetic
     if not arithmetic:
         raise CannotReplayError(f"dtype={row.dtype} is not a known precision")
     if arithmetic == "mixed":
@@ -49,12 +49,12 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
         raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
     if arithmetic not in ("fp8", "mxfp8", "nvfp4"):
         return arithmetic, ()
-    if said.says("scales", "rows"):
+    if statement.says("scales", "rows"):
         raise CannotReplayError("8-bit operands scaled by rows are not modelled")
-    if arithmetic == "fp8" and said.says("scales", "blocks"):
+    if arithmetic == "fp8" and statement.says("scales", "blocks"):
         return "fp8_block", ()
     # TorchTitan takes a tensor's scale from the tensor itself.
-    current = said.says("scales", "tensors") or said.says("project", "torchtitan")
+    current = statement.says("scales", "tensors") or statement.says("project", "torchtitan")
     return ("fp8_current" if arithmetic == "fp8" and current else arithmetic), ()
 
 
@@ -71,7 +71,7 @@ def batch_of(row: Row) -> int:
 
 def recipe_of(
     row: Row,
-    said: Said,
+    statement: Statement,
     era: Era,
     degrees: Degrees,
     model: Model,
@@ -84,49 +84,51 @@ def recipe_of(
         CannotReplayError: for what no recipe can say.
     """
     assumed: list[str] = []
-    _refuse_unknown_techniques(said)
-    zero = zero_stage(row, said, era, degrees, assumed)
-    vpp = _virtual_stages(row, said, degrees, model, batch, assumed)
-    sequence_parallel = _sequence_parallel(row, said, era, degrees, model, assumed)
-    overlap = _overlaps_gradients(row, said, era, zero, degrees, model, assumed)
+    _refuse_unknown_techniques(statement)
+    zero = zero_stage(row, statement, era, degrees, assumed)
+    vpp = _virtual_stages(row, statement, degrees, model, batch, assumed)
+    sequence_parallel = _sequence_parallel(row, statement, era, degrees, model, assumed)
+    overlap = _overlaps_gradients(row, statement, era, zero, degrees, model, assumed)
     tp_overlap = (
-        row.tp_overlap == 1 if row.tp_overlap is not None else said.says("tp_overlap", "yes")
+        row.tp_overlap == 1 if row.tp_overlap is not None else statement.says("tp_overlap", "yes")
     )
     tp_overlap = tp_overlap and degrees.tp > 1
     if tp_overlap and not sequence_parallel:
         tp_overlap = False
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
-    recompute, recompute_layers = _recompute(row, said, degrees, vpp, model, framework, assumed)
-    modules = _recompute_modules(said, framework) if recompute == "selective" else None
-    offloaded = int(said.facts.get("offloaded_layers", 0))
+    recompute, recompute_layers = _recompute(
+        row, statement, degrees, vpp, model, framework, assumed
+    )
+    modules = _recompute_modules(statement, framework) if recompute == "selective" else None
+    offloaded = int(statement.facts.get("offloaded_layers", 0))
     # No recipe offloads with a pipeline or beside recomputation.
     can_offload = degrees.pp == 1 and recompute == "none"
-    if said.says("offload", "activations") or (offloaded and not can_offload):
+    if statement.says("offload", "activations") or (offloaded and not can_offload):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
-    if degrees.cp > 1 and said.says("context", "all-gather", "hierarchical"):
-        assumed.append(f"context parallelism by {said.facts['context']} replayed as a ring")
+    if degrees.cp > 1 and statement.says("context", "all-gather", "hierarchical"):
+        assumed.append(f"context parallelism by {statement.facts['context']} replayed as a ring")
     etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")
-    if model.moe is not None and said.says("grouped_gemm", "no"):
+    if model.moe is not None and statement.says("grouped_gemm", "no"):
         assumed.append("experts' products of their own replayed as grouped ones")
     recipe = Recipe(
         tp=degrees.tp,
         pp=degrees.pp,
         cp=degrees.cp,
-        cp_comm_type="a2a" if said.says("context", "a2a") else "p2p",
+        cp_comm_type="a2a" if statement.says("context", "a2a") else "p2p",
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,
-        micro_batch=_micro_batch(row, said, degrees, framework, batch, zero, assumed),
+        micro_batch=_micro_batch(row, statement, degrees, framework, batch, zero, assumed),
         recompute=recompute,
         recompute_layers=recompute_layers,
         recompute_modules=modules,
-        fp8_dot_product_attention="attention" in said.facts.get("fp8_products", ""),
-        fp8_output_proj="logits" in said.facts.get("fp8_products", ""),
+        fp8_dot_product_attention="attention" in statement.facts.get("fp8_products", ""),
+        fp8_output_proj="logits" in statement.facts.get("fp8_products", ""),
         sp=sequence_parallel,
         zero_stage=zero,
-        dp_shard=sharding_group(row, said, zero, degrees, model, assumed),
+        dp_shard=sharding_group(row, statement, zero, degrees, model, assumed),
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
@@ -134,39 +136,39 @@ def recipe_of(
         overlap_moe_expert_parallel_comm=model.moe is not None
         and model.is_plain
         and given(row.ep, 1) > 1
-        and moe_preset(row, said, era).overlapped,
-        schedule=_schedule(said) if degrees.pp > 1 else "1f1b",
+        and moe_preset(row, statement, era).overlapped,
+        schedule=_schedule(statement) if degrees.pp > 1 else "1f1b",
         offloaded_layers=offloaded if can_offload else 0,
     )
-    return _split(said, recipe, model, framework, assumed), tuple(assumed)
+    return _split(statement, recipe, model, framework, assumed), tuple(assumed)
 
 
-def _schedule(said: Said) -> str:
+def _schedule(statement: Statement) -> str:
     """The schedule of a pipeline: forward passes first, one that rows name as recipes do, or 1F1B
     with as many chunks as are said."""
-    stated = said.facts.get("schedule", "1f1b")
+    stated = statement.facts.get("schedule", "1f1b")
     if stated in ("gpipe", "breadth-first"):
         return "gpipe"
     return stated if stated in SCHEDULES else "1f1b"
 
 
-def _refuse_unknown_techniques(said: Said) -> None:
+def _refuse_unknown_techniques(statement: Statement) -> None:
     """Refuse what a row says it did and no recipe can do.
 
     Raises:
         CannotReplayError: naming it.
     """
-    if said.says("schedule", "another"):
+    if statement.says("schedule", "another"):
         raise CannotReplayError("other pipeline schedules are not modelled")
-    if said.says("offload", "optimizer") or "offload" in said.sharding:
+    if statement.says("offload", "optimizer") or "offload" in statement.sharding:
         raise CannotReplayError("how much of the optimizer is on the CPU is not said")
-    if said.says("tensor_grid"):
+    if statement.says("tensor_grid"):
         raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
 
 
 def _overlaps_gradients(
     row: Row,
-    said: Said,
+    statement: Statement,
     era: Era,
     zero: int,
     degrees: Degrees,
@@ -176,15 +178,15 @@ def _overlaps_gradients(
     """Whether data-parallel communication runs beside compute."""
     if row.grad_overlap is not None:
         return row.grad_overlap == 1
-    if said.says("overlap", "none") or said.says("dp_overlap", "no"):
+    if statement.says("overlap", "none") or statement.says("dp_overlap", "no"):
         return False
-    if said.says("dp_overlap", "yes"):
+    if statement.says("dp_overlap", "yes"):
         return True
     # Under a pipeline FSDP's shards are replayed as an optimizer's; it overlaps all the same.
-    fsdp = is_declared(said) and (zero >= 2 or said.sharding.get("stage", "0")[0] >= "2")
-    megatron = said.label.get("project") == "megatron" and model.moe is not None
+    fsdp = is_declared(statement) and (zero >= 2 or statement.sharding.get("stage", "0")[0] >= "2")
+    megatron = statement.label.get("project") == "megatron" and model.moe is not None
     experts = megatron and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
-    overlap = fsdp or experts or recipes_shard(said, era)
+    overlap = fsdp or experts or recipes_shard(statement, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
         assumed.append(f"data-parallel communication not published: {words}")
@@ -192,26 +194,28 @@ def _overlaps_gradients(
 
 
 def _virtual_stages(
-    row: Row, said: Said, degrees: Degrees, model: Model, batch: int, assumed: list[str]
+    row: Row, statement: Statement, degrees: Degrees, model: Model, batch: int, assumed: list[str]
 ) -> int:
     if degrees.pp == 1:
         return 1
     if row.vpp is not None:
         return row.vpp
-    stated = said.facts.get("stages", "")
+    stated = statement.facts.get("stages", "")
     if stated.isdigit():
         return int(stated)
     # Where an end of the model lies in a layer's place, there are as many places more.
-    per_stage = (model.num_layers + 2 * said.says("ends", "layers")) // degrees.pp
+    per_stage = (model.num_layers + 2 * statement.says("ends", "layers")) // degrees.pp
     # Meta's trainer has no other schedule (The Llama 3 Herd of Models, figure 6).
-    interleaved = said.says("schedule", "interleaved") or said.label.get("project") == "meta"
+    interleaved = (
+        statement.says("schedule", "interleaved") or statement.label.get("project") == "meta"
+    )
     if interleaved and per_stage > 1:
         chunks = per_stage // 2 if per_stage % 2 == 0 else per_stage
         assumed.append(f"virtual stages not published: {chunks}")
         return chunks
     rounds = batch % (degrees.dp * given(row.micro_batch, 1) * degrees.pp) == 0
     if (
-        said.says("stages", "unsaid")
+        statement.says("stages", "unsaid")
         and rounds
         and degrees.pp > 2
         and model.num_layers % degrees.pp == 0
@@ -224,7 +228,7 @@ def _virtual_stages(
 
 
 def _sequence_parallel(
-    row: Row, said: Said, era: Era, degrees: Degrees, model: Model, assumed: list[str]
+    row: Row, statement: Statement, era: Era, degrees: Degrees, model: Model, assumed: list[str]
 ) -> bool:
     if degrees.tp == 1:
         return False
@@ -233,9 +237,9 @@ def _sequence_parallel(
             assumed.append("sequence parallelism on, as Megatron-LM demands of MoE with TP")
             return True
         return bool(row.sp)
-    if said.says("sequence_parallel"):
-        return not said.says("sequence_parallel", "no")
-    recipes = recipes_shard(said, era) and said.label["project"] in MEGATRONS
+    if statement.says("sequence_parallel"):
+        return not statement.says("sequence_parallel", "no")
+    recipes = recipes_shard(statement, era) and statement.label["project"] in MEGATRONS
     on = model.moe is not None or row.tp_overlap == 1 or recipes
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
     return on
@@ -243,7 +247,7 @@ def _sequence_parallel(
 
 def _micro_batch(
     row: Row,
-    said: Said,
+    statement: Statement,
     degrees: Degrees,
     framework: Framework,
     batch: int,
@@ -256,7 +260,7 @@ def _micro_batch(
     # PyTorch trainers run a GPU's whole share at once unless told otherwise, Megatron's do not.
     whole = zero >= 2 and share > 0 and not framework.name.startswith("megatron")
     micro_batch = share if whole else 1
-    if degrees.pp > 1 and said.says("project", "torchtitan"):
+    if degrees.pp > 1 and statement.says("project", "torchtitan"):
         # Its pipelines cut a batch into as many micro-batches as there are stages.
         micro_batch = max(1, share // degrees.pp)
     assumed.append(f"micro-batch not published: {micro_batch}")
@@ -265,7 +269,7 @@ def _micro_batch(
 
 def _recompute(
     row: Row,
-    said: Said,
+    statement: Statement,
     degrees: Degrees,
     vpp: int,
     model: Model,
@@ -273,32 +277,32 @@ def _recompute(
     assumed: list[str],
 ) -> tuple[str, int | None]:
     """What is recomputed, and how many layers of a chunk; labels mean what the notes say."""
-    label = said.recompute.get("mode", "")
-    if "modules" in said.recompute and label in ("", "full"):
+    label = statement.recompute.get("mode", "")
+    if "modules" in statement.recompute and label in ("", "full"):
         label = "selective"
-    if not label and said.recompute:
+    if not label and statement.recompute:
         label = "full"
     if row.recompute and not label:
         raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     chunk = max(1, model.num_layers // (degrees.pp * vpp))
-    per_stage = said.recompute.get("block", said.get("recompute_layers"))
+    per_stage = statement.recompute.get("block", statement.get("recompute_layers"))
     if per_stage is not None:
         return "full", max(1, min(chunk, int(per_stage) // vpp))
-    of_all = said.recompute.get("of", said.get("recompute_of"))
+    of_all = statement.recompute.get("of", statement.get("recompute_of"))
     if of_all is not None:
         return "full", max(1, min(chunk, int(of_all) // (degrees.pp * vpp)))
-    if label == "selective" and said.says("project", "fms"):
-        return "full", _checkpointed_blocks(row, said, model)
-    stated = said.facts.get("recompute", "unsaid")
+    if label == "selective" and statement.says("project", "fms"):
+        return "full", _checkpointed_blocks(row, statement, model)
+    stated = statement.facts.get("recompute", "unsaid")
     if "half" in (stated, label) and label in ("", "selective", "half"):
         return "full", max(1, chunk // 2)
-    if not label and said.says("modules"):
-        label = "none" if said.says("modules", "none") else "selective"
+    if not label and statement.says("modules"):
+        label = "none" if statement.says("modules", "none") else "selective"
     if not label and stated in ("none", "full", "selective"):
         label = stated
     if not label:
         mode = "selective" if framework.attention == "unfused" else "none"
-        if said.says("project", "xla") and "pax" in row.framework.lower():
+        if statement.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
             mode = "full"
         assumed.append(f"recomputation not published: {mode}")
@@ -310,21 +314,21 @@ def _recompute(
 _BLOCKS_APART = (4, 3, 2, 1)
 
 
-def _checkpointed_blocks(row: Row, said: Said, model: Model) -> int:
+def _checkpointed_blocks(row: Row, statement: Statement, model: Model) -> int:
     """How many blocks run forward again: a block's HFU counts four passes where its MFU counts
     three. Where no HFU is published, the fewest that software checkpoints."""
-    if row.measured_mfu is None or not said.says("hfu"):
+    if row.measured_mfu is None or not statement.says("hfu"):
         return -(-model.num_layers // _BLOCKS_APART[0])
-    share = 3 * (float(said.facts["hfu"]) / row.measured_mfu - 1)
+    share = 3 * (float(statement.facts["hfu"]) / row.measured_mfu - 1)
     return max(1, min(model.num_layers, round(share * model.num_layers)))
 
 
 def heavier_recomputation(
-    row: Row, said: Said, model: Model, recipe: Recipe
+    row: Row, statement: Statement, model: Model, recipe: Recipe
 ) -> tuple[Recipe, ...]:
     """Recipes that recompute ever more layers, where a row does not say how many were."""
-    if row.recompute.lower() == "selective" and said.says("project", "fms"):
-        if said.says("hfu"):
+    if row.recompute.lower() == "selective" and statement.says("project", "fms"):
+        if statement.says("hfu"):
             return ()
         return tuple(
             dataclasses.replace(
@@ -335,16 +339,18 @@ def heavier_recomputation(
             )
             for apart in _BLOCKS_APART[1:]
         )
-    if _says_what_is_recomputed(row, said):
+    if _says_what_is_recomputed(row, statement):
         return ()
     later = RECOMPUTE_MODES[RECOMPUTE_MODES.index(recipe.recompute) + 1 :]
     return tuple(dataclasses.replace(recipe, recompute=mode) for mode in later)
 
 
-def picked_recomputation(row: Row, said: Said, model: Model, recipe: Recipe) -> tuple[Recipe, ...]:
+def picked_recomputation(
+    row: Row, statement: Statement, model: Model, recipe: Recipe
+) -> tuple[Recipe, ...]:
     """Recipes that recompute ever more modules, where a row does not say which were: the cheap
     ones, then whole experts or MLPs, of which a layer's activations are most."""
-    if _says_what_is_recomputed(row, said):
+    if _says_what_is_recomputed(row, statement):
         return ()
     light, heavy = "layernorm", "layernorm+mlp"
     if model.moe is not None:
@@ -355,21 +361,21 @@ def picked_recomputation(row: Row, said: Said, model: Model, recipe: Recipe) -> 
     )
 
 
-def _says_what_is_recomputed(row: Row, said: Said) -> bool:
+def _says_what_is_recomputed(row: Row, statement: Statement) -> bool:
     facts = ("recompute", "recompute_layers", "recompute_of", "modules")
-    return bool(row.recompute) or any(said.says(fact) for fact in facts)
+    return bool(row.recompute) or any(statement.says(fact) for fact in facts)
 
 
-def _recompute_modules(said: Said, framework: Framework) -> str | None:
+def _recompute_modules(statement: Statement, framework: Framework) -> str | None:
     """What selective recomputation covered, as the words say or the framework does it."""
-    stated = said.recompute.get("modules", said.get("modules"))
+    stated = statement.recompute.get("modules", statement.get("modules"))
     if stated and stated != "none":
         return stated
     return None if framework.name.startswith("megatron") else "operations"
 
 
 def _split(
-    said: Said,
+    statement: Statement,
     recipe: Recipe,
     model: Model,
     framework: Framework,
@@ -378,7 +384,7 @@ def _split(
     """Split layers that do not divide as the software of the row did, or nearly."""
     chunks = recipe.pp * recipe.vpp
     layers = model.num_layers
-    stated = said.says("ends", "layers")
+    stated = statement.says("ends", "layers")
     if recipe.pp == 1 or (layers % chunks == 0 and not stated):
         return recipe
     if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):

@@ -12,7 +12,7 @@ from trainscout.simulators.laboratory.published.measured import (
     measured_memory,
     measured_step,
     memory_kind,
-    memory_kind_said,
+    memory_kind_statement,
     predicted_memory_bytes,
     printed_by_last_stage,
 )
@@ -112,7 +112,7 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         last = printed_by_last_stage(row)
         predicted = predicted_memory_bytes(kind, prediction, last_stage=last)
         compared = MemoryResult(kind, measured_bytes, predicted)
-        if memory_kind_said(row) is None:
+        if memory_kind_statement(row) is None:
             where = ", of the last pipeline stage" if last else ""
             assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}{where}")
     if row.extrapolated:

@@ -15,7 +15,7 @@ from trainscout.simulators.laboratory.published.groups import (
 from trainscout.simulators.laboratory.published.layouts import rank_layouts
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
 from trainscout.simulators.predictor.memory.bands import BANDS, NO
 from trainscout.simulators.predictor.uncertainty import LEVEL
@@ -135,7 +135,7 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "fit_probability": (result.needs or prediction.memory).fit_probability,
         "framework": result.job.framework.name if result.job is not None else None,
         "assumptions": list(result.assumptions),
-        "unread": list(said_by(row).unread),
+        "unread": list(statement_of(row).unread),
         "memory_kind": None if memory is None else memory.kind,
         "measured_memory_bytes": None if memory is None else memory.measured_bytes,
         "predicted_memory_bytes": None if memory is None else memory.predicted_bytes,

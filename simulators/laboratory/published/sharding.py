@@ -6,7 +6,7 @@ from trainscout.simulators.laboratory.published.degrees import Degrees
 from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 
@@ -16,27 +16,29 @@ from trainscout.simulators.predictor.question.model import Model
 _RECIPES_SHARD = 2024.7
 
 
-def recipes_shard(said: Said, era: Era) -> bool:
+def recipes_shard(statement: Statement, era: Era) -> bool:
     """Whether the software's own recipes shard the optimizer, and overlap what that takes."""
-    project = said.label.get("project")
+    project = statement.label.get("project")
     late = project == "nemo" and not era.before(_RECIPES_SHARD)
     return late or project in ("bridge", "internevo")
 
 
-def zero_stage(row: Row, said: Said, era: Era, degrees: Degrees, assumed: list[str]) -> int:
+def zero_stage(
+    row: Row, statement: Statement, era: Era, degrees: Degrees, assumed: list[str]
+) -> int:
     """What of a model's state is shared out among replicas, as a ZeRO stage.
 
     Raises:
         CannotReplayError: for a label that says nothing known.
     """
     label = row.dist_optimizer.lower()
-    told = said.sharding.get("stage")
+    told = statement.sharding.get("stage")
     if label and told is None:
         raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
     if told is None:
-        told = said.facts.get("sharding")
+        told = statement.facts.get("sharding")
     if told is None:
-        stage = int(recipes_shard(said, era))
+        stage = int(recipes_shard(statement, era))
         words = "the optimizer's states, as in the software's recipes" if stage else "none"
         assumed.append(f"optimizer sharding not published: {words}")
         return stage
@@ -48,12 +50,12 @@ def zero_stage(row: Row, said: Said, era: Era, degrees: Degrees, assumed: list[s
 
 
 def sharding_group(
-    row: Row, said: Said, zero: int, degrees: Degrees, model: Model, assumed: list[str]
+    row: Row, statement: Statement, zero: int, degrees: Degrees, model: Model, assumed: list[str]
 ) -> int | None:
     """Replicas that hold one copy of what is sharded, where not all do together; hybrid shards of
     unsaid groups are a node's (PyTorch's ``HYBRID_SHARD``)."""
-    stated = said.sharding.get("shard_group", said.facts.get("shard_group"))
-    hybrid = "3h" in (said.sharding.get("stage"), said.facts.get("sharding"))
+    stated = statement.sharding.get("shard_group", statement.facts.get("shard_group"))
+    hybrid = "3h" in (statement.sharding.get("stage"), statement.facts.get("sharding"))
     if not zero or not (stated or hybrid):
         return None
     group = int(stated) if stated else given(row.gpus_per_node, 8) // degrees.tp

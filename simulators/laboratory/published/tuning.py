@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainscout.simulators.laboratory.published.presets import is_bridge
-from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import Lora
 
@@ -25,35 +25,37 @@ _TARGETS = {
 }
 
 
-def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple[str, ...]]:
+def training_of(
+    statement: Statement, batch: int, precision: str
+) -> tuple[Training, tuple[str, ...]]:
     """The training of a row, and what was assumed."""
     assumed: list[str] = []
     lora = None
     packed: tuple[int, ...] = ()
-    if said.says("adapters"):
-        lora = _adapters(said)
-        if not (said.says("adapter_rank") and said.says("adapter_targets")):
+    if statement.says("adapters"):
+        lora = _adapters(statement)
+        if not (statement.says("adapter_rank") and statement.says("adapter_targets")):
             words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
             assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
-    if said.says("adapters") or said.says("tuning"):
-        if is_bridge(said):
+    if statement.says("adapters") or statement.says("tuning"):
+        if is_bridge(statement):
             packed = (_SQUAD_TOKENS,)
             words = f"sequences not published: of {_SQUAD_TOKENS} tokens, packed"
             assumed.append(f"{words}, as in the software's recipes")
         else:
             assumed.append("sequences not published: whole ones")
     # The length of the whole run is of no consequence for one step.
-    optimizer = "adam_bf16" if said.says("moments", "bf16") else "adam"
-    if said.says("states", "bf16"):
+    optimizer = "adam_bf16" if statement.says("moments", "bf16") else "adam"
+    if statement.says("states", "bf16"):
         optimizer = "adam_pure_bf16"
     training = Training(batch, 1e9, None, precision, optimizer, lora=lora, packed_lengths=packed)
     return training, tuple(assumed)
 
 
-def _adapters(said: Said) -> Lora:
+def _adapters(statement: Statement) -> Lora:
     """What a row says of its adapters; what it leaves out as in Megatron-Bridge's benchmarks."""
-    rank = int(said.facts.get("adapter_rank", _BENCHMARKED.rank))
-    named = re.findall(r"\w+", said.facts.get("adapter_targets", ""))
+    rank = int(statement.facts.get("adapter_rank", _BENCHMARKED.rank))
+    named = re.findall(r"\w+", statement.facts.get("adapter_targets", ""))
     targets = tuple(
         target
         for target, names in _TARGETS.items()

@@ -27,7 +27,7 @@ _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")
 
 
 @dataclass(frozen=True)
-class Said:
+class Statement:
     """What a row says in words.
 
     ``label`` are the facts of its framework label, ``facts`` those of label, precision and notes
@@ -51,11 +51,11 @@ class Said:
 
     def says(self, fact: str, *values: str) -> bool:
         """Whether a fact is said to be one of the values (or at all, without any)."""
-        said = self.facts.get(fact)
-        return said is not None and (not values or said in values)
+        statement = self.facts.get(fact)
+        return statement is not None and (not values or statement in values)
 
 
-def said_by(row: Row) -> Said:
+def statement_of(row: Row) -> Statement:
     """The facts in the words of a row."""
     columns = (row.framework, row.notes, row.dist_optimizer, row.recompute, row.dtype)
     beside = (row.gpu.replace("_", "-"), row.intra_link, row.tflops_convention)
@@ -72,7 +72,7 @@ def _read(
     gpu: str,
     links: str,
     convention: str,
-) -> Said:
+) -> Statement:
     label, rest = _facts((*LABEL, *NOTES), framework)
     if "project" not in label and (implied := label.keys() & _IMPLIED.keys()):
         label["project"] = _IMPLIED[max(implied)]
@@ -88,7 +88,7 @@ def _read(
     read_there = ((GPU, gpu), (LINKS, links), (CONVENTION, convention))
     texts = (rest, beside, left, over, besides, *(_facts(*each)[1] for each in read_there))
     unread = (part for text in texts for part in _left(text))
-    return Said(label, facts, shards, repeated, arithmetic, tuple(dict.fromkeys(unread)))
+    return Statement(label, facts, shards, repeated, arithmetic, tuple(dict.fromkeys(unread)))
 
 
 def _facts(phrases: Iterable[Phrase], text: str) -> tuple[dict[str, str], str]:

@@ -140,27 +140,27 @@ def _dtype_of(rows: pd.DataFrame, gpu: Gpu) -> tuple[str, tuple[str, ...]]:
         raise CannotPriceError(f"{written} arithmetic is not priced")
     if dtype == "bf16" and "bf16" not in gpu.peak_flops and written != "bf16":
         dtype = "fp16"
-    said = (
+    stated = (
         (f"{written} priced as per-tensor fp8",) if dtype == "fp8" and written != "fp8_dyn" else ()
     )
-    return dtype, said
+    return dtype, stated
 
 
 def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
-    dtype, said = _dtype_of(rows, gpu)
+    dtype, stated = _dtype_of(rows, gpu)
     written, impl, flag = (str(rows[name].iloc[0]) for name in ("layout", "impl", "flag"))
     layout = written.rstrip("?")
     if layout not in LAYOUTS:
         raise CannotPriceError(f"layout {layout} is unknown")
     if layout != written:
-        said += (f"layout taken as {layout}",)
+        stated += (f"layout taken as {layout}",)
     sizes = rows[["m", "n", "k", "batch"]].to_numpy(np.int64)
     no = np.zeros(len(rows), dtype=bool)
     accumulate = np.full(len(rows), layout == "NT" and "acc" in impl)
     long = bool(re.search(SUSTAINED_FLAGS, flag))
-    said += ("timed at the power limit" if long else "timed in a short burst, at full clocks",)
+    stated += ("timed at the power limit" if long else "timed in a short burst, at full clocks",)
     if "uninit_w" in flag or "const_w" in flag:
-        said += ("weights that draw less power than trained ones",)
+        stated += ("weights that draw less power than trained ones",)
     cast_s: Floats | float = 0.0
     precision = str(rows["dtype"].iloc[0])
     if precision in CAST_INCLUDED or precision.endswith("+quant"):
@@ -168,34 +168,34 @@ def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
         efficiency = cast_dram_efficiency(choose_gemm(gpu, dtype).fit)
         moved = (2 + ELEMENT_BYTES[dtype]) * batch * m * k
         cast_s = CAST_LAUNCH_S + moved / (gpu.memory_bandwidth_bytes_per_s * efficiency)
-        said += ("includes casting the activation to fp8",)
+        stated += ("includes casting the activation to fp8",)
     family = "batched_gemm" if (sizes[:, 3] > 1).any() else "gemm"
     return RowBatches(
         f"{family}_{dtype}" if dtype.startswith(("fp8", "fp4")) else family,
         (Gemms(dtype, sizes, np.full(len(rows), layout), accumulate, no),),
         2.0 * sizes.astype(float).prod(axis=1),
-        said,
+        stated,
         long=long,
         beside_s=cast_s,
     )
 
 
 def _grouped_gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
-    dtype, said = _dtype_of(rows, gpu)
+    dtype, stated = _dtype_of(rows, gpu)
     stage = str(rows["stage"].iloc[0])
     if stage not in STAGES:
         raise CannotPriceError(f"stage {stage} is unknown")
     batches = grouped_batches(rows, dtype)
     size = rows[["groups", "m_per_group", "n", "k"]].to_numpy(np.float64).prod(axis=1)
     if batches[0].one_kernel:
-        said += ("all groups in one kernel",)
+        stated += ("all groups in one kernel",)
     name = f"grouped_gemm_{stage}" + (f"_{dtype}" if dtype.startswith("fp8") else "")
-    said += ("timed at the power limit",)
-    return RowBatches(name, batches, 2.0 * len(batches) * size, said)
+    stated += ("timed at the power limit",)
+    return RowBatches(name, batches, 2.0 * len(batches) * size, stated)
 
 
 def _attention(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
-    dtype, said = _dtype_of(rows, gpu)
+    dtype, stated = _dtype_of(rows, gpu)
     impl, pass_, flag = (str(rows[name].iloc[0]) for name in ("impl", "pass", "flag"))
     kernel = attention_kernel(impl)
     if kernel == "flash1" == gpu.architecture.newest_attention:
@@ -210,15 +210,15 @@ def _attention(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
     shapes = rows[ATTENTION_SHAPE].to_numpy(np.int64)
     # Serving kernels are fitted to whatever state their tables are in.
     long = bool(re.search(LONG_ATTENTION_FLAGS, flag)) and not kernel.startswith("serving")
-    said += (f"{impl or 'unnamed kernel'} priced as {kernel}",)
+    stated += (f"{impl or 'unnamed kernel'} priced as {kernel}",)
     if "deterministic" in flag:
-        said += ("priced as the non-deterministic backward",)
+        stated += ("priced as the non-deterministic backward",)
     group = f"attention_{pass_}" + ("" if kernel == "flash" else f"_{kernel}")
     return RowBatches(
         group + ("_fp8" if dtype == "fp8" else ""),
         tuple(Attentions(dtype, name, kernel, shapes) for name in passes),
         attention_flops(rows),
-        said,
+        stated,
         long=long,
         pauses=True,
     )

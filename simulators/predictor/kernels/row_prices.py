@@ -98,13 +98,13 @@ def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterat
                 *(skipped, ()),
             )
             continue
-        said = [about, *ran.assumptions]
+        stated = [about, *ran.assumptions]
         unit = "bytes" if kind in ("streaming", "bandwidth") else "FLOPs"
         missing = np.where(np.isfinite(predicted), "", "has no size")
         too_much = f"has sizes that no kernel has: more than {LARGEST_WORK[unit]:g} {unit}"
         missing = np.where(ran.size > LARGEST_WORK[unit], too_much, missing)
         if transferred:
-            said.append(f"coefficients transferred to {name}")
+            stated.append(f"coefficients transferred to {name}")
         yield PricedGroup(
             kernel_class=ran.kernel_class,
             gpu=str(key[0]),
@@ -115,7 +115,7 @@ def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterat
             size=ran.size,
             size_unit=unit,
             reasons=np.where(reasons[positions] == "", missing, reasons[positions]),
-            assumptions=tuple(text for text in said if text),
+            assumptions=tuple(text for text in stated if text),
             batches=ran.batches,
         )
 

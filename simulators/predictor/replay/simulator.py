@@ -101,22 +101,22 @@ class ReplaySimulator:
         """As ``simulate``, but needs no residuals: what they are made with."""
         workload, pricer, step = self._played(job)
         prediction = _predict(job, workload, pricer, step, self._scale(job), self._network)
-        said: tuple[str, ...] = ()
+        stated: tuple[str, ...] = ()
         if self._calibration is None:
-            said += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
+            stated += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
         else:
-            said += (self._calibration.words,)
+            stated += (self._calibration.words,)
         if self._network is not None:
-            said += (self._network.words,)
+            stated += (self._network.words,)
         if self._rules is not None:
-            said += ("dependencies by rules of your own",)
+            stated += ("dependencies by rules of your own",)
         if self._measured is not None:
             from trainscout.simulators.predictor.kernels.measured import doubts
 
-            said += doubts(job.gpu, self._measured)
-        if not said:
+            stated += doubts(job.gpu, self._measured)
+        if not stated:
             return prediction
-        return replace(prediction, assumptions=(*prediction.assumptions, *said))
+        return replace(prediction, assumptions=(*prediction.assumptions, *stated))
 
     def step_time_s(self, job: Job) -> float:
         """Seconds of a step as ``simulate`` predicts them, and nothing else."""

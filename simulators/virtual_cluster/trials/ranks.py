@@ -162,5 +162,5 @@ def _why(rank: int, code: object, output: Path) -> RuntimeError:
         wanted, free = (int(float(found[at]) * _UNITS.get(found[at + 1], 1)) for at in (1, 3))
         return OutOfMemoryLaunchError(rank, max(1, wanted - free))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = lines[-1] if lines else "nothing was printed"
-    return InvalidLaunchError(f"rank {rank} ends with exit code {code}: {said[:300]}")
+    stated = lines[-1] if lines else "nothing was printed"
+    return InvalidLaunchError(f"rank {rank} ends with exit code {code}: {stated[:300]}")

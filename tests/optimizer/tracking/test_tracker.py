@@ -279,9 +279,9 @@ class TestFlushing:
         assert (old / SPOOL).exists()
         assert not (new / SPOOL).exists()
         assert len(runs_in(fresh)) == 3
-        said = capsys.readouterr().err
-        assert said.startswith(f"warning: {old / SPOOL} was left by another version")
-        assert "format 1, not 2" in said
+        stated = capsys.readouterr().err
+        assert stated.startswith(f"warning: {old / SPOOL} was left by another version")
+        assert "format 1, not 2" in stated
 
     @pytest.mark.parametrize("wrong", [["nowhere"], [".", "--uri", "mlflow.db"]])
     def test_bad_input(self, wrong, capsys):

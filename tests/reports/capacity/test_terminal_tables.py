@@ -82,8 +82,8 @@ def test_a_claim_beyond_what_was_published_is_said_once_a_cluster(tmp_path):
     bold = study_report(
         outcome, {**record, "cells": cells}, FAILING, None, None, verbosity="normal"
     )
-    said = [line for line in as_text(bold).splitlines() if "Measure first" in line]
-    assert said == [f"Measure first on here: {words} with 16 GPUs."]
+    stated = [line for line in as_text(bold).splitlines() if "Measure first" in line]
+    assert stated == [f"Measure first on here: {words} with 16 GPUs."]
 
 
 def test_what_clusters_are_calibrated_by_is_said(tmp_path):
@@ -170,5 +170,5 @@ def test_days_say_what_they_take_for_granted(tmp_path, reliability, words):
 
 def test_days_with_failures_are_said_where_nothing_fits(tmp_path):
     outcome = replace(outcome_of(tmp_path, {}), models=())
-    said = format_goodput(outcome, FAILING)
-    assert said == "Days: with failures, checkpoints and restarts (made up)."
+    stated = format_goodput(outcome, FAILING)
+    assert stated == "Days: with failures, checkpoints and restarts (made up)."

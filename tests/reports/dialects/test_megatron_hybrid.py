@@ -25,11 +25,11 @@ def written(name: str, **recipe: object) -> dict[str, object]:
 
 
 def test_a_hybrid_model_is_said_by_letters() -> None:
-    said = written("nemotron_h_8b", tp=8, sp=True)
+    stated = written("nemotron_h_8b", tp=8, sp=True)
     pattern = "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"
-    assert said["--hybrid-override-pattern"] == pattern
-    assert said["--num-layers"] == len(pattern) == 52
-    sizes = [said[f"--mamba-{each}"] for each in ("num-heads", "head-dim", "num-groups")]
+    assert stated["--hybrid-override-pattern"] == pattern
+    assert stated["--num-layers"] == len(pattern) == 52
+    sizes = [stated[f"--mamba-{each}"] for each in ("num-heads", "head-dim", "num-groups")]
     assert sizes == [128, 64, 8]
     # A layer of two halves is two letters.
     assert (
@@ -39,10 +39,12 @@ def test_a_hybrid_model_is_said_by_letters() -> None:
 
 
 def test_windows_and_sinks_have_arguments() -> None:
-    said = written("gpt_oss_20b")
-    assert said["--window-size"] == "127,0"
-    assert said["--softmax-type"] == "learnable"
-    given = parser().parse_args(["--window-attn-skip-freq", str(said["--window-attn-skip-freq"])])
+    stated = written("gpt_oss_20b")
+    assert stated["--window-size"] == "127,0"
+    assert stated["--softmax-type"] == "learnable"
+    given = parser().parse_args(
+        ["--window-attn-skip-freq", str(stated["--window-attn-skip-freq"])]
+    )
     assert given.window_attn_skip_freq == [1, 0] * 12
 
 

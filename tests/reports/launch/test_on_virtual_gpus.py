@@ -62,18 +62,18 @@ def directory(tmp_path):
     return tmp_path
 
 
-def summary(said: str) -> dict[str, str]:
+def summary(stated: str) -> dict[str, str]:
     """The table at the end of an emulated run."""
-    rows = [line.split(maxsplit=1) for line in said.splitlines() if line.startswith(" ")]
+    rows = [line.split(maxsplit=1) for line in stated.splitlines() if line.startswith(" ")]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
 
 def test_deepspeed_trains_in_shards(directory):
     pytest.importorskip("deepspeed")
     pytest.importorskip("transformers")
-    said = emulated(directory, "deepspeed_train.py", "--steps", "2")
-    assert "step 1: " in said
-    assert summary(said)["violations"].strip() == "0"
+    stated = emulated(directory, "deepspeed_train.py", "--steps", "2")
+    assert "step 1: " in stated
+    assert summary(stated)["violations"].strip() == "0"
 
 
 def test_torchtitan_trains_what_its_module_says(directory):
@@ -87,7 +87,7 @@ def test_torchtitan_trains_what_its_module_says(directory):
     words = [word for word in words if "$" not in word and word != "--hf-assets-path"]
     more = "--training.steps 2 --metrics.log-freq 1 --hf-assets-path assets/tokenizer "
     more += "--dataloader.dataset c4_test --dataloader.dataset-path assets/data"
-    said = emulated(directory, *words[:-1], *more.split(), words[-1])
-    assert "Building llama3 tiny_llama" in said
-    assert "step:  2" in said
-    assert summary(said)["violations"].strip() == "0"
+    stated = emulated(directory, *words[:-1], *more.split(), words[-1])
+    assert "Building llama3 tiny_llama" in stated
+    assert "step:  2" in stated
+    assert summary(stated)["violations"].strip() == "0"

@@ -33,5 +33,5 @@ def framework(name: str) -> Framework:
     return load_catalogue().frameworks[name]
 
 
-def read(given: str, said: tuple[str, ...] = (), **declared: Any) -> ImportedLaunch:
-    return read_launch(given, replace(BASE, **declared), said, model, framework)
+def read(given: str, stated: tuple[str, ...] = (), **declared: Any) -> ImportedLaunch:
+    return read_launch(given, replace(BASE, **declared), stated, model, framework)

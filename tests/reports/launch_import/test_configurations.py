@@ -65,7 +65,7 @@ def test_what_megatron_bridge_keeps_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "value", "said"),
+    ("section", "value", "stated"),
     [
         ("mixed_precision", "int8_mixed", "is not known"),
         ("mixed_precision", "bf16_with_fp8_other_mixed", "is not known"),
@@ -73,12 +73,12 @@ def test_what_megatron_bridge_keeps_is_read(tmp_path):
         ("model", {"tensor_model_parallel_size": "two"}, "is not a whole number"),
     ],
 )
-def test_what_it_would_not_keep_is_refused(tmp_path, section, value, said):
+def test_what_it_would_not_keep_is_refused(tmp_path, section, value, stated):
     path = tmp_path / "run_config.yaml"
     table = yaml.safe_load(BRIDGE)
     kept = table[section] | value if isinstance(value, dict) else value
     path.write_text(yaml.safe_dump(table | {section: kept}))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=stated):
         read(str(path))
 
 
@@ -136,15 +136,15 @@ def test_what_nanotron_runs_from_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said"),
+    ("was", "now", "stated"),
     [
         ("dp: 4, ", "", "dp=None: is not a whole number"),
         ("micro_batch_size: 2", "micro_batch_size: two", "micro_batch_size=two: is not a whole"),
         ("optimizer: {zero_stage: 1}", "optimizer: 1", "optimizer=1: is no section"),
     ],
 )
-def test_a_file_of_nanotron_that_leaves_something_open_is_refused(tmp_path, was, now, said):
+def test_a_file_of_nanotron_that_leaves_something_open_is_refused(tmp_path, was, now, stated):
     path = tmp_path / "llama.yaml"
     path.write_text(NANOTRON.replace(was, now))
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=stated):
         read(str(path))

@@ -116,12 +116,12 @@ def test_pairs(tmp_path, words, dpo):
     batch = training.global_batch_size
     assert batch == 2 * given.question.cluster.num_gpus
     assert training.tokens == 10 * batch * 1024 * (1 if dpo is None else 2)
-    said = [words for words, _ in given.reading.not_modelled]
-    assert any("kto" in each for each in said) == ("kto" in words)
+    stated = [words for words, _ in given.reading.not_modelled]
+    assert any("kto" in each for each in stated) == ("kto" in words)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "stated"),
     [
         ("trl/scripts/sft.py", []),
         ("trl/scripts/grpo.py", ["(grpo)"]),
@@ -133,13 +133,13 @@ def test_pairs(tmp_path, words, dpo):
         ("trl/scripts/kto.py", ["called kto"]),
     ],
 )
-def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, said):
+def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, stated):
     script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16"
     given = read(written(tmp_path, "run.sh", script))
     assert given.question.training.dpo is None
     found = [text for text, _ in given.reading.not_modelled]
-    assert len(found) == len(said)
-    assert all(any(part in each for each in found) for part in said)
+    assert len(found) == len(stated)
+    assert all(any(part in each for each in found) for part in stated)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def test_of_scripts(kind, tmp_path, capsys):
     script.write_text(HUGE[kind])
     started_s = time.process_time()
     assert command("explain")([f"given={script}", "model=gpt13b", "cluster=a800_8"]) in (0, 2)
-    said = capsys.readouterr().err
-    assert "internal failure" not in said
-    assert "Traceback" not in said
+    stated = capsys.readouterr().err
+    assert "internal failure" not in stated
+    assert "Traceback" not in stated
     assert time.process_time() - started_s < 30
 
 

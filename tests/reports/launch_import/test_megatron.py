@@ -207,8 +207,8 @@ def test_which_layers_have_experts(pattern, dense, period, exact):
     given = shape(f"{MOE} --moe-layer-freq {pattern}")
     moe = given.question.model.moe
     assert (moe.num_dense_layers, moe.layer_period) == (dense, period)
-    said = [argument for argument, _ in given.reading.not_modelled]
-    assert (f"--moe-layer-freq {pattern}" in said) is not exact
+    stated = [argument for argument, _ in given.reading.not_modelled]
+    assert (f"--moe-layer-freq {pattern}" in stated) is not exact
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_same_shape_keeps_its_name():
 
 
 def test_what_the_command_line_says_counts_more():
-    given = read(SHAPE, said=("model.num_layers", "training.global_batch_size"))
+    given = read(SHAPE, stated=("model.num_layers", "training.global_batch_size"))
     assert given.question.model.num_layers == MODEL.num_layers
     assert given.question.training.global_batch_size == TRAINING.global_batch_size
 
@@ -302,7 +302,7 @@ def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     given = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
     assert given.question.cluster == CLUSTER
     assert any("does not divide" in note for note in given.reading.notes)
-    kept = read(script(tmp_path, text), said=("cluster.num_nodes",))
+    kept = read(script(tmp_path, text), stated=("cluster.num_nodes",))
     assert kept.question.cluster == CLUSTER
 
 

@@ -31,10 +31,10 @@ WRONG = {
 @pytest.mark.parametrize("setting", WRONG)
 def test_is_refused_with_what_would_do(setting, capsys):
     assert command("simulate")([*JOB, setting]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {setting.split('=')[0]}") or "command line" in said
-    assert WRONG[setting] in said.partition(" (")[2]
-    assert "\x1b" not in said
+    stated = capsys.readouterr().err
+    assert stated.startswith(f"error: {setting.split('=')[0]}") or "command line" in stated
+    assert WRONG[setting] in stated.partition(" (")[2]
+    assert "\x1b" not in stated
 
 
 @pytest.mark.parametrize("setting", ["num_experts=100000", "load_imbalance=2147483648"])

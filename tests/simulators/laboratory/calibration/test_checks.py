@@ -18,15 +18,15 @@ def runs(*ratios):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "said"),
+    ("ratio", "stated"),
     [
         (1000, "milliseconds taken for seconds"),
         (1e-3, "seconds taken for mill"),
         (5, "5.24 times"),
     ],
 )
-def test_another_unit_is_refused_by_its_name(ratio, said):
-    with pytest.raises(InputError, match=re.escape(said)):
+def test_another_unit_is_refused_by_its_name(ratio, stated):
+    with pytest.raises(InputError, match=re.escape(stated)):
         check_runs(runs(ratio, 1.1 * ratio), np.arange(2))
 
 

@@ -146,14 +146,14 @@ def test_a_job_that_changed_is_refused_with_the_line_and_watched_as_it_is_now(tm
 
 
 @pytest.mark.parametrize(
-    ("line", "seconds", "said"),
+    ("line", "seconds", "stated"),
     [
         ("loss 1.0", [1.0] * 9, "no step of a known framework"),
         (MEGATRON, [30.0, 2.0, 2.0], "has 2 steps of Megatron-LM besides warm-up"),
     ],
 )
-def test_a_log_without_steps_is_refused(tmp_path, line, seconds, said):
-    with pytest.raises(InputError, match=said):
+def test_a_log_without_steps_is_refused(tmp_path, line, seconds, stated):
+    with pytest.raises(InputError, match=stated):
         read_log(log(tmp_path, line, seconds), JOB)
 
 

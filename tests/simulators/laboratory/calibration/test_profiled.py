@@ -146,7 +146,7 @@ def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("classes", "changes", "said"),
+    ("classes", "changes", "stated"),
     [
         ({"other": (0.0, 0.0)}, {}, "nothing in it has a price"),
         ({}, {"classes": {"gemm": 3}}, "is damaged"),
@@ -159,10 +159,10 @@ def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
         ({}, {"collectives": [{"priced_s": 1.0}]}, "is damaged"),
     ],
 )
-def test_what_states_nothing_is_refused(tmp_path, classes, changes, said):
+def test_what_states_nothing_is_refused(tmp_path, classes, changes, statement):
     path = observed(tmp_path / "kept.json", classes, changes=changes)
     output = tmp_path / "calibration.yaml"
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=statement):
         read_profiled(path)
     assert calibrate(["--from-profile", str(path), "--output", str(output)]) == 2
     assert not output.exists()

@@ -101,7 +101,7 @@ def test_what_a_launch_says_gives_way_to_settings():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "stated"),
     [
         ({"cluster": "h100_64"}, "model=.*is missing"),
         ({"model": "llama3_8b", "cluster": "h100_65"}, "did you mean 'h100_64'"),
@@ -109,6 +109,6 @@ def test_what_a_launch_says_gives_way_to_settings():
         ({"model": "llama3_8b", "cluster": "h100_64", "tp": "x"}, "recipe.tp"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings, said):
-    with pytest.raises(InputError, match=said):
+def test_settings_that_cannot_be_meant_are_refused(settings, stated):
+    with pytest.raises(InputError, match=stated):
         job_of_settings(settings)

@@ -166,7 +166,7 @@ def test_a_fabric_without_measurements_is_as_late_as_the_others_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "stated"),
     [
         ({}, "has a header and no rows"),
         ({"efa": 1}, "rows=1: are too few: none is of a validation cluster"),
@@ -175,14 +175,14 @@ def test_a_fabric_without_measurements_is_as_late_as_the_others_are() -> None:
     ],
 )
 def test_too_little_to_fit_to_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], counts: dict[str, int], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], counts: dict[str, int], stated: str
 ) -> None:
     results, before, out = write_results(tmp_path / "t.csv", counts), shipped(), tmp_path / "out"
     out.mkdir()
     for arguments in ([str(results)], [str(results), "--output", str(out)]):
         assert main(arguments) == 2
         shown = capsys.readouterr()
-        assert said in shown.err
+        assert stated in shown.err
         assert shown.err.count("\n") == 1
         assert shown.out == ""
     assert not list(out.iterdir())

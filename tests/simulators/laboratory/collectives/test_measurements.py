@@ -192,8 +192,8 @@ def test_algorithms_are_known_however_they_are_spelt(spelling: str) -> None:
 
 @pytest.mark.parametrize("version", ["9.99", "2.31.1", "2.9", "1.3.4"])
 def test_releases_that_nobody_knows_are_priced_as_the_nearest(version: str) -> None:
-    said = describe("1", row(nccl_version=version)).assumptions
-    assert f"NCCL {version} is not among the known 2.10 to 2.30: priced as the nearest" in said
+    stated = describe("1", row(nccl_version=version)).assumptions
+    assert f"NCCL {version} is not among the known 2.10 to 2.30: priced as the nearest" in stated
 
 
 @pytest.mark.parametrize("version", ["2.10", "2.10.3", "2.30.7-1"])

@@ -81,7 +81,7 @@ def test_an_output_may_be_named_by_its_test(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "stated"),
     [
         ({"test": None}, "does not say which collective line"),
         ({"nodes": 0}, "on how many nodes line"),
@@ -89,8 +89,8 @@ def test_an_output_may_be_named_by_its_test(tmp_path):
         ({"nodes": 1, "per_node": 8, "test": None}, "which collective"),
     ],
 )
-def test_an_output_that_leaves_something_open_is_refused(tmp_path, given, said):
-    with pytest.raises(InputError, match=said):
+def test_an_output_that_leaves_something_open_is_refused(tmp_path, given, stated):
+    with pytest.raises(InputError, match=stated):
         read_nccl_tests(written(tmp_path, **given))
 
 

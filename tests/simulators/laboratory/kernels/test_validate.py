@@ -67,8 +67,8 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
     assert "outlier" in reasons["table0:4"]
     assert "is not declared" in reasons["table0:5"]
     assert "is not supported by h200" in reasons["table0:6"]
-    said = next(row["assumptions"] for row in report["rows"] if row["id"] == "table0:7")
-    assert any("form factor" in text for text in said)
+    stated = next(row["assumptions"] for row in report["rows"] if row["id"] == "table0:7")
+    assert any("form factor" in text for text in stated)
     for row in report["rows"]:
         assert set(row) == {"id", "measured", "predicted", "error", "assumptions"}
         assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-4)

@@ -113,7 +113,7 @@ def test_gpus_that_a_row_joins_by_pcie_have_no_nvlink(link, domain):
 
 
 @pytest.mark.parametrize(
-    ("gpu", "link", "said"),
+    ("gpu", "link", "statement"),
     [
         ("H100-80GB-SXM", "NVLink4 900GB/s", None),
         ("H100-80GB-SXM", "NVSwitch 450 GB/s", None),
@@ -129,10 +129,12 @@ def test_gpus_that_a_row_joins_by_pcie_have_no_nvlink(link, domain):
         ("RTX 3090", "NVLink", "NVLink, which rtx3090 is declared without: PCIe joins its GPUs"),
     ],
 )
-def test_links_that_the_declared_gpu_does_not_have_are_said(gpu, link, said):
+def test_links_that_the_declared_gpu_does_not_have_are_said(gpu, link, statement):
     about = replayable(gpu=gpu, intra_link=link).assumptions
     told = [text for text in about if "NVLink of" in text or "PCIe" in text]
-    assert [text for text in told if "alone" not in text] == ([] if said is None else [said])
+    assert [text for text in told if "alone" not in text] == (
+        [] if statement is None else [statement]
+    )
 
 
 def test_a_card_without_links_has_pcie():

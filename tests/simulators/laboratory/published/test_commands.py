@@ -47,9 +47,9 @@ def test_measured_collectives_are_those_of_every_row(tmp_path, capsys):
     curve.write_text("collective,nodes,bus_GBps\nall_gather,none,1\n")
     capsys.readouterr()
     assert validate([str(table), "--measured-collectives", str(curve)]) == 2
-    said = capsys.readouterr().err
-    assert "error: --measured-collectives=" in said
-    assert "line 2: has 'none' as its nodes (allowed: a whole number > 0)" in said
+    statement = capsys.readouterr().err
+    assert "error: --measured-collectives=" in statement
+    assert "line 2: has 'none' as its nodes (allowed: a whole number > 0)" in statement
 
 
 def test_columns_that_nothing_reads_are_named_once(tmp_path, capsys):
@@ -118,9 +118,9 @@ def test_bad_rows_are_listed_and_the_others_predicted(tmp_path, capsys):
 def test_a_table_of_bad_rows_alone_is_wrong_input(tmp_path, capsys):
     table = write_table(tmp_path / "runs.csv", cells(tp="many"), cells(id="other", pp="x"))
     assert validate([str(table), *TWO_SECONDS]) == 2
-    said = capsys.readouterr().err
-    assert "has no row that can be read; line 2: tp=many is not usable" in said
-    assert said.count("\n") == 1
+    statement = capsys.readouterr().err
+    assert "has no row that can be read; line 2: tp=many is not usable" in statement
+    assert statement.count("\n") == 1
 
 
 def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):

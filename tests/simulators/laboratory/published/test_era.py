@@ -4,14 +4,14 @@ import pytest
 
 from trainscout.simulators.laboratory.published.era import Era, era_of, nccl_version
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 
 ROW = Row(id="x", gpu="h100")
 
 
 def year(**cells):
     row = replace(ROW, **cells)
-    return era_of(row, said_by(row)).year
+    return era_of(row, statement_of(row)).year
 
 
 @pytest.mark.parametrize(

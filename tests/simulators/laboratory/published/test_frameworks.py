@@ -265,8 +265,8 @@ def test_other_kernels_that_a_row_states():
     assert framework(notes="full-iteration CUDA graph").cuda_graphs
     assert framework(notes="CUDA graph").cuda_graphs
     assert not framework(notes="no CUDA graphs").cuda_graphs
-    said = replayable(notes="deterministic mode")
-    assert any("deterministic" in text for text in said.assumptions)
+    statement = replayable(notes="deterministic mode")
+    assert any("deterministic" in text for text in statement.assumptions)
 
 
 @pytest.mark.parametrize(

@@ -160,18 +160,18 @@ def test_a_step_that_contradicts_the_tokens_is_told_with_both_figures():
     # 128 sequences of 8192 tokens on 64 GPUs in 4 s.
     rate = 128 * 8192 / 64 / 4.0
     assert about(measured_tokens_per_s_per_gpu=rate * 1.15) == ()
-    (said,) = about(measured_tokens_per_s_per_gpu=rate * 2)
-    assert "a step of 4 s" in said
-    assert "make it 2 s" in said
+    (statement,) = about(measured_tokens_per_s_per_gpu=rate * 2)
+    assert "a step of 4 s" in statement
+    assert "make it 2 s" in statement
 
 
 def test_flops_of_another_batch_and_more_than_the_peak_are_told():
     flops = convention_flops("model FLOPs", replayable().job)[1] / 64 / 4.0 / 1e12
     assert about(measured_tflops_per_gpu=flops * 1.4) == ()
-    (said,) = about(measured_tflops_per_gpu=flops * 2)
-    assert "the printed FLOP/s make it 2 s, as another batch would" in said
-    (said,) = about(0.8, measured_iter_s=0.8)
-    assert said.startswith("faster than these GPUs multiply: ")
+    (statement,) = about(measured_tflops_per_gpu=flops * 2)
+    assert "the printed FLOP/s make it 2 s, as another batch would" in statement
+    (statement,) = about(0.8, measured_iter_s=0.8)
+    assert statement.startswith("faster than these GPUs multiply: ")
 
 
 @pytest.mark.parametrize(("predicted_s", "flagged"), [(79, 0), (81, 1), (0.21, 0), (0.19, 1)])

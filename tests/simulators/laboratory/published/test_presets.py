@@ -10,14 +10,14 @@ from tests.simulators.laboratory.published.runs import RUN
 from trainscout.simulators.laboratory.published.era import era_of
 from trainscout.simulators.laboratory.published.presets import MoePreset, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 
 EDITION = "Megatron-Bridge (NeMo {})"
 
 
 def preset_of(row: Row) -> MoePreset:
-    said = said_by(row)
-    return moe_preset(row, said, era_of(row, said))
+    statement = statement_of(row)
+    return moe_preset(row, statement, era_of(row, statement))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
@@ -97,7 +97,7 @@ def test_torchtitan_scales_a_tensor_by_itself():
 )
 def test_scales_of_blocks_of_128(label):
     assert replayable(dtype=label).job.precision == "fp8_block"
-    assert said_by(replace(RUN, dtype=label)).unread == ()
+    assert statement_of(replace(RUN, dtype=label)).unread == ()
 
 
 def test_scales_by_rows_are_not_modelled():
@@ -137,7 +137,7 @@ def test_recomputation_in_words(words, mode, layers, modules):
     recipe = replayable(recompute=words).job.recipe
     found = (recipe.recompute, recipe.recompute_layers, recipe.recompute_modules)
     assert found == (mode, layers, modules)
-    assert said_by(replace(RUN, recompute=words)).unread == ()
+    assert statement_of(replace(RUN, recompute=words)).unread == ()
 
 
 @pytest.mark.parametrize("words", ["every 2 layers", "50%"])

@@ -133,11 +133,11 @@ def test_published_sharding_is_not_touched():
 
 def test_a_run_predicted_not_to_fit_is_told():
     result = replay_row(RUN, declarations(), Sharded(2))
-    (said,) = (text for text in result.assumptions if "not to fit" in text)
+    (statement,) = (text for text in result.assumptions if "not to fit" in text)
     memory = prediction(headroom_gib=-1.0).memory
     capacity = memory.capacity_bytes / 2**30
     needed = f"{capacity + 1:.1f} GiB of {capacity:.1f} GiB"
-    assert said == f"predicted not to fit: {needed}, which fit with a probability of 0%"
+    assert statement == f"predicted not to fit: {needed}, which fit with a probability of 0%"
 
 
 def test_nearly_every_published_row_that_counts_is_a_job():

@@ -250,7 +250,7 @@ HEADER = "id,gpu,num_layers,hidden,num_heads,seq_len,measured_iter_s"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "statement"),
     [
         ("", "is empty"),
         ("\n , \n", "is empty"),
@@ -263,10 +263,10 @@ HEADER = "id,gpu,num_layers,hidden,num_heads,seq_len,measured_iter_s"
         (f"{HEADER}\n", "has no rows"),
     ],
 )
-def test_what_is_no_table_of_runs(tmp_path, text, said):
+def test_what_is_no_table_of_runs(tmp_path, text, statement):
     path = tmp_path / "runs.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(statement)):
         read_rows(path)
 
 

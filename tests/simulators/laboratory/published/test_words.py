@@ -10,21 +10,21 @@ from tests.simulators.laboratory.published.runs import RUN, declarations, replay
 from trainscout.simulators.laboratory.published import phrases
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
-from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.question.tuning import Lora
 
 FOLDER = Path(phrases.__file__).parent
 
 
-def said(**cells):
-    return said_by(replace(RUN, **cells))
+def statement(**cells):
+    return statement_of(replace(RUN, **cells))
 
 
 def test_words_that_no_rule_read_are_listed_where_they_stand():
-    assert said(notes="quantum pistons; CUDA graphs; dropless").unread == ("quantum pistons",)
-    assert said(framework="NeMo 24.09 with Sparkle").unread == ("with sparkle",)
-    assert said(dist_optimizer="zero1 on odd days").unread == ("on odd days",)
-    assert said().unread == ()
+    assert statement(notes="quantum pistons; CUDA graphs; dropless").unread == ("quantum pistons",)
+    assert statement(framework="NeMo 24.09 with Sparkle").unread == ("with sparkle",)
+    assert statement(dist_optimizer="zero1 on odd days").unread == ("on odd days",)
+    assert statement().unread == ()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_words_that_no_rule_read_are_listed_where_they_stand():
     ],
 )
 def test_words_of_the_gpu_its_links_and_the_convention_are_listed_too(cells, unread):
-    assert said(**cells).unread == unread
+    assert statement(**cells).unread == unread
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_words_of_the_gpu_its_links_and_the_convention_are_listed_too(cells, unr
     ],
 )
 def test_repositories_are_known_by_their_names(label):
-    assert said(framework=label).label["project"]
-    assert said(framework=label).unread == ()
+    assert statement(framework=label).label["project"]
+    assert statement(framework=label).unread == ()
 
 
 def test_containers_are_dated_with_a_v_before_them_too():
-    assert said(framework="rocm/megatron-lm:v25.6").label["container"] == "25.6"
-    assert said(framework="PyTorch nightly 20240901").label["year"] == "2024"
+    assert statement(framework="rocm/megatron-lm:v25.6").label["container"] == "25.6"
+    assert statement(framework="PyTorch nightly 20240901").label["year"] == "2024"
 
 
 def test_what_narrows_or_negates_is_read_first():
-    assert said(notes="no flash attention").says("attention", "unfused")
-    assert said(notes="no CUDA graphs").says("graphs", "no")
-    assert said(notes="1F1B non-interleaved").says("schedule", "plain")
-    recipe = said(notes="router fusion off, rope fusion off, moments in bf16")
+    assert statement(notes="no flash attention").says("attention", "unfused")
+    assert statement(notes="no CUDA graphs").says("graphs", "no")
+    assert statement(notes="1F1B non-interleaved").says("schedule", "plain")
+    recipe = statement(notes="router fusion off, rope fusion off, moments in bf16")
     assert recipe.says("router_fusion", "no")
     assert recipe.says("latent_rope", "apart")
     assert recipe.says("moments", "bf16")
@@ -83,9 +83,9 @@ def test_what_narrows_or_negates_is_read_first():
         ("DualPipeV", "dualpipe-v"),
         ("DualPipe", "dualpipe"),
     ):
-        assert said(notes=words).says("schedule", schedule)
-    assert said(notes="not force-balanced").says("router", "real")
-    assert said(notes="precision-aware optimizer off").says("remainders", "no")
+        assert statement(notes=words).says("schedule", schedule)
+    assert statement(notes="not force-balanced").says("router", "real")
+    assert statement(notes="precision-aware optimizer off").says("remainders", "no")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_adapters_are_those_that_are_said(notes, rank, targets):
     outcome = replayable(notes=notes)
     assert outcome.job.training.lora == Lora(rank, targets)
     assert not any("adapters not published" in text for text in outcome.assumptions)
-    assert said(notes=notes).unread == ()
+    assert statement(notes=notes).unread == ()
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_states_in_16_bits_leave_no_fp32_copy(notes: str):
     outcome = replayable(notes=notes, framework="Hugging Face", recompute="full")
     assert outcome.job.training.optimizer == "adam_pure_bf16"
     assert not outcome.job.framework.accumulate_grads_fp32
-    assert said(notes=notes).unread == ()
+    assert statement(notes=notes).unread == ()
 
 
 def test_whole_layers_are_checkpointed_unless_narrowed():
-    assert said(notes="checkpoint-activations").says("recompute", "full")
-    assert said(notes="activation checkpointing; eager").says("recompute", "full")
-    assert said(notes="selective activation checkpointing").says("recompute", "selective")
-    assert said(notes="no activation checkpointing").says("recompute", "none")
+    assert statement(notes="checkpoint-activations").says("recompute", "full")
+    assert statement(notes="activation checkpointing; eager").says("recompute", "full")
+    assert statement(notes="selective activation checkpointing").says("recompute", "selective")
+    assert statement(notes="no activation checkpointing").says("recompute", "none")
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_whole_layers_are_checkpointed_unless_narrowed():
 def test_sequence_parallelism_in_the_notes_counts_where_the_column_is_blank(notes, on):
     assert replayable(notes=notes, sp=None).job.recipe.sp is on
     assert replayable(notes=notes, sp=not on).job.recipe.sp is not on
-    assert said(notes=notes).unread == ()
+    assert statement(notes=notes).unread == ()
 
 
 def test_measured_figures_in_notes_change_nothing_and_are_read():
     notes = "43.5 GB of GPU memory given; 17.13 samples/s given; 492.65 TFLOP/s printed"
-    assert said(notes=notes).unread == ()
+    assert statement(notes=notes).unread == ()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_shards_lie_in_the_groups_that_are_said(words, notes, group):
     outcome = replayable(dist_optimizer=words, notes=notes, num_gpus=16, tp=1, pp=1, dp=16)
     assert outcome.job.recipe.zero_stage == (1 if "zero1" in words else 3)
     assert outcome.job.recipe.dp_shard == group
-    assert said(dist_optimizer=words, notes=notes).unread == ()
+    assert statement(dist_optimizer=words, notes=notes).unread == ()
 
 
 def test_groups_that_do_not_divide_the_replicas_are_an_assumption():
@@ -288,7 +288,7 @@ def test_precision_is_written_in_many_ways(dtype: str, precision: str):
 
 
 def test_words_beside_a_precision_that_no_rule_read_are_listed():
-    assert said(dtype="fp8 (stochastic rounding)").unread == ("stochastic rounding",)
+    assert statement(dtype="fp8 (stochastic rounding)").unread == ("stochastic rounding",)
 
 
 def test_how_many_layers_are_recomputed_or_offloaded_is_read_first():

@@ -41,12 +41,12 @@ def test_rates_are_those_measured(gpus: int, dispatch: float, combine: float) ->
 
 def test_elsewhere_it_is_priced_as_nccl_does_it() -> None:
     server, op = m.cluster(2, 8), exchange(8)
-    for members, where, said in (
+    for members, where, stated in (
         (inside(8), server, op),
         (Communicator("ep", 64, 32, 2), RACK, op),
         (inside(8), RACK, exchange(8, stored=False)),
     ):
         nccl = price_collective("all_to_all", op.bytes, members, m.B200, where)
-        assert price_exchange(said, members, m.B200, where) == nccl
+        assert price_exchange(stated, members, m.B200, where) == nccl
     alone = price_exchange(op, Communicator("ep", 1, 1, 1), m.B200, RACK)
     assert alone.seconds == 0

@@ -26,17 +26,17 @@ def test_how_a_command_ends(outcome, code, capsys):
 
 def test_wrong_input_is_one_line(capsys):
     assert ending_with(InputError("--gpu", "h1000", "is not declared", ["h100", "h200"])) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: --gpu=h1000")
-    assert "did you mean 'h100'" in said
-    assert len(said.splitlines()) == 1
+    stated = capsys.readouterr().err
+    assert stated.startswith("error: --gpu=h1000")
+    assert "did you mean 'h100'" in stated
+    assert len(stated.splitlines()) == 1
 
 
 def test_a_failure_is_named_and_shown_on_request(capsys):
     assert ending_with(ZeroDivisionError("of 3")) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("internal failure: ZeroDivisionError: of 3\n")
-    assert "Traceback" not in said
+    stated = capsys.readouterr().err
+    assert stated.startswith("internal failure: ZeroDivisionError: of 3\n")
+    assert "Traceback" not in stated
 
     def failing(arguments):
         raise ZeroDivisionError

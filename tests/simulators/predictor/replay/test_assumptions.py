@@ -10,44 +10,44 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 
-def said(**job: object) -> str:
+def statement(**job: object) -> str:
     return "; ".join(ReplaySimulator().simulate(make_job(**job)).assumptions)
 
 
 def test_each_assumption_is_stated_only_where_it_is_made() -> None:
-    alone = said(model=TINY, gpus_per_node=1)
+    alone = statement(model=TINY, gpus_per_node=1)
     assert "NCCL buffers and memory fragmentation are estimated" in alone
     assert "slower than its peers" not in alone
-    plain = said(model=TINY, tp=2)
+    plain = statement(model=TINY, tp=2)
     assert "slower than its peers" in plain
     for word in ("evenly loaded", "TP overlap", "share a NIC"):
         assert word not in plain
-    assert "evenly loaded" in said(model=MOE, ep=2)
+    assert "evenly loaded" in statement(model=MOE, ep=2)
     assert MOE.moe is not None
     busy = replace(MOE.moe, load_imbalance=1.5)
-    assert "1.5 times the mean" in said(model=replace(MOE, moe=busy), ep=2)
-    assert "evenly" in said(model=replace(MOE, moe=replace(busy, capacity_factor=1.0)), ep=2)
+    assert "1.5 times the mean" in statement(model=replace(MOE, moe=busy), ep=2)
+    assert "evenly" in statement(model=replace(MOE, moe=replace(busy, capacity_factor=1.0)), ep=2)
     hot = replace(MOE.moe, hot_ratio=0.25, hot_weight=0.5)
-    uneven = said(model=replace(MOE, moe=hot), ep=2)
+    uneven = statement(model=replace(MOE, moe=hot), ep=2)
     assert "25% of the experts" in uneven
     assert "busiest GPU were the same" in uneven
     # Two of eight experts ask for 80 % and may keep their even share, a quarter.
     hot = replace(hot, hot_weight=0.8, capacity_factor=1.0)
-    assert "capacity 1 drops 5" in said(model=replace(MOE, moe=hot), ep=2)
-    assert "TP overlap" in said(model=TINY, tp=2, sp=True, tp_comm_overlap=True)
-    assert "share a NIC" in said(model=TINY, pp=2, vpp=2)
+    assert "capacity 1 drops 5" in statement(model=replace(MOE, moe=hot), ep=2)
+    assert "TP overlap" in statement(model=TINY, tp=2, sp=True, tp_comm_overlap=True)
+    assert "share a NIC" in statement(model=TINY, pp=2, vpp=2)
 
 
 def test_memory_of_graphs_is_said_not_to_be_counted() -> None:
-    assert "CUDA graphs" not in said(model=TINY)
-    assert "memory that CUDA graphs keep is not counted" in said(model=TINY, cuda_graphs=True)
+    assert "CUDA graphs" not in statement(model=TINY)
+    assert "memory that CUDA graphs keep is not counted" in statement(model=TINY, cuda_graphs=True)
 
 
 def test_gathers_of_experts_in_a_loop_are_said_to_be_too_few() -> None:
     loop = {"loops_experts": True}
-    assert "far too fast" in said(model=MOE, zero_stage=3, training=loop)
-    assert "far too fast" not in said(model=MOE, zero_stage=1, training=loop)
-    assert "far too fast" not in said(model=MOE, zero_stage=3)
+    assert "far too fast" in statement(model=MOE, zero_stage=3, training=loop)
+    assert "far too fast" not in statement(model=MOE, zero_stage=1, training=loop)
+    assert "far too fast" not in statement(model=MOE, zero_stage=3)
 
 
 def test_attention_on_a_gpu_too_old_for_it_is_said() -> None:
@@ -66,7 +66,7 @@ def test_launch_bound_steps_say_what_they_rest_on() -> None:
     assert f"launch-bound: {share:.0%} of the step" in stated
     assert "80 us per kernel and 20 us more per operation of a module" in stated
     assert "declared for slow" in stated
-    assert "no framework is declared" in said(model=TINY)
+    assert "no framework is declared" in statement(model=TINY)
     graphed = replace(slow, cuda_graphs=True)
     again = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=graphed))
     assert "launch-bound" not in "; ".join(again.assumptions)

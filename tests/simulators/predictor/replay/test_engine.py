@@ -239,8 +239,8 @@ def test_no_task_starts_early_or_idles_when_it_could_run(program: Program) -> No
         latest = max((time for _, time in releases), default=0.0)
         assert times.start[task] == pytest.approx(max(*free, latest), rel=1e-9, abs=1e-9)
         if releases:
-            said = max(time for first, time in releases if first == times.released_by[task])
-            assert said == pytest.approx(latest, rel=1e-9, abs=1e-9)
+            stated = max(time for first, time in releases if first == times.released_by[task])
+            assert stated == pytest.approx(latest, rel=1e-9, abs=1e-9)
         else:
             assert times.released_by[task] == NO_TASK
 

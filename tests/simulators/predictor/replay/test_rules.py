@@ -124,7 +124,7 @@ def test_wrong_rules_are_refused(rules, problem):
 
 
 @pytest.mark.parametrize(
-    ("text", "more", "code", "said"),
+    ("text", "more", "code", "stated"),
     [
         ("def edges(operations):\n    return []\n", [], 0, "rules of your own"),
         ("x = 1\n", [], 2, "has no function edges"),
@@ -134,11 +134,11 @@ def test_wrong_rules_are_refused(rules, problem):
         ("def edges(o): return []\n", ["network=flow"], 2, "cannot be combined with"),
     ],
 )
-def test_a_rule_file(text, more, code, said, tmp_path, capsys):
+def test_a_rule_file(text, more, code, stated, tmp_path, capsys):
     rules = tmp_path / "rules.py"
     if text is not None:
         rules.write_text(text)
     asked = ["model=gpt22b", "cluster=a100_512", "recipe.tp=8", "recipe.pp=4", f"rules={rules}"]
     assert command("simulate")([*asked, *more]) == code
     shown = capsys.readouterr()
-    assert said in " ".join((shown.out + shown.err).split())
+    assert stated in " ".join((shown.out + shown.err).split())

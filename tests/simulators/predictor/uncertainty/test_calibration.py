@@ -45,7 +45,7 @@ def test_a_calibration_comes_back_from_its_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "stated"),
     [
         ("", "is not a calibration"),
         ("[1, 2]", "is not a calibration"),
@@ -60,10 +60,10 @@ def test_a_calibration_comes_back_from_its_file(tmp_path):
         ("gpu: [", "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_calibration_is_refused(tmp_path, text, said):
+def test_a_file_that_is_no_calibration_is_refused(tmp_path, text, stated):
     path = tmp_path / "calibration.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=stated):
         read_calibration(path)
 
 

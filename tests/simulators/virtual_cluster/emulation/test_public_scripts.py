@@ -141,19 +141,19 @@ STOOD_IN = "import flash_attn; import flash_attn.no_such_module"
 
 
 @pytest.mark.parametrize(
-    ("script", "code", "said"),
+    ("script", "code", "stated"),
     [
         (MISSING, 1, "No such file or directory: 'no_such_file.pt'"),
         (STOOD_IN, 3, "gap of the emulator: stand-in for flash_attn: No module named"),
     ],
 )
 def test_what_is_missing_is_told_from_what_is_not_emulated(
-    tmp_path: Path, script: str, code: int, said: str
+    tmp_path: Path, script: str, code: int, stated: str
 ) -> None:
     (tmp_path / "missing.py").write_text(script)
     run = emulate(tmp_path, str(tmp_path / "missing.py"), "--world-size", "8")
     assert run.code == code, run.output
-    assert said in run.output
+    assert stated in run.output
 
 
 SPAWNED = """

@@ -90,7 +90,7 @@ def test_wrong_rules_are_refused(rules, problem):
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "stated"),
     [
         ("def edges(operations):\n    return []\n", 0, "Step time"),
         ("x = 1\n", 2, "has no function edges"),
@@ -98,7 +98,7 @@ def test_wrong_rules_are_refused(rules, problem):
         (None, 2, "is no file"),
     ],
 )
-def test_a_rule_file(text, code, said, tmp_path: Path, capsys):
+def test_a_rule_file(text, code, stated, tmp_path: Path, capsys):
     layout = Layout(tp=2, dp=2, pp=2, micro_batches=4, layers=2)
     for rank in (0, 1, 4, 5):
         write_trace(trace_path(tmp_path, rank), megatron_trace(layout, rank, steps=2))
@@ -108,4 +108,4 @@ def test_a_rule_file(text, code, said, tmp_path: Path, capsys):
     asked = [tmp_path, "--cluster", "h800_96", "--rules", rules]
     assert command("trace", "replay")(asked) == code
     shown = capsys.readouterr()
-    assert said in shown.out + shown.err
+    assert stated in shown.out + shown.err

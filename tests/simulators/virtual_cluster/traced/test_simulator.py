@@ -83,9 +83,9 @@ def test_equal_blocks_predict_the_same(name: str, cache: TracedLayerCache) -> No
     plain = ReplaySimulator().without_error_bar(job)
     assert traced.step_time_s == pytest.approx(plain.step_time_s, rel=1e-9)
     assert traced.memory == plain.memory
-    said = set(traced.assumptions) - set(plain.assumptions)
-    assert len(said) == 1
-    assert "Megatron-Core 0.16.1" in said.pop()
+    stated = set(traced.assumptions) - set(plain.assumptions)
+    assert len(stated) == 1
+    assert "Megatron-Core 0.16.1" in stated.pop()
 
 
 def test_nothing_is_traced_for_what_is_cached(

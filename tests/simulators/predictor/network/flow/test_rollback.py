@@ -33,18 +33,18 @@ class Reader:
     """Keeps what the reports said, as a caller would, and checks that they are consistent."""
 
     def __init__(self) -> None:
-        self.said: dict[int, float] = {}
+        self.stated: dict[int, float] = {}
 
     def read(self, report: Progress) -> None:
         for flow, time, changed in zip(
             report.flows, report.completion_s, report.changed, strict=True
         ):
-            assert changed == (int(flow) in self.said)
-            assert self.said.get(int(flow)) != time
+            assert changed == (int(flow) in self.stated)
+            assert self.stated.get(int(flow)) != time
             if np.isfinite(time):
-                self.said[int(flow)] = float(time)
+                self.stated[int(flow)] = float(time)
             else:
-                del self.said[int(flow)]
+                del self.stated[int(flow)]
 
 
 def announce_order(flows: list[PlainFlow], keys: list[int]) -> list[int]:
@@ -83,7 +83,9 @@ def test_any_order_of_announcing_gives_the_in_order_result(
         if then == "forget" and to_come and not waited_for:
             engine.forget(float(min(to_come)))
     reader.read(engine.advance())
-    np.testing.assert_array_equal([reader.said[number[index]] for index in range(count)], expected)
+    np.testing.assert_array_equal(
+        [reader.stated[number[index]] for index in range(count)], expected
+    )
 
 
 @given(schedules(max_flows=10, ties=False), st.data())
@@ -163,7 +165,9 @@ def test_forgetting_all_it_may_changes_nothing(seed: int) -> None:
         engine.forget(float(floor[place]) * 1e-6)
         add(engine, flows[index], number, index)
     reader.read(engine.advance())
-    np.testing.assert_array_equal([reader.said[number[index]] for index in range(count)], expected)
+    np.testing.assert_array_equal(
+        [reader.stated[number[index]] for index in range(count)], expected
+    )
     with pytest.raises(InputError, match="forgotten"):
         engine.completion_s([0])
 
