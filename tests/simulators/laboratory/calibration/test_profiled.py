@@ -146,7 +146,7 @@ def test_a_wait_for_other_ranks_is_not_the_networks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("classes", "changes", "stated"),
+    ("classes", "changes", "statement"),
     [
         ({"other": (0.0, 0.0)}, {}, "nothing in it has a price"),
         ({}, {"classes": {"gemm": 3}}, "is damaged"),
