@@ -35,7 +35,7 @@ SAMPLES = {
     "fourth": "the evening of 27 November 2026",
     "fifth": "28 November 2026",
     "sixth": "the afternoon of 28 November 2026",
-    "seventh": "28 November 2026, after the sixth sample's runs,",
+    "seventh": "28 November 2026 (after the sixth)",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.

@@ -1,5 +1,6 @@
 """Kernels that only CUDA has, or has in a form of its own: synchronised batch norm, a step of a
-GRU, the CTC loss. Torch has no shapes for them, as no other device runs them.
+GRU, the CTC loss, cuDNN's samples of images on a grid. Torch has no shapes for them, as no other
+device runs them.
 
 ``torch.nn.SyncBatchNorm`` calls its kernels one by one and gathers the statistics between them
 (aten/src/ATen/native/cuda: Normalization.cu, RNN.cu, LossCTC.cu).
@@ -30,6 +31,8 @@ def register_kernels_of_cuda_only(library: Any) -> None:
         ("_use_miopen_ctc_loss.Tensor", lambda *_, **__: False),
         ("_thnn_fused_gru_cell", _gru_cell),
         ("_thnn_fused_gru_cell_backward", _gru_cell_backward),
+        ("cudnn_grid_sampler", _sampled),
+        ("cudnn_grid_sampler_backward", _sampled_backward),
     ):
         library.impl(name, shapes, "Meta")
     # Takes lengths in host memory beside scores on the device.
@@ -109,3 +112,11 @@ def _gru_cell_backward(gradient: Tensor, kept: Tensor, biased: bool) -> tuple[Te
     gates = [kept.new_empty((rows, 3 * width)) for _ in range(2)]
     biases = [kept.new_empty((3 * width if biased else 0,)) for _ in range(2)]
     return (*gates, torch.empty_like(gradient), *biases)
+
+
+def _sampled(data: Tensor, grid: Tensor) -> Tensor:
+    return data.new_empty((*data.shape[:2], *grid.shape[1:3]))
+
+
+def _sampled_backward(data: Tensor, grid: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(data), torch.empty_like(grid)

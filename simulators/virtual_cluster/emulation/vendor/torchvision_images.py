@@ -33,7 +33,7 @@ def _read_file(filename: str) -> torch.Tensor:
 
 
 def _decode(data: torch.Tensor, mode: int, apply_exif_orientation: bool = False) -> torch.Tensor:
-    """Pixels of one image, uint8[channels, height, width]."""
+    """Pixels of one image, uint8[channels, height, width], also where files have 16 bits."""
     import numpy as np
     from PIL import Image, ImageOps
 

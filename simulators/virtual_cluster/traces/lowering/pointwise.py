@@ -51,6 +51,7 @@ _WORDS = """
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool2d_backward
     affine_grid_generator avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d
     avg_pool3d_backward grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d
+    cudnn_grid_sampler cudnn_grid_sampler_backward
     grid_sampler_3d_backward max_pool2d max_pool2d_backward max_pool2d_with_indices
     max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
     reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad1d

@@ -34,6 +34,12 @@ for place in ("cpu", "cuda"):
     loss.sum().backward()
     print("ctc", place, tuple(loss.shape), tuple(scores.grad.shape))
 
+image = torch.randn(2, 3, 8, 8, device="cuda", requires_grad=True)
+grid = torch.zeros(2, 4, 5, 2, device="cuda", requires_grad=True)
+sampled = F.grid_sample(image, grid, align_corners=True)
+sampled.sum().backward()
+print("sampled", *(tuple(each.shape) for each in (sampled, image.grad, grid.grad)))
+
 drawn = torch.distributions.Binomial(10, torch.full((3,), 0.5, device="cuda")).sample()
 print("drawn", tuple(drawn.shape), drawn.device.type)
 
@@ -74,6 +80,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "cell (48, 8)",
         "ctc cpu (2,) (12, 2, 20)",
         "ctc cuda (2,) (12, 2, 20)",
+        "sampled (2, 3, 4, 5) (2, 3, 8, 8) (2, 4, 5, 2)",
         "drawn (3,) cuda",
         "inference cuda (1, 8, 8, 2)",
         "default cuda torch.float16",
