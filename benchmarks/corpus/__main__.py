@@ -77,7 +77,7 @@ more came to no verdict: their packages, data or Python version were not to be h
 _SAMPLE = """
 ## {title} sample
 
-Chosen of other kinds and written down on {day} before any was fetched
+Chosen of other kinds and written down on {day} before any was run
 (`benchmarks/corpus/{file}`): of {number} that reached the emulator, **{first}
 ({first_share:.0%}) passed unmodified at once**, and {now} ({now_share:.0%}) do since; {none} came
 to no verdict, {unreached} were not reached in the time.
