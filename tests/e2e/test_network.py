@@ -97,9 +97,10 @@ def test_a_fabric_is_drawn_and_priced(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    # 8 leaves of 8 NICs and 8 spines each; 4 pods of 8 spines with 2 ports: 16 over 3 others.
+    # 8 leaves of 8 NICs and 8 links up each; a pod's 8 spines have 2 ports down and 2 over to the
+    # 3 others, so that a switch of a leaf's 16 ports stands for 4 of them.
     parts = answer["parts"]
-    assert (parts["leaves"], parts["spines"], parts["cores"]) == (8, 32, 0)
+    assert (parts["leaves"], parts["spines"], parts["cores"]) == (8, 8, 0)
     assert parts["cables"] == 64 + 8 * 8 + 6 * 5
     assert answer["usd"] > 0
     root = ElementTree.parse(tmp_path / "drawn.svg").getroot()
