@@ -111,6 +111,7 @@ def _fabric_record(cost: FabricCost) -> dict[str, Any]:
     return {
         "cell": cost.point.cell.key,
         **asdict(cost.parts),
+        "switches": cost.parts.switches,
         "usd": cost.usd,
         "slower": cost.slower,
         "saved_usd": cost.saved_usd,

@@ -11,13 +11,16 @@ import pytest
 
 from tests.planning.fakes import SETTINGS, STUDY, declarations
 from trainscout.planning.answer import answer_cell
+from trainscout.planning.fabric_cost import FabricCost
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Target
 from trainscout.reports.capacity.files import last_record, new_directory, save_run
 from trainscout.reports.capacity.study_files import search_command, study_csv, study_record
+from trainscout.reports.capacity.study_tables import fabrics_table
 from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.simulators.predictor.network.topology.parts import Parts
 
 SEARCH = functools.partial(answer_cell, settings=SETTINGS, why_nothing=why_nothing_fits)
 GROUPS = {"space": "megatron", "search": "exact"}
@@ -53,6 +56,17 @@ def test_the_record_is_json_and_names_the_answer(record, outcome):
     assert answer["usd"] == min(cell["usd"] for cell in cells.values())
     assert answer["gpu_hours"] == pytest.approx(answer["days"] * 24 * answer["num_gpus"])
     assert answer["recipe"]["tp"] == outcome.models[0].chosen.best.recipe.tp
+
+
+def test_what_a_fabric_is_built_of_is_in_the_record_and_its_table(outcome):
+    (model,) = outcome.models
+    bought = Parts(64, 8, 4, 2, 160, 96, nic_gbps=1.0, port_gbps=2.0, cable_gbps=3.0)
+    cost = FabricCost(model.chosen, bought, 5e5, 0.0, 0.0, None, recipe_changed=False)
+    played = replace(outcome, models=(replace(model, fabrics=(cost,)),))
+    record = study_record(played, started="today", commit=None, groups=GROUPS)
+    cells = {cell["key"]: cell for cell in record["cells"]}
+    (row,) = fabrics_table(record["models"][0], cells).rows
+    assert tuple(row.cells[2:4]) == ("14", "96")
 
 
 def test_a_cell_names_the_command_that_searches_it_alone(record):
