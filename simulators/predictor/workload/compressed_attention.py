@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import CompressedAttention, Index
 from trainscout.simulators.predictor.workload.elementwise import norm_ops, rope_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Gemm, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import accumulation, linear
 from trainscout.simulators.predictor.workload.part import Part, norm
 from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.sparse_attention import chosen_core
 
 
 def compressed_parts(shard: Shard, mixer: CompressedAttention) -> list[Part]:
@@ -104,35 +105,7 @@ def _indexer(shard: Shard, mixer: CompressedAttention, index: Index) -> Part:
 
 def _core(shard: Shard, mixer: CompressedAttention) -> Part:
     dim = shard.model.qk_head_dim
-    out = shard.tokens * shard.heads * dim * shard.element_bytes
-    seen = max(1, round(mixer.seen(shard.attended)))
-
-    def core(pass_: str) -> Attention:
-        return Attention(
-            f"attention_{pass_}",
-            shard.batch,
-            shard.heads,
-            1,
-            shard.sequence,
-            seen,
-            dim,
-            dim,
-            False,
-            pass_,
-            shard.dtype,
-            # Written apart, its products would run over all keys: nobody trains so.
-            "flash2" if shard.attention == "unfused" else shard.attention,
-            estimated=True,
-        )
-
-    return Part(
-        (core("fwd"),),
-        (core("bwd"),),
-        (Alloc("logsumexp", 4 * shard.tokens * shard.heads), Alloc("core_output", out)),
-        forward_peak_bytes=out,
-        backward_peak_bytes=2 * out,
-        module="core_attn",
-    )
+    return chosen_core(shard, 1, mixer.seen(shard.attended), dim, dim, "core_output")
 
 
 def _output(shard: Shard, mixer: CompressedAttention) -> Part:

@@ -62,6 +62,14 @@ def _core(shard: Shard, index: Index) -> Part:
     if mla is not None:
         kv_heads, values = 1, mla.kv_lora_rank
         width = mla.kv_lora_rank + mla.qk_rope_head_dim
+    return chosen_core(shard, kv_heads, seen, width, values, "latent_output")
+
+
+def chosen_core(
+    shard: Shard, kv_heads: int, seen: float, width: int, values: int, output: str
+) -> Part:
+    """Attention of every query to ``seen`` keys on average, kernels and all; ``width`` of queries
+    and keys, ``values`` of values, per head, and the name by which its ``output`` is kept."""
     out = shard.tokens * shard.heads * values * shard.element_bytes
 
     def core(pass_: str) -> Attention:
@@ -70,7 +78,7 @@ def _core(shard: Shard, index: Index) -> Part:
             shard.batch,
             shard.heads,
             kv_heads,
-            s,
+            shard.sequence,
             max(1, round(seen)),
             width,
             values,
@@ -85,7 +93,7 @@ def _core(shard: Shard, index: Index) -> Part:
     return Part(
         (core("fwd"),),
         (core("bwd"),),
-        (Alloc("logsumexp", 4 * shard.tokens * shard.heads), Alloc("latent_output", out)),
+        (Alloc("logsumexp", 4 * shard.tokens * shard.heads), Alloc(output, out)),
         forward_peak_bytes=out,
         backward_peak_bytes=2 * out,
         module="core_attn",
