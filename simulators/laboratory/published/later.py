@@ -103,7 +103,7 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
     return (
         f"### {test.name}\n\n"
         f"`trainscout validate simulators/laboratory/data/{test.runs.name}`, predicted blind in "
-        f"`{test.predictions.name}` with error bars {test.widening:g} times as wide as those of "
+        f"`{test.predictions.name}` with error bars {test.widening} times as wide as those of "
         f"publications left out; {refused} of {len(blind)} rows were refused. {test.statement}\n\n"
         + table(_HEADER, rows)
     )

@@ -22,7 +22,7 @@ from trainscout.simulators.laboratory.published.published import (
 from trainscout.simulators.laboratory.published.rows import Row, read_rows
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
-_TEST = BlindTest("A test", Path("runs.csv"), Path("first.csv"), 1.5, "Drawn by lot.")
+_TEST = BlindTest("A test", Path("runs.csv"), Path("first.csv"), "1.5", "Drawn by lot.")
 
 
 def _run(identity: str, group: str, measured: float, now: float) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_without_blind_runs_there_is_no_section(rows: list[dict[str, Any]]) -> N
 
 def test_every_test_has_a_table_of_its_own() -> None:
     first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, None, None)})
-    other = BlindTest("Another", Path("runs_2.csv"), Path("second.csv"), 2.0, "By hash.")
+    other = BlindTest("Another", Path("runs_2.csv"), Path("second.csv"), "2", "By hash.")
     second = (other, {"rows": [_run("b", "Ours", 10.0, 9.0)]}, {"b": Blind(False, 9.0, (8, 11))})
 
     before, after = later_section([first, second]).split("### Another")
