@@ -202,26 +202,37 @@ class _Kept:
 
 
 class _Completed(NamedTuple):
-    """What completing passes comes to: how many points, of which so many can be launched, mean so
-    many different recipes, or are rejected or rewritten by rule."""
+    """What completing passes comes to: how many points, of which so many can be launched, or are
+    rejected or rewritten by rule; and the distinct ``endings`` of the recipes that those mean, by
+    their number in ``_Sieve.endings``."""
 
     points: int
     launchable: int
-    recipes: int
+    endings: int
     rejected: dict[str, tuple[int, Violation]]
     rewritten: dict[str, int]
 
 
 class _Passes(NamedTuple):
-    """The points that decide passes, of a block that can be launched as far as they say and are
-    not equal to earlier ones; and how many recipes each is completed to."""
+    """The points that decide passes, of a block that can be launched as far as they say; how many
+    recipes each is completed to that no earlier one is, and which ``endings`` those have."""
 
     block: Block
     recipes: RecipeTable
     completed: Rows
+    endings: Rows
 
     def take(self, rows: Rows | Mask) -> _Passes:
-        return _Passes(self.block.take(rows), self.recipes.take(rows), self.completed[rows])
+        return _Passes(
+            self.block.take(rows),
+            self.recipes.take(rows),
+            self.completed[rows],
+            self.endings[rows],
+        )
+
+
+# Passes, and what each ends in.
+_Ended = tuple[RecipeTable, Rows]
 
 
 class _Sieve:
@@ -247,6 +258,11 @@ class _Sieve:
         self.unknown = self.walk.open_fields
         self.deciding = self.names_that_decide()
         self.completed: dict[tuple[Any, ...], _Completed] = {}
+        # What passes leave open of a recipe, and the sets of it that occur.
+        self.left_open = sorted(
+            self.unknown | {name for name in RECIPE_DEFAULTS if self.rewritten_later(name)}
+        )
+        self.endings: dict[frozenset[tuple[Any, ...]], int] = {}
         self.stable = self.stable_knobs()
 
     def names_that_decide(self) -> list[str]:
@@ -263,6 +279,10 @@ class _Sieve:
             for rule in rules.values():
                 read |= set(rule.reads) if self.unknown & set(rule.reads) else set()
         return sorted(read)
+
+    def rewritten_later(self, name: str) -> bool:
+        """Whether a rule rewrites a field by what passes leave open."""
+        return name in EQUIVALENCES and not self.unknown.isdisjoint(EQUIVALENCES[name].reads)
 
     def stable_knobs(self) -> int:
         """How many knobs come first that are fields which no rule rewrites: equal recipes agree in
@@ -362,7 +382,7 @@ class _Sieve:
 
     def passes(self) -> Iterator[_Passes]:
         """All passes, counted as what they are completed to."""
-        earlier = RecipeTable.of([])
+        earlier = RecipeTable.of([]), np.zeros(0, dtype=np.int64)
         place: list[int] = []
         for block in self.walk.blocks():
             checked = check(block, self.job_of, self.unknown)
@@ -370,7 +390,7 @@ class _Sieve:
             counts, left_out = self.left_out.counts, self.left_out
             points = np.array([each.points for each in completed], dtype=np.int64)[of]
             launchable = np.array([each.launchable for each in completed], dtype=np.int64)[of]
-            recipes = np.array([each.recipes for each in completed], dtype=np.int64)[of]
+            endings = np.array([each.endings for each in completed], dtype=np.int64)[of]
             counts.add(checked._replace(rewritten={}), points)
             counts.add(checked._replace(rejected={}), launchable)
             times = np.bincount(of[checked.valid], minlength=len(completed)).tolist()
@@ -380,21 +400,46 @@ class _Sieve:
                 for rule, number in each.rewritten.items():
                     counts.rewrite(rule, count * number)
             left_out.points += int(launchable[checked.valid].sum())
-            own = _Passes(block.take(checked.valid), checked.recipes, recipes[checked.valid])
+            ended = endings[checked.valid]
+            own = _Passes(block.take(checked.valid), checked.recipes, np.zeros_like(ended), ended)
             if not len(own.recipes):
                 self.standing.sifted(len(block.indices))
                 continue
             # Equal recipes agree in their first knobs, so that they lie close together.
             first = own.block.indices[:, : self.stable]
-            own = own.take(_others(earlier if place == first[0].tolist() else None, own.recipes))
+            own = self.others(earlier if place == first[0].tolist() else None, own)
             if len(own.recipes):
                 first = own.block.indices[:, : self.stable]
-                same = own.recipes.take((first == first[-1]).all(axis=1))
+                last = own.take((first == first[-1]).all(axis=1))
+                same = last.recipes, last.endings
                 earlier = _both(earlier, same) if place == first[-1].tolist() else same
                 place = first[-1].tolist()
-                own = own.take(own.completed > 0)
             self.standing.sifted(len(block.indices) - len(own.recipes))
             yield own
+
+    def others(self, earlier: _Ended | None, own: _Passes) -> _Passes:
+        """Those that are completed to recipes that no earlier ones, or rows, are.
+
+        Points of equal passes need not be completed alike: what further knobs may be is a matter
+        of what points say, of which nothing may be left once a rule has spoken.
+        """
+        begin, (table, endings) = 0, (own.recipes, own.endings)
+        if earlier is not None:
+            begin, (table, endings) = len(earlier[1]), _both(earlier, (table, endings))
+        names, sets = tuple(table.columns), list(self.endings)
+        sizes = np.array([len(each) for each in sets], dtype=np.int64)
+        groups = table.distinct(names).of
+        rows = np.sort(table.distinct(names, (endings,)).first)
+        new = sizes[endings[rows]]
+        several = np.bincount(groups[rows])[groups[rows]] > 1
+        seen: dict[int, set[tuple[Any, ...]]] = {}
+        for place in np.flatnonzero(several).tolist():
+            known = seen.setdefault(int(groups[rows[place]]), set())
+            found = sets[endings[rows[place]]]
+            new[place] = len(found - known)
+            known |= found
+        kept = (rows >= begin) & (new > 0)
+        return own.take(rows[kept] - begin)._replace(completed=new[kept])
 
     def completions(self, block: Block, valid: Mask) -> tuple[Rows, list[_Completed]]:
         """What the points of a block are completed to: distinct answers, and which each has."""
@@ -413,7 +458,8 @@ class _Sieve:
 
     def count_completions(self, block: Block) -> list[_Completed]:
         size = len(block.indices)
-        points, launchable, recipes = np.zeros((3, size), dtype=np.int64)
+        points, launchable = np.zeros((2, size), dtype=np.int64)
+        endings: list[set[tuple[Any, ...]]] = [set() for _ in range(size)]
         rejected: list[dict[str, tuple[int, Violation]]] = [{} for _ in range(size)]
         rewritten: list[dict[str, int]] = [{} for _ in range(size)]
         for given, whole in self.walk.complete(block):
@@ -421,8 +467,10 @@ class _Sieve:
             of = given[checked.valid]
             points += np.bincount(given, minlength=size)
             launchable += np.bincount(of, minlength=size)
-            found = checked.recipes.distinct(tuple(checked.recipes.columns), (of,))
-            recipes += np.bincount(of[found.first], minlength=size)
+            found = checked.recipes.distinct(self.left_open, (of,))
+            ends = checked.recipes.values(self.left_open, found.first)
+            for index, end in zip(of[found.first].tolist(), ends, strict=True):
+                endings[index].add(end)
             for rule, (mask, why) in checked.rejected.items():
                 for index, count in _each(given[mask]):
                     rejected[index][rule] = count + rejected[index].get(rule, (0, why))[0], why
@@ -431,7 +479,8 @@ class _Sieve:
                 if self.unknown & set(EQUIVALENCES[rule].reads):
                     for index, count in _each(given[mask]):
                         rewritten[index][rule] = count + rewritten[index].get(rule, 0)
-        columns = (points.tolist(), launchable.tolist(), recipes.tolist(), rejected, rewritten)
+        numbers = [self.endings.setdefault(frozenset(each), len(self.endings)) for each in endings]
+        columns = (points.tolist(), launchable.tolist(), numbers, rejected, rewritten)
         return [_Completed(*each) for each in zip(*columns, strict=True)]
 
 
@@ -441,17 +490,8 @@ def _each(numbers: Rows) -> list[tuple[int, int]]:
     return list(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def _both(earlier: RecipeTable, later: RecipeTable) -> RecipeTable:
+def _both(earlier: _Ended, later: _Ended) -> _Ended:
     builder = TableBuilder()
-    builder.add(earlier)
-    builder.add(later)
-    return builder.table()
-
-
-def _others(earlier: RecipeTable | None, table: RecipeTable) -> Rows:
-    """The rows that no earlier recipe, or row, is equal to."""
-    begin = 0
-    if earlier is not None:
-        begin, table = len(earlier), _both(earlier, table)
-    first = table.distinct(tuple(table.columns)).first
-    return np.sort(first[first >= begin]) - begin
+    builder.add(earlier[0])
+    builder.add(later[0])
+    return builder.table(), np.concatenate([earlier[1], later[1]])

@@ -245,7 +245,7 @@ def _survey_once(
 
     What proves its answer need not list all of a large space.
     """
-    proving = proves_first(options, spec) and not options.pruning
+    proving = proves_first(options, spec)
     key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
     if not _surveyed or _surveyed[0][0] != key:
         compiled = compile_space(json.loads(key[0]), declared)

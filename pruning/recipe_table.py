@@ -105,7 +105,7 @@ class RecipeTable(Sequence[Recipe]):
                 columns.append([RECIPE_DEFAULTS[name]] * len(rows))
             else:
                 columns.append([found.values[code] for code in found.codes[rows].tolist()])
-        return list(zip(*columns, strict=True))
+        return list(zip(*columns, strict=True)) if names else [()] * len(rows)
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A whole-number or true/false field of every recipe; None is -1."""

@@ -50,6 +50,20 @@ CASES = {
     "little memory": (question(gib=6.0), SPACE),
     "experts": (question(MOE), {"name": "experts", "knobs": EXPERTS}),
     "switches": (question(gib=10.0), SWITCHES),
+    # Without replicas ZeRO stages mean the same, and each leaves other optimizer states to choose.
+    "one replica": (
+        question(MOE, nodes=1),
+        {
+            "name": "states",
+            "knobs": {
+                **{name: knob for name, knob in EXPERTS.items() if name != "sp"},
+                "tp": {"choices": [4, 8]},
+                "zero_stage": {"choices": [0, 1, 2]},
+                "sp": {"choices": [True], "when": "zero_stage < 2"},
+                "optimizer_states": {"choices": ["remainders"], "when": "zero_stage == 1"},
+            },
+        },
+    ),
     "large": (
         question(MIXTRAL_8X7B, gib=66, nodes=4, batch=128),
         {"name": "experts", "knobs": EXPERTS},
