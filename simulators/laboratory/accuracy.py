@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from trainscout.simulators.laboratory.published.later import later_section, read_blind
 from trainscout.simulators.laboratory.published.page import (
@@ -67,35 +66,23 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     for place, summary in kept:
         write_whole(place, json.dumps(summary, indent=1) + "\n")
     report, _ = predict(PUBLISHED_RUNS, TRUSTED, "replay")
-    for name, drawn in _plots(report).items():
-        write_whole(folder / name, drawn)
+    plots = {STEP_PLOT: step_time_plot, ERROR_PLOT: error_plot, MEMORY_PLOT: memory_plot}
+    for name, draw in plots.items():
+        write_whole(folder / name, draw(report["rows"]))
     page = accuracy_page(
         report,
         stored_coverage(),
         stored_summary(COLLECTIVES),
         stored_summary(KERNELS),
-        _blind_tests(),
+        later_section(
+            [
+                (test, predict(test.runs, TRUSTED, "replay")[0], read_blind(test.predictions))
+                for test in BLIND_TESTS
+            ]
+        ),
         analysis.read_text(encoding="utf-8"),
     )
     write_whole(docs / "accuracy.md", page)
-
-
-def _blind_tests() -> str:
-    return later_section(
-        [
-            (test, predict(test.runs, TRUSTED, "replay")[0], read_blind(test.predictions))
-            for test in BLIND_TESTS
-        ]
-    )
-
-
-def _plots(report: dict[str, Any]) -> dict[str, str]:
-    rows = report["rows"]
-    return {
-        STEP_PLOT: step_time_plot(rows),
-        ERROR_PLOT: error_plot(rows),
-        MEMORY_PLOT: memory_plot(rows),
-    }
 
 
 def _parser() -> argparse.ArgumentParser:

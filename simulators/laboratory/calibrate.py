@@ -15,13 +15,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.laboratory.calibration.checks import check_runs
 from trainscout.simulators.laboratory.calibration.logs import read_log
 from trainscout.simulators.laboratory.calibration.profiled import OPTION, read_profiled
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.calibration.runs import (
     MeasuredRun,
     beside_predictions,
+    check_runs,
     equal_jobs,
 )
 from trainscout.simulators.laboratory.calibration.support import left_out, relative, supported
@@ -73,7 +73,8 @@ def main(arguments: Sequence[str]) -> int:
     read = [*options.runs, *options.from_log, *([profile] if profile else [])]
     check_output("--output", options.output, read)
     stated = None if profile is None else read_profiled(profile)
-    if stated is not None and not _names_runs(options):
+    named = options.runs or options.from_log or options.from_mlflow
+    if stated is not None and not named:
         return _write_stated(stated, options.output)
     found = read_sources(options, stated)
     errors = np.array([run.log_residual for run in found.runs])
@@ -87,10 +88,6 @@ def main(arguments: Sequence[str]) -> int:
         write_output("--output", options.output, text)
     show(_report(found, calibration, certain, options.output if share else None))
     return OK if share else FAILURE
-
-
-def _names_runs(options: argparse.Namespace) -> bool:
-    return bool(options.runs or options.from_log or options.from_mlflow)
 
 
 def _write_stated(stated: Calibration, output: Path) -> int:
@@ -131,7 +128,7 @@ def measured_runs(
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
         origins.append(f"{path.name} ({steps.framework}, {steps.kept} steps)")
     if options.from_mlflow is not None:
-        from trainscout.simulators.laboratory.calibration.mlflow_runs import read_experiment
+        from trainscout.simulators.laboratory.calibration.tables import read_experiment
 
         found, left = read_experiment(options.from_mlflow, options.tracking_uri)
         _some("--from-mlflow", options.from_mlflow, found, left)

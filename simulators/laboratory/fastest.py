@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-from collections.abc import Sequence
-from pathlib import Path
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from statistics import median
+
+import numpy as np
 
 from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import add_runs
+from trainscout.simulators.laboratory.published.published import add_output, add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
-from trainscout.simulators.laboratory.residuals import Bare
-from trainscout.simulators.laboratory.uncertainty.selection import (
-    effects,
-    held_out,
-    selection_of,
-)
+from trainscout.simulators.laboratory.residuals import Bare, format_origin
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
@@ -29,6 +27,7 @@ from trainscout.simulators.predictor.uncertainty.fastest import (
     Fastest,
     FastRun,
     Kind,
+    Selection,
     fastest_text,
     kind_of,
 )
@@ -45,11 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     if not results:
         return FAILURE
     found = effects([_run(result) for result in results])
-    digest = hashlib.sha256(options.runs.read_bytes()).hexdigest()[:16]
     provenance = {
         "what": "the published run with the highest MFU of each kind, and what choosing costs",
         "made_by": "trainscout fastest",
-        "runs": f"{options.runs.name}, sha256 {digest}..., grades {' and '.join(TRUSTED)}",
+        "runs": format_origin(options.runs),
     }
     selection = selection_of(found)
     text = fastest_text(Fastest(selection, fastest_runs(results)), provenance)
@@ -59,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
         f"{selection.sweeps} sweeps of {selection.publications} publications). "
         "Each publication, left out:\n"
     )
-    for name, (told, own) in sorted(held_out(found).items()):
-        show_text(f"  {name:32} told {told:+.1%}, its {len(found[name]):2} sweeps {own:+.1%}\n")
+    for name, (others, own) in sorted(held_out(found).items()):
+        show_text(f"  {name:32} told {others:+.1%}, its {len(found[name]):2} sweeps {own:+.1%}\n")
     show_text(f"Written to {options.output}.\n")
     return OK
 
@@ -106,10 +104,63 @@ def _parser() -> argparse.ArgumentParser:
         "0 done; 1 no row tells a step time, or an internal failure; 2 wrong input",
     )
     add_runs(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=FASTEST,
-        help="where to write; default: the table that searches use",
-    )
+    add_output(parser, FASTEST)
     return parser
+
+
+# Of a normal distribution: its standard deviation over its median absolute deviation.
+_MAD = 1.4826
+
+
+def effects(
+    runs: Sequence[tuple[str, Hashable, Hashable, float, float]],
+) -> dict[str, list[float]]:
+    """By publication, for each sweep of two layouts or more: the logarithm of measured over
+    predicted step time of the predicted-best layout, less the mean of that over all.
+
+    Args:
+        runs: publication, sweep, layout, predicted and measured seconds of each run.
+    """
+    sweeps: dict[tuple[str, Hashable], dict[Hashable, list[tuple[float, float]]]] = {}
+    for publication, sweep, layout, predicted_s, measured_s in runs:
+        layouts = sweeps.setdefault((publication, sweep), {})
+        layouts.setdefault(layout, []).append((math.log(predicted_s), math.log(measured_s)))
+    found: dict[str, list[float]] = defaultdict(list)
+    for (publication, _), layouts in sweeps.items():
+        if len(layouts) < 2:
+            continue
+        predicted, measured = np.array([np.mean(each, axis=0) for each in layouts.values()]).T
+        residuals = measured - predicted
+        found[publication].append(float(residuals[predicted.argmin()] - residuals.mean()))
+    return dict(found)
+
+
+def selection_of(found: Mapping[str, Sequence[float]]) -> Selection:
+    """What choosing costs in a publication that is not among those found.
+
+    Each publication is one observation, the mean of its sweeps; what is told of the next one is
+    their median, with its standard error by their median absolute deviation: one sweep whose
+    software is predicted badly does not decide.
+    """
+    means = [float(np.mean(each)) for each in found.values()]
+    if not means:
+        return Selection()
+    middle = median(means)
+    spread = _MAD * median(abs(mean - middle) for mean in means)
+    return Selection(
+        shift=round(max(0.0, middle), 4),
+        error=round(math.sqrt(math.pi / 2) * spread / math.sqrt(len(means)), 4),
+        publications=len(means),
+        sweeps=sum(map(len, found.values())),
+    )
+
+
+def held_out(found: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    """For each publication the shift that the others tell, and what its own sweeps had."""
+    return {
+        name: (
+            selection_of({other: each for other, each in found.items() if other != name}).shift,
+            float(np.mean(own)),
+        )
+        for name, own in found.items()
+    }

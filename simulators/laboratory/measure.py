@@ -23,13 +23,12 @@ import numpy as np
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.results import Rows
-from trainscout.simulators.laboratory.device.timing import open_torch
+from trainscout.simulators.laboratory.device.timing import host_seconds, open_torch
 from trainscout.simulators.laboratory.device.torch_collectives import (
     CollectiveDevice,
     TorchCollectives,
     node_counts,
 )
-from trainscout.simulators.laboratory.device.torch_host import host_seconds
 from trainscout.simulators.laboratory.interference import measure as interference
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.laboratory.kernels.measure import (

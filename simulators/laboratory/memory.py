@@ -30,7 +30,7 @@ from trainscout.simulators.laboratory.published.measured import (
     printed_by_last_stage,
 )
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
-from trainscout.simulators.laboratory.published.published import DATA, PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.published import DATA, PUBLISHED_RUNS, add_output
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import TRUSTED, Row, read_rows
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
@@ -237,10 +237,5 @@ def _parser() -> argparse.ArgumentParser:
         default=FAILED_LAYOUTS,
         help="CSV of layouts that failed, with the same columns; default: those that ship",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=SPREAD,
-        help="where to write; default: the table that predictions use",
-    )
+    add_output(parser, SPREAD)
     return parser

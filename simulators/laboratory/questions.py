@@ -7,15 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.searched.answer import Answer, default_software
-from trainscout.simulators.laboratory.searched.answer_tables import answer_tables
+from trainscout.simulators.laboratory.searched.answer import default_software
 from trainscout.simulators.laboratory.searched.grouping import (
     PublishedQuestion,
     most_telling,
@@ -23,11 +19,11 @@ from trainscout.simulators.laboratory.searched.grouping import (
 )
 from trainscout.simulators.laboratory.searched.page import questions_page, read_before
 from trainscout.simulators.laboratory.searched.run import answers
-from trainscout.simulators.laboratory.searched.summary import as_dict, report
+from trainscout.simulators.laboratory.searched.summary import answer_tables, as_dict, report
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, write_output
-from trainscout.simulators.predictor.io.terminal import show
+from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
 
@@ -42,12 +38,14 @@ def main(arguments: Sequence[str]) -> int:
         require_positive("--workers", options.workers)
     before = {} if options.before is None else read_before(options.before)
     chosen, total = _chosen(options)
-    found = _with_progress(chosen, options.workers, options.journal)
+    with progress_bar("searching", len(chosen)) as advance:
+        found = answers(chosen, options.workers, options.journal, advance)
     if options.json is not None:
         text = json.dumps(report(found), indent=1, allow_nan=False) + "\n"
         write_output("--json", options.json, text)
     if options.csv is not None:
-        write_output("--csv", options.csv, _csv(found))
+        rows = [as_dict(one) for one in found]
+        write_output("--csv", options.csv, csv_text(rows[0], rows))
     if options.page is not None:
         write_output("--page", options.page, questions_page(found, before, total))
     show(answer_tables(found))
@@ -69,20 +67,6 @@ def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...],
         given = " ".join(options.only) or options.runs
         raise InputError("--only", given, "names no question", f"a part of {', '.join(names[:6])}")
     return questions, len(names)
-
-
-def _with_progress(
-    questions: Sequence[PublishedQuestion], workers: int, journal: Path | None
-) -> tuple[Answer, ...]:
-    columns = (TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(questions))
-        return answers(questions, workers, journal, lambda _: bar.advance(task))
-
-
-def _csv(found: Sequence[Answer]) -> str:
-    rows = [as_dict(one) for one in found]
-    return csv_text(rows[0], rows)
 
 
 def _parser() -> argparse.ArgumentParser:

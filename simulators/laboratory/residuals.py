@@ -15,7 +15,7 @@ from typing import Any
 from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import add_runs
+from trainscout.simulators.laboratory.published.published import add_output, add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
@@ -82,9 +82,7 @@ def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
         job, prediction, measured_s = result.job, result.prediction, result.measured_s
         if result.row.quality not in TRUSTED or result.row.extrapolated:
             continue
-        if job is None or prediction is None:
-            continue
-        if measured_s is None:
+        if job is None or prediction is None or measured_s is None:
             continue
         source = source_group(result.row)
         sweep = sweeps.setdefault(sweep_of(result), str(len(sweeps) + 1))
@@ -115,16 +113,21 @@ def _refuse_too_few(residuals: Sequence[Residual], path: Path) -> None:
 
 
 def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
-    digest = hashlib.sha256(runs.read_bytes()).hexdigest()[:16]
     return {
         "what": "measured over predicted step times of published runs, as natural logarithms",
         "made_by": "trainscout residuals",
-        "runs": f"{runs.name}, sha256 {digest}..., grades {' and '.join(TRUSTED)}",
+        "runs": format_origin(runs),
         "coverage": {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in found.to_dict().items()
         },
     }
+
+
+def format_origin(runs: Path) -> str:
+    """Which table of measured runs something was made of, and which of its rows."""
+    digest = hashlib.sha256(runs.read_bytes()).hexdigest()[:16]
+    return f"{runs.name}, sha256 {digest}..., grades {' and '.join(TRUSTED)}"
 
 
 def _format_coverage(found: Coverage, output: Path) -> str:
@@ -154,10 +157,5 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout residuals ours.csv --output residuals.csv",
     )
     add_runs(parser)
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=RESIDUALS,
-        help="where to write; default: the table that predictions use",
-    )
+    add_output(parser, RESIDUALS)
     return parser

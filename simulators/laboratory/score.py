@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,12 @@ def summarise(errors: Sequence[float] | NDArray[np.float64], skipped: int = 0) -
     )
 
 
-T = TypeVar("T")
+def medians(errors: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """The median absolute error of every key."""
+    groups: dict[K, list[float]] = defaultdict(list)
+    for key, error in errors:
+        groups[key].append(abs(error))
+    return {key: float(np.median(each)) for key, each in groups.items()}
 
 
 def summarise_by(
@@ -55,10 +64,11 @@ def summarise_by(
     groups: dict[str, list[float | None]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(error(item))
-    return {name: _summarise(groups[name]) for name in sorted(groups)}
+    return {name: summarise_known(groups[name]) for name in sorted(groups)}
 
 
-def _summarise(errors: Sequence[float | None]) -> Summary:
+def summarise_known(errors: Sequence[float | None]) -> Summary:
+    """The summary of errors of which those that are None count as skipped."""
     known = [error for error in errors if error is not None]
     return summarise(known, len(errors) - len(known))
 

@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from trainscout.simulators.laboratory.published.html import validation_html
 from trainscout.simulators.laboratory.published.jobs import (
     Declarations,
     read_curves,
     shipped_declarations,
 )
+from trainscout.simulators.laboratory.published.plots import validation_html
 from trainscout.simulators.laboratory.published.published import (
     add_runs,
     read_peer_predictions,
 )
-from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
+from trainscout.simulators.laboratory.published.regularity import (
+    mark_extrapolated,
+    with_doubtful_states,
+)
 from trainscout.simulators.laboratory.published.replay import Result, replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import (
@@ -31,13 +31,12 @@ from trainscout.simulators.laboratory.published.rows import (
     read_rows,
     unread_columns,
 )
-from trainscout.simulators.laboratory.published.states import with_doubtful_states
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
-from trainscout.simulators.predictor.io.terminal import show
+from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
@@ -116,11 +115,8 @@ class _WhereMeasured:
 def replay_with_progress(
     rows: Sequence[Row], declared: Declarations, simulator: Simulator
 ) -> tuple[Result, ...]:
-    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=len(rows))
-        return replay_rows(rows, declared, simulator, lambda: bar.advance(task))
+    with progress_bar("predicting", len(rows)) as advance:
+        return replay_rows(rows, declared, simulator, advance)
 
 
 def _grades(text: str) -> tuple[str, ...]:

@@ -12,15 +12,17 @@ import numpy as np
 from trainscout.simulators.laboratory.calibration.evidence import (
     DRAWS,
     KNOWN,
+    LEAST_LAYOUTS,
     LEAST_RUNS,
     Errors,
     Evidence,
     Published,
+    Regret,
     common,
     evidence,
+    regrets,
 )
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, beside_predictions
-from trainscout.simulators.laboratory.calibration.sweeps import LEAST_LAYOUTS, Regret, regrets
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.markdown import percent, signed, table
 from trainscout.simulators.laboratory.published.published import add_runs

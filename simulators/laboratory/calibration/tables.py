@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import meant_setting
 from trainscout.simulators.laboratory.calibration.questions import SETTINGS, job_of_settings
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
-from trainscout.simulators.laboratory.published.rows import MAX_BYTES, read_rows
+from trainscout.simulators.laboratory.published.rows import csv_lines, read_rows
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.job import Job
 
@@ -38,8 +39,13 @@ def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     Raises:
         InputError: for a file that is neither.
     """
-    header, rows = _cells(path)
+    lines = csv_lines(path)
+    header = tuple(map(str.strip, lines[0][1])) if lines else ()
     if {"cluster", "gpus"} & {column_of(name) for name in header}:
+        rows = [
+            (line, dict(zip(header, map(str.strip, cells), strict=False)))
+            for line, cells in lines[1:]
+        ]
         return own_runs(header, rows, str(path))
     return _published(path)
 
@@ -88,35 +94,6 @@ def _published(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     return tuple(runs), tuple(left)
 
 
-def _cells(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
-    """The header of a CSV file, and every row with its line."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            return _rows_of(csv.reader(file, strict=True))
-    except OSError as error:
-        raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError("runs", path, f"is not a CSV file: {error}") from error
-
-
-def _rows_of(
-    table: Iterator[list[str]],
-) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
-    header: tuple[str, ...] = ()
-    rows = []
-    for number, cells in enumerate(table, 1):
-        if not any(map(str.strip, cells)):
-            continue
-        if not header:
-            header = tuple(map(str.strip, cells))
-        else:
-            pairs = zip(header, cells, strict=False)
-            rows.append((number, {name: text.strip() for name, text in pairs}))
-    return header, rows
-
-
 def column_of(name: str) -> str:
     """Our name of a column that says what it measures and in which unit, or is in capitals."""
     if name in SETTINGS or "." in name:
@@ -163,3 +140,55 @@ def _measured_s(cells: Mapping[str, str], job: Job) -> float:
         per_gpu = name.endswith("_per_gpu")
         return job.tokens_per_step / (value * (job.world_size if per_gpu else 1))
     raise InputError("runs", None, "has no measurement", " or ".join(MEASURED))
+
+
+# Predictions that were tracked are no measurements.
+_PREDICTED = ("search", "recipe", "study", "cell")
+_MOST_RUNS = 1000
+
+
+def read_experiment(
+    name: str, tracking_uri: str | None
+) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    """The runs of an experiment whose parameters and tags are settings by our names and whose
+    metrics measure steps (the median of each's history), and why others were left out.
+
+    Raises:
+        InputError: without MLflow, or for an experiment that is not there.
+    """
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        allowed = "pip install mlflow"
+        raise InputError("--from-mlflow", name, "needs MLflow", allowed) from error
+    client = MlflowClient(tracking_uri)
+    try:
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            known = [each.name for each in client.search_experiments()]
+            raise InputError("--from-mlflow", name, "is no experiment there", known)
+        found = client.search_runs([experiment.experiment_id], max_results=_MOST_RUNS)
+    except MlflowException as error:
+        raise InputError("--from-mlflow", name, f"cannot be read: {error}") from error
+    rows = [
+        (number, _run_cells(client, run))
+        for number, run in enumerate(found, 1)
+        if run.data.tags.get("kind") not in _PREDICTED
+    ]
+    names = sorted({name for _, cells in rows for name in cells} | {MEASURED[0]})
+    return own_runs(names, rows, f"experiment {name}")
+
+
+def _run_cells(client: Any, run: Any) -> dict[str, str]:
+    stated = {**run.data.tags, **run.data.params}
+    cells = {
+        name: str(value)
+        for name, value in stated.items()
+        if name in SETTINGS or name.partition(".")[0] in ("recipe", "training", "cluster", "model")
+    }
+    for name in MEASURED:
+        history = client.get_metric_history(run.info.run_id, name)
+        if history:
+            cells[name] = repr(median(point.value for point in history))
+    return cells | {"run": run.info.run_name or run.info.run_id}

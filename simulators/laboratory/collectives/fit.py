@@ -19,16 +19,16 @@ what a cluster that was fitted to, and one that was not, can expect.
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from trainscout.simulators.laboratory.collectives.anchors import FIGURES, anchored_errors
 from trainscout.simulators.laboratory.collectives.least_squares import (
     Fit,
     Row,
@@ -37,11 +37,63 @@ from trainscout.simulators.laboratory.collectives.least_squares import (
     rows_of,
 )
 from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
+from trainscout.simulators.laboratory.score import medians
 from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
 from trainscout.simulators.predictor.collectives.transport import FABRICS, load
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
+
+KIB, MIB = 2**10, 2**20
+FIGURES = {
+    "one_figure": (256 * MIB,),
+    "two_figures": (MIB, 256 * MIB),
+    "three_figures": (8 * KIB, MIB, 256 * MIB),
+    "five_figures": (8 * KIB, 128 * KIB, MIB, 16 * MIB, 256 * MIB),
+}
+"""Sizes in bytes, each within a node and once between nodes."""
+
+
+def anchored_errors(result: Fit, rows: Sequence[Row], sizes: Sequence[int]) -> dict[int, float]:
+    """Absolute relative error of each of a cluster's rows, by its place among them, once a few
+    figures of its own are known.
+
+    One collective, timed at a few sizes within a node and once between nodes: how far a fit to
+    other clusters is off there, log-log between the sizes, corrects everything else that the
+    cluster runs.
+    ``result`` was fitted to other clusters. Rows that were told from are not among the answers.
+    """
+    errors: dict[int, float] = {}
+    for between in (False, True):
+        members = [place for place, row in enumerate(rows) if (row.nodes > 1) == between]
+        if not members:
+            continue
+        offs = {
+            place: math.log(predict_us(result, rows[place]) / rows[place].time_us)
+            for place in members
+        }
+        anchors = {_anchor(rows, members, size) for size in sizes}
+        known = sorted((math.log2(rows[place].size_bytes), offs[place]) for place in anchors)
+        at, off = zip(*known, strict=True)
+        for place in set(members) - anchors:
+            corrected = offs[place] - np.interp(math.log2(rows[place].size_bytes), at, off)
+            errors[place] = abs(math.expm1(corrected))
+    return errors
+
+
+def _anchor(rows: Sequence[Row], members: Sequence[int], size: int) -> int:
+    """The row nearest to a size, of what was timed most often; on the fewest nodes."""
+    often: dict[object, int] = defaultdict(int)
+    for place in members:
+        often[rows[place].net_key or rows[place].node_key] += 1
+
+    def distance(place: int) -> tuple[float, int, int, int]:
+        row = rows[place]
+        apart = abs(math.log2(row.size_bytes / size))
+        return apart, -often[row.net_key or row.node_key], row.nodes, place
+
+    return min(members, key=distance)
+
 
 TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
@@ -55,32 +107,25 @@ FEWEST_ROWS = 7
 
 def errors_of(result: Fit, rows: Sequence[Row]) -> Errors:
     """Median absolute relative error of each transport, cluster and size band."""
-    cells: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        cell = (row.transport, row.cluster_id, size_band(row.size_bytes))
-        cells[cell].append(abs(predict_us(result, row) / row.time_us - 1))
-    return {cell: float(np.median(errors)) for cell, errors in cells.items()}
+    return medians(
+        ((row.transport, *_cell(row)), predict_us(result, row) / row.time_us - 1) for row in rows
+    )
 
 
-def left_out_errors(rows: Sequence[Row]) -> Errors:
-    """The errors of each cluster under the fit to all the others."""
-    found: Errors = {}
+def left_out(rows: Sequence[Row]) -> Iterator[tuple[Fit, list[Row]]]:
+    """The fit to all other clusters, and the rows of each."""
     for cluster in sorted({row.cluster_id for row in rows}):
         others = fit([row for row in rows if row.cluster_id != cluster])
-        found |= errors_of(others, [row for row in rows if row.cluster_id == cluster])
-    return found
+        yield others, [row for row in rows if row.cluster_id == cluster]
+
+
+def _cell(row: Row) -> tuple[str, str]:
+    return row.cluster_id, size_band(row.size_bytes)
 
 
 def _cells(result: Fit, rows: Sequence[Row]) -> Cells:
     """Median absolute relative error of each cluster and size band, over all transports."""
-    return _medians((row, abs(predict_us(result, row) / row.time_us - 1)) for row in rows)
-
-
-def _medians(errors: Iterable[tuple[Row, float]]) -> Cells:
-    cells: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row, error in errors:
-        cells[row.cluster_id, size_band(row.size_bytes)].append(error)
-    return {cell: float(np.median(errors)) for cell, errors in cells.items()}
+    return medians((_cell(row), predict_us(result, row) / row.time_us - 1) for row in rows)
 
 
 def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
@@ -93,35 +138,28 @@ def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     from_train = fit(train)
-    left_out: Cells = {}
-    told: dict[str, Cells] = {name: {} for name in FIGURES}
-    for cluster in sorted({row.cluster_id for row in everything}):
-        others = fit([row for row in everything if row.cluster_id != cluster])
-        own = [row for row in everything if row.cluster_id == cluster]
-        left_out |= _cells(others, own)
+    unknown: Cells = {}
+    anchored: dict[str, Cells] = {name: {} for name in FIGURES}
+    for others, own in left_out(everything):
+        unknown |= _cells(others, own)
         for name, sizes in FIGURES.items():
             errors = anchored_errors(others, own, sizes)
-            told[name] |= _medians((own[place], error) for place, error in errors.items())
+            anchored[name] |= medians((_cell(own[place]), off) for place, off in errors.items())
     cells = {
         "shipped": _cells(fit(everything), everything),
         "train": _cells(from_train, train),
         "validation": _cells(from_train, validation),
-        "left_out": left_out,
-        **told,
+        "left_out": unknown,
+        **anchored,
     }
     return {name: average(found) for name, found in cells.items()}
 
 
 def average(cells: Cells) -> dict[str, Any]:
     """The mean over all cells and over those of each band; every cell counts alike."""
-    bands: dict[str, list[float]] = defaultdict(list)
-    for (_, band), error in cells.items():
-        bands[band].append(error)
     return {
         "clusters": len({cluster for cluster, _ in cells}),
-        "by_size_band": {
-            band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands
-        },
+        "by_size_band": _by_band(cells),
         "all": round(float(np.mean(list(cells.values()))), 3),
     }
 
@@ -131,7 +169,9 @@ def documents(measurements: Sequence[Measurement], command: str) -> dict[str, di
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     result = fit(everything)
-    fitted, left_out = errors_of(result, everything), left_out_errors(everything)
+    fitted, unknown = errors_of(result, everything), {}
+    for others, own in left_out(everything):
+        unknown |= errors_of(others, own)
     from_train = errors_of(fit(train), validation)
     return {
         name: {
@@ -142,8 +182,14 @@ def documents(measurements: Sequence[Measurement], command: str) -> dict[str, di
                 "transport's other measurements say, or without any those of other fabrics"
             ),
             "coefficients": _coefficients(name, result),
-            "errors": _errors(name, fitted, left_out, from_train),
-            "left_out_error": _by_band(name, left_out),
+            "errors": _errors(name, fitted, unknown, from_train),
+            "left_out_error": _by_band(
+                {
+                    (cluster, band): off
+                    for (of, cluster, band), off in unknown.items()
+                    if of == name
+                }
+            ),
         }
         for name in TRANSPORTS
     }
@@ -162,9 +208,7 @@ def _coefficients(transport: str, result: Fit) -> dict[str, dict[str, Any]]:
     }
 
 
-def _errors(
-    transport: str, fitted: Errors, left_out: Errors, from_train: Errors
-) -> dict[str, Any]:
+def _errors(transport: str, fitted: Errors, unknown: Errors, from_train: Errors) -> dict[str, Any]:
     """Each cluster's errors by band, in the order of the bands."""
     document: dict[str, dict[str, dict[str, float]]] = {}
     for cluster in sorted({name for owner, name, _ in fitted if owner == transport}):
@@ -172,7 +216,7 @@ def _errors(
         for band in BAND_NAMES:
             cell = (transport, cluster, band)
             if cell in fitted:
-                bands[band] = {"fitted": fitted[cell], "left_out": left_out[cell]}
+                bands[band] = {"fitted": fitted[cell], "left_out": unknown[cell]}
                 if cell in from_train:
                     bands[band]["from_train"] = from_train[cell]
         document[cluster] = {
@@ -182,12 +226,11 @@ def _errors(
     return document
 
 
-def _by_band(transport: str, left_out: Errors) -> dict[str, float]:
-    """What a cluster that was not fitted to can expect: the mean over clusters."""
+def _by_band(cells: Cells) -> dict[str, float]:
+    """The mean over the clusters of each band."""
     bands: dict[str, list[float]] = defaultdict(list)
-    for (owner, _, band), error in left_out.items():
-        if owner == transport:
-            bands[band].append(error)
+    for (_, band), error in cells.items():
+        bands[band].append(error)
     return {band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands}
 
 

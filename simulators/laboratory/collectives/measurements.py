@@ -190,11 +190,11 @@ class _Machine:
 
     def _gpu_entry(self) -> dict[str, Any]:
         name = self._row["gpu"]
-        for entry in _gpus():
+        for entry in _load("gpus.yaml"):
             if re.search(entry["pattern"], name, re.IGNORECASE):
                 return entry
         nvlink = re.search(r"nvlink ?(\d)", self._row.get("intra_link", ""), re.IGNORECASE)
-        for entry in _gpus():
+        for entry in _load("gpus.yaml"):
             if nvlink and str(entry.get("usual_with_nvlink")) == nvlink[1]:
                 self._assume(f"{entry['name']}: the usual GPU with this generation of NVLink")
                 return entry
@@ -255,7 +255,8 @@ class _Machine:
 
     def _network(self, server_gpus: int, cpu: str) -> tuple[str, int, float, str]:
         """Fabric, NICs per server, Gb/s of each, and the host CPU."""
-        platform = next((p for p in _platforms() if re.search(p["pattern"], self._text)), None)
+        known = _load("platforms.yaml")
+        platform = next((each for each in known if re.search(each["pattern"], self._text)), None)
         if platform is None:
             fabric, nic_gbps = "infiniband", None
             self._assume("InfiniBand: the table names no fabric")
@@ -327,15 +328,6 @@ def _whole(row: Mapping[str, str], field: str) -> int:
 
 
 @functools.cache
-def _gpus() -> list[dict[str, Any]]:
-    return _load("gpus.yaml")
-
-
-@functools.cache
-def _platforms() -> list[dict[str, Any]]:
-    return _load("platforms.yaml")
-
-
 def _load(name: str) -> list[dict[str, Any]]:
     document: list[dict[str, Any]] = read_yaml(resources.files(__package__) / name)
     return document

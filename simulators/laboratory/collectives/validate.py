@@ -10,7 +10,6 @@ neither all-to-all nor point-to-point. Errors are fractions of the measured time
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
-from trainscout.simulators.laboratory.score import as_dicts, summarise, summarise_by
+from trainscout.simulators.laboratory.score import as_dicts, medians, summarise, summarise_by
 from trainscout.simulators.predictor.collectives.cost import choose
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.price import (
@@ -87,38 +86,20 @@ GROUPS: Mapping[str, Callable[[Outcome], str]] = {
 
 def mean_of_medians(cells: Iterable[tuple[tuple[str, str], float]]) -> float | None:
     """Median absolute error of each (cluster, size band), averaged over the cells."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for cell, error in cells:
-        groups[cell].append(abs(error))
-    if not groups:
-        return None
-    return float(np.mean([np.median(group) for group in groups.values()]))
+    found = list(medians(cells).values())
+    return float(np.mean(found)) if found else None
 
 
 def report(outcomes: Sequence[Outcome], skipped: Sequence[Any]) -> dict[str, Any]:
     """The document that ``--json`` writes."""
-    document: dict[str, Any] = {
-        "overall": summarise([each.error for each in outcomes], len(skipped)).to_dict()
-    }
+    document = _figures([(each, each.error) for each in outcomes], len(skipped))
     for title, key in GROUPS.items():
         document[title] = as_dicts(summarise_by(outcomes, key, lambda each: each.error))
-    document["per_cluster_and_band_mean_of_medians"] = mean_of_medians(
-        (_cell(each), each.error) for each in outcomes
-    )
     priced = [(each, each.nccl_s) for each in outcomes if each.nccl_s is not None]
     own = [(each, nccl_s / each.measurement.seconds - 1) for each, nccl_s in priced]
-    document["nccl_model"] = {
-        "overall": summarise([error for _, error in own], len(outcomes) - len(own)).to_dict(),
-        "per_cluster_and_band_mean_of_medians": mean_of_medians(
-            (_cell(each), error) for each, error in own
-        ),
-        "ours_on_the_same_rows": {
-            "overall": summarise([each.error for each, _ in own]).to_dict(),
-            "per_cluster_and_band_mean_of_medians": mean_of_medians(
-                (_cell(each), each.error) for each, _ in own
-            ),
-        },
-    }
+    document["nccl_model"] = _figures(own, len(outcomes) - len(own))
+    same = [(each, each.error) for each, _ in own]
+    document["nccl_model"]["ours_on_the_same_rows"] = _figures(same, 0)
     document["rows"] = [
         {
             "id": each.measurement.id,
@@ -131,6 +112,14 @@ def report(outcomes: Sequence[Outcome], skipped: Sequence[Any]) -> dict[str, Any
     ]
     document["skipped"] = [{"id": each.id, "reason": each.reason} for each in skipped]
     return document
+
+
+def _figures(errors: Sequence[tuple[Outcome, float]], skipped: int) -> dict[str, Any]:
+    cells = ((_cell(each), error) for each, error in errors)
+    return {
+        "overall": summarise([error for _, error in errors], skipped).to_dict(),
+        "per_cluster_and_band_mean_of_medians": mean_of_medians(cells),
+    }
 
 
 def _cell(outcome: Outcome) -> tuple[str, str]:

@@ -105,3 +105,23 @@ def open_torch(device: str) -> tuple[Any, Clock]:
     if device != "cuda" or not torch.cuda.is_available():
         raise InputError("--device", device, "is not there", "cuda, or cpu to try the command")
     return torch, CudaClock(torch)
+
+
+LAUNCHES = 1000
+
+
+def host_seconds(torch: Any, device: str) -> dict[str, float]:
+    """``launch_s``: of one small operation, called from Python, with gradients recorded;
+    ``module_s``: of one linear module. The kernels are shorter than their launches, so that the
+    host is what takes the time."""
+    x = torch.ones(16, 16, device=device, requires_grad=True)
+    module = torch.nn.Linear(16, 16, device=device)
+    clock = HostClock()
+    found = {}
+    for name, call in (("launch_s", lambda: x + x), ("module_s", lambda: module(x))):
+        clock.seconds(call, LAUNCHES)
+        samples = [clock.seconds(call, LAUNCHES) / LAUNCHES for _ in range(SAMPLES)]
+        found[name] = statistics.median(samples)
+        if device != "cpu":
+            torch.cuda.synchronize()
+    return found

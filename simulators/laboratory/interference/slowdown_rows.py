@@ -98,19 +98,6 @@ class Samples:
     skipped: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """One row; ``taken`` are the SMs that the channels take from the kernel."""
-
-    kernel_class: str
-    time_us: float
-    memory_bound: float
-    channels: float
-    taken: float
-    traffic_bytes_per_s: float
-    assumed: bool
-
-
 def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The declared GPU a row's free text means, or None when it names none or several kinds."""
     words = re.split(r"[^a-z0-9]+", text.lower())
@@ -152,8 +139,8 @@ def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = F
 
 
 def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples:
-    found: list[_Sample] = []
-    slowdown, physical, sources, names = [], [], [], []
+    found: list[dict[str, Any]] = []
+    sources: list[str] = []
     skipped: dict[str, int] = {}
     for row in rows.to_dict("records"):
         text = str(row["level"])
@@ -168,34 +155,19 @@ def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples
         if reason or gpu is None:
             skipped[str(reason)] = skipped.get(str(reason), 0) + 1
             continue
-        sample = _sample({str(name): value for name, value in row.items()}, gpu)
-        found.append(sample)
-        slowdown.append(float(row["slowdown"]))
-        on_kernel, on_wires = _physical(sample, gpu)
-        physical.append(on_kernel if level == "kernel" else on_wires)
+        found.append(_sample({str(name): value for name, value in row.items()}, gpu, level))
         # One laboratory's tables and paragraphs are one source.
         sources.append(re.sub(r" (Table|Figure|section) .*", "", str(row["source"])))
-        names.append(gpu.name)
     if not found:
         raise InputError("table", 0, "has no usable row", f"rows of level {level}")
     kinds = tuple(sorted(set(sources)))
-    return Samples(
-        kernel_class=np.array([each.kernel_class for each in found]),
-        time_us=np.array([each.time_us for each in found]),
-        memory_bound=np.array([each.memory_bound for each in found]),
-        channels=np.array([each.channels for each in found]),
-        slowdown=np.array(slowdown),
-        physical=np.array(physical),
-        group=np.array([kinds.index(source) for source in sources]),
-        sources=kinds,
-        gpu=np.array(names),
-        assumed=np.array([each.assumed for each in found]),
-        skipped=skipped,
-    )
+    group = np.array([kinds.index(source) for source in sources])
+    columns = {name: np.array([each[name] for each in found]) for name in found[0]}
+    return Samples(**columns, group=group, sources=kinds, skipped=skipped)
 
 
-def _sample(row: Mapping[str, Any], gpu: Gpu) -> _Sample:
-    """What a row says, what its text says, and the rest as documented above."""
+def _sample(row: Mapping[str, Any], gpu: Gpu, level: str) -> dict[str, Any]:
+    """What a row says, what its text says, and the rest as documented above: its ``Samples``."""
     text = f"{row.get('compute_detail')} {row.get('note')}"
     collective = _match(str(row["comm_kind"]), _COLLECTIVE_WORDS)
     kernel = _match(str(row["compute_class"]), _CLASS_WORDS) or "streaming"
@@ -217,26 +189,22 @@ def _sample(row: Mapping[str, Any], gpu: Gpu) -> _Sample:
     bound = _number(row.get("memory_throughput"))
     if counted:
         bound = float(counted.group(1)) / 100
-    return _Sample(
-        kernel_class=kernel,
-        time_us=_number(row.get("t_alone_us")),
-        memory_bound=MEMORY_BOUND[kernel] if np.isnan(bound) else min(bound, 1.0),
-        channels=channels,
-        # SMs the kernel never had cannot be taken from it.
-        taken=max(channels - reserved, 0.0),
-        traffic_bytes_per_s=traffic,
-        assumed=assumed,
-    )
-
-
-def _physical(sample: _Sample, gpu: Gpu) -> tuple[float, float]:
-    """What the physical model says of one row: slowdown of the kernel, of the communication."""
+    bound = MEMORY_BOUND[kernel] if np.isnan(bound) else min(bound, 1.0)
     kernel_s = np.zeros((1, 2, len(KERNEL_CLASSES)))
-    kernel_s[0, :, KERNEL_CLASSES.index(sample.kernel_class)] = 1.0, sample.memory_bound
-    on_kernel, on_wires = overlap_slowdowns(
-        gpu, kernel_s, np.array([sample.taken]), np.array([sample.traffic_bytes_per_s])
-    )
-    return float(on_kernel[0, 0]), float(on_wires[0, 0])
+    kernel_s[0, :, KERNEL_CLASSES.index(kernel)] = 1.0, bound
+    # SMs the kernel never had cannot be taken from it.
+    taken = np.array([max(channels - reserved, 0.0)])
+    on_kernel, on_wires = overlap_slowdowns(gpu, kernel_s, taken, np.array([traffic]))
+    return {
+        "kernel_class": kernel,
+        "time_us": _number(row.get("t_alone_us")),
+        "memory_bound": bound,
+        "channels": channels,
+        "slowdown": float(row["slowdown"]),
+        "physical": float((on_kernel if level == "kernel" else on_wires)[0, 0]),
+        "gpu": gpu.name,
+        "assumed": assumed,
+    }
 
 
 def _assumed_channels(gpu: Gpu, collective: str | None, ranks: float) -> float:

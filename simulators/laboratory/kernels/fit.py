@@ -168,15 +168,6 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
     content.setdefault(section, {})[precision] = part
 
 
-def write(output: Path, content: dict[str, Any]) -> None:
-    """Write a fitted file whole or not at all.
-
-    Raises:
-        InputError: when it cannot be written.
-    """
-    write_output("--output", output, yaml.safe_dump(content, sort_keys=False, width=99))
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = command_parser(
@@ -240,10 +231,11 @@ def main(arguments: Sequence[str]) -> int:
     if not contents:
         raise InputError("rows", 0, "could be fitted: no GPU and precision has enough usable rows")
     for name, content in contents.items():
+        text = yaml.safe_dump(content, sort_keys=False, width=99)
         if options.output is None:
-            print(yaml.safe_dump(content, sort_keys=False, width=99), end="")
+            print(text, end="")
         else:
-            write(options.output / f"{name}.yaml", content)
+            write_output("--output", options.output / f"{name}.yaml", text)
     return OK
 
 

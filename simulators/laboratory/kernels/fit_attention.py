@@ -13,8 +13,8 @@ import numpy as np
 from trainscout.simulators.laboratory.kernels.fit_gemm import enough_rows
 from trainscout.simulators.laboratory.kernels.regression import (
     Parameter,
+    cross_validated,
     decode,
-    residuals,
     rounded,
     solve,
 )
@@ -114,19 +114,12 @@ def fit_attention(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
 
         return passes(solve(parameters, log_error))
 
-    fold = rows.groupby(["heads", "head_dim", "seq_k", "causal"], sort=False).ngroup() % 5
-    errors = np.zeros(len(rows))
-    for out in range(5):
-        held = (fold == out).to_numpy()
-        if held.any():
-            coefficients = fitted(rows[~held])
-            errors[held] = attention_log_error(rows[held], coefficients, gpu, dtype)
-    report = {
-        str(name): residuals(errors[(rows["pass"] == name).to_numpy()])
-        for name in sorted(rows["pass"].unique())
-    }
+    def unseen(out: pd.DataFrame, others: pd.DataFrame) -> Floats:
+        return attention_log_error(out, fitted(others), gpu, dtype)
+
+    shape = ["heads", "head_dim", "seq_k", "causal"]
     final = {name: dataclasses.asdict(value) for name, value in fitted(rows).items()}
     return {
         "coefficients": rounded(final),
-        "residuals": {"rows": len(rows), "cross_validated": report},
+        "residuals": cross_validated(rows, shape, "pass", unseen),
     }

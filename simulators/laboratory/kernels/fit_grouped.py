@@ -13,12 +13,11 @@ import numpy as np
 from trainscout.simulators.laboratory.kernels.fit_gemm import enough_rows
 from trainscout.simulators.laboratory.kernels.regression import (
     Parameter,
+    cross_validated,
     decode,
-    residuals,
     rounded,
     solve,
 )
-from trainscout.simulators.predictor.kernels.batches import Gemms
 from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.kernels.prices import price_batch
@@ -42,33 +41,24 @@ def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
     """
     enough_rows(len(rows))
 
-    def priced(batch: Gemms, coefficients: GroupedCoefficients) -> Floats:
-        prices = price_batch(gpu, batch, as_training=False, grouped_as=coefficients)
-        return prices.seconds
-
     def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:
         coefficients = GroupedCoefficients(**decode(PARAMETERS, encoded))
         seconds = np.zeros(len(part))
         for positions in part.groupby(ALIKE["grouped_gemm"], sort=False).indices.values():
             for batch in grouped_batches(part.iloc[positions], dtype):
-                seconds[positions] += priced(batch, coefficients)
+                prices = price_batch(gpu, batch, as_training=False, grouped_as=coefficients)
+                seconds[positions] += prices.seconds
         logs: Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
         return logs
 
     def fitted(part: pd.DataFrame) -> Floats:
         return solve(PARAMETERS, lambda encoded: log_error(part, encoded))
 
-    fold = rows.groupby(["groups", "n", "k"], sort=False).ngroup().to_numpy() % 5
-    errors = np.zeros(len(rows))
-    for out in range(5):
-        if (fold == out).any():
-            errors[fold == out] = log_error(rows[fold == out], fitted(rows[fold != out]))
-    report = {
-        str(stage): residuals(errors[(rows["stage"] == stage).to_numpy()])
-        for stage in sorted(rows["stage"].unique())
-    }
+    def unseen(out: pd.DataFrame, others: pd.DataFrame) -> Floats:
+        return log_error(out, fitted(others))
+
     coefficients = GroupedCoefficients(**rounded(decode(PARAMETERS, fitted(rows))))
     return {
         "coefficients": dataclasses.asdict(coefficients),
-        "residuals": {"rows": len(rows), "cross_validated": report},
+        "residuals": cross_validated(rows, ["groups", "n", "k"], "stage", unseen),
     }

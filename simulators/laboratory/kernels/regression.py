@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 
@@ -75,6 +78,26 @@ def rounded(values: dict[str, Any]) -> dict[str, Any]:
         name: rounded(value) if isinstance(value, dict) else float(f"{value:.5g}")
         for name, value in values.items()
     }
+
+
+def cross_validated(
+    rows: pd.DataFrame,
+    shape: list[str],
+    by: str,
+    log_error: Callable[[pd.DataFrame, pd.DataFrame], Floats],
+) -> dict[str, Any]:
+    """Residuals by the values of a column, from five folds over groups of one ``shape``;
+    ``log_error`` of the rows that it is given first, by a fit to the second."""
+    fold = rows.groupby(shape, sort=False).ngroup().to_numpy() % 5
+    errors = np.zeros(len(rows))
+    for out in range(5):
+        if (fold == out).any():
+            errors[fold == out] = log_error(rows[fold == out], rows[fold != out])
+    found = {
+        str(name): residuals(errors[(rows[by] == name).to_numpy()])
+        for name in sorted(rows[by].unique())
+    }
+    return {"rows": len(rows), "cross_validated": found}
 
 
 def residuals(log_error: Floats) -> dict[str, float | int]:

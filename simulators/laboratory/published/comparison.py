@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
+from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
@@ -38,13 +38,6 @@ def flat_error(result: Result) -> float | None:
     if result.job is None or result.measured_s is None:
         return None
     return flat_step_time_s(result.job) / result.measured_s - 1
-
-
-def flat_by(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, Summary]:
-    """The flat baseline's summaries of the rows we predict, grouped by ``key``."""
-    return summarise_by(
-        (result for result in results if result.error is not None), key, flat_error
-    )
 
 
 def compare_sets(

@@ -68,12 +68,3 @@ def other_architecture(model: str) -> str | None:
         if re.search(pattern, plain):
             return f"{model}: {reason}"
     return None
-
-
-def family_label(model: str) -> str:
-    """The name under which results of related models are summed up (``Llama``, ``GPT``)."""
-    match = re.match(r"[A-Za-z]+", model)
-    if match is None:
-        return "unnamed"
-    word = match[0].lower()
-    return {"mt": "gpt", "turing": "gpt", "bloom": "gpt"}.get(word, word)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -77,53 +78,29 @@ def _of_part(gpu: str, section: str, name: str, part: Mapping[str, Any]) -> Iter
     residuals = part.get("residuals", {})
     if "held_out" in residuals:
         state = BURST if section == "gemm" else ""
-        yield _fit(gpu, section, kernel, precision, "held out", residuals["held_out"], state)
+        yield KernelFit(
+            gpu, section, kernel, precision, state, "held out", **residuals["held_out"]
+        )
     for pass_, figures in residuals.get("cross_validated", {}).items():
-        yield _fit(gpu, section, f"{kernel}, {pass_}", precision, "cross-validated", figures)
+        name = f"{kernel}, {pass_}"
+        yield KernelFit(gpu, section, name, precision, "", "cross-validated", **figures)
     hot = part.get("sustained", {}).get("residuals", {}).get("held_out")
     if hot:
-        yield _fit(gpu, section, kernel, precision, "held out", hot, SUSTAINED)
-
-
-def _fit(
-    gpu: str,
-    section: str,
-    kernel: str,
-    precision: str,
-    split: str,
-    figures: Mapping[str, Any],
-    state: str = "",
-) -> KernelFit:
-    return KernelFit(
-        gpu=gpu,
-        section=section,
-        kernel=kernel,
-        precision=precision,
-        state=state,
-        split=split,
-        rows=figures["rows"],
-        median=figures["median"],
-        p90=figures["p90"],
-        bias=figures["bias"],
-    )
+        yield KernelFit(gpu, section, kernel, precision, SUSTAINED, "held out", **hot)
 
 
 def collective_fit_errors() -> dict[str, dict[str, Any]]:
     """Of each fit in and out of sample: ``clusters``, ``by_size_band`` and ``all``."""
-    errors: dict[str, dict[str, Any]] = _load(
-        "trainscout.simulators.laboratory.collectives", "fit_errors.yaml"
-    )["errors"]
+    errors: dict[str, dict[str, Any]] = _load("collectives", "fit_errors.yaml")["errors"]
     return errors
 
 
 def overlap_residuals() -> dict[str, dict[str, Any]]:
     """Of each group of rows: ``n`` and, by predictor, hit rates and RMSE."""
-    residuals: dict[str, dict[str, Any]] = _load(
-        "trainscout.simulators.laboratory.interference", "overlap_errors.yaml"
-    )["residuals"]
-    return residuals
+    found: dict[str, dict[str, Any]] = _load("interference", "overlap_errors.yaml")["residuals"]
+    return found
 
 
-def _load(package: str, path: str) -> dict[str, Any]:
-    content: dict[str, Any] = read_yaml(resources.files(package) / path)
+def _load(room: str, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = read_yaml(Path(__file__).parents[1] / room / name)
     return content

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainscout.simulators.laboratory.published.families import family_label
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
@@ -32,8 +31,7 @@ def scale_group(num_gpus: int | None) -> str:
 
 
 def family_group(row: Row) -> str:
-    return family_label(row.model)
-
-
-def precision_group(row: Row) -> str:
-    return row.dtype or "not published"
+    """The name under which results of related models are summed up (``llama``, ``gpt``)."""
+    match = re.match(r"[A-Za-z]+", row.model)
+    word = "unnamed" if match is None else match[0].lower()
+    return {"mt": "gpt", "turing": "gpt", "bloom": "gpt"}.get(word, word)

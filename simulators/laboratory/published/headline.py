@@ -120,21 +120,11 @@ def _sets(report: Report) -> list[Target]:
         total = sum(weighed) / rows
     found.insert(0, _below(f"the {rows} dense A100 cases, mean", total, 0.04))
     for name, one in sets.items():
-        ours, flat = _mean(one["ours"]), _mean(one["flat_baseline"])
-        if ours is not None and flat is not None:
-            found.append(
-                Target(
-                    f"{name}: beat the flat baseline",
-                    f"below {flat:.1%}",
-                    f"{ours:.1%}",
-                    ours < flat,
-                )
-            )
+        flat = _mean(one["flat_baseline"])
+        found += _beats(f"{name}: beat the flat baseline", _mean(one["ours"]), flat)
     if B200_SET in sets:
         ours, theirs = _mean(sets[B200_SET]["ours"]), _mean(sets[B200_SET]["peers"]["simumax"])
-        if ours is not None and theirs is not None:
-            aim = f"below {theirs:.1%}"
-            found.append(Target(f"{B200_SET}: beat SimuMax", aim, f"{ours:.1%}", ours < theirs))
+        found += _beats(f"{B200_SET}: beat SimuMax", ours, theirs)
     return found
 
 
@@ -185,14 +175,7 @@ def _collectives(summary: Report | None) -> list[Target]:
     if summary is not None:
         found.insert(0, _below(f"{name}, as shipped (in sample)", summary[AVERAGED], aim))
         theirs, ours = summary[NCCL][AVERAGED], summary[NCCL][SAME_ROWS][AVERAGED]
-        found.append(
-            Target(
-                "the same: beat NCCL's own model on its rows (in sample)",
-                f"below {theirs:.1%}",
-                f"{ours:.1%}",
-                ours < theirs,
-            )
-        )
+        found += _beats("the same: beat NCCL's own model on its rows (in sample)", ours, theirs)
     return found
 
 
@@ -225,6 +208,13 @@ def _below(name: str, value: float | None, bound: float) -> Target:
     if value is None:
         return Target(name, aim, "no rows", None)
     return Target(name, aim, f"{value:.1%}", value <= bound)
+
+
+def _beats(name: str, ours: float | None, theirs: float | None) -> list[Target]:
+    """To be nearer than another model; none where one of both has no rows."""
+    if ours is None or theirs is None:
+        return []
+    return [Target(name, f"below {theirs:.1%}", f"{ours:.1%}", ours < theirs)]
 
 
 def by_scale(summaries: Report) -> Sequence[tuple[str, Mapping[str, Any]]]:

@@ -4,8 +4,7 @@ what is predicted now."""
 from __future__ import annotations
 
 import csv
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +40,6 @@ class Blind:
     kept_apart: bool
     step_s: float | None
     interval_s: tuple[float, float] | None
-
-
-def drawn_apart(publications: Iterable[str]) -> frozenset[str]:
-    """The half of the publications that nobody looks at: whose names come first by SHA-256."""
-    drawn = sorted(set(publications), key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    return frozenset(drawn[: len(drawn) // 2])
 
 
 def read_blind(path: Path) -> dict[str, Blind]:

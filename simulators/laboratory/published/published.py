@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import itertools
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from trainscout.simulators.predictor.io.csv_files import read_headed_csv
 from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,6 +24,12 @@ def add_runs(parser: ArgumentParser) -> None:
         default=PUBLISHED_RUNS,
         help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
     )
+
+
+def add_output(parser: ArgumentParser, table: Path) -> None:
+    """The option of commands that write a table which predictions use."""
+    used = "where to write; default: the table that predictions use"
+    parser.add_argument("--output", type=Path, default=table, help=used)
 
 
 @dataclass(frozen=True)
@@ -109,14 +114,9 @@ class PeerPrediction:
 
 def stored_coverage(path: Path = RESIDUALS) -> dict[str, float]:
     """How often error bars held runs that were left out, from the header of their table."""
-    with path.open(encoding="utf-8") as file:
-        header = "".join(line[1:] for line in itertools.takewhile(_is_comment, file))
-    coverage: dict[str, float] = parse_yaml(header, "residuals", path)["coverage"]
+    header, _ = read_headed_csv(path.read_text(encoding="utf-8"), "residuals")
+    coverage: dict[str, float] = header["coverage"]
     return coverage
-
-
-def _is_comment(line: str) -> bool:
-    return line.startswith("#")
 
 
 def read_peer_predictions(path: Path = PEER_PREDICTIONS) -> tuple[PeerPrediction, ...]:

@@ -201,9 +201,7 @@ def replay_rows(
     advance: Callable[[], None],
 ) -> tuple[Result, ...]:
     """Predict every row in order, calling ``advance`` after each. Equal jobs are run once."""
-    results = []
-    known: dict[tuple[object, ...], Prediction] = {}
-    memo = _Memo(simulator, known)
+    results, memo = [], _Memo(simulator)
     for row in rows:
         results.append(replay_row(row, declared, memo))
         advance()
@@ -213,10 +211,9 @@ def replay_rows(
 class _Memo:
     """A simulator that answers an equal job from memory (editions repeat rows)."""
 
-    def __init__(self, simulator: Simulator, known: dict[tuple[object, ...], Prediction]) -> None:
-        self.name = simulator.name
-        self._simulator = simulator
-        self._known = known
+    def __init__(self, simulator: Simulator) -> None:
+        self.name, self._simulator = simulator.name, simulator
+        self._known: dict[tuple[object, ...], Prediction] = {}
 
     def simulate(self, job: Job) -> Prediction:
         key = (

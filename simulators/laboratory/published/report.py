@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.laboratory.published.comparison import compare_sets, flat_by
+from trainscout.simulators.laboratory.published.comparison import compare_sets, flat_error
 from trainscout.simulators.laboratory.published.groups import (
     family_group,
-    precision_group,
     scale_group,
     source_group,
 )
@@ -16,7 +15,7 @@ from trainscout.simulators.laboratory.published.layouts import rank_layouts
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.words import statement_of
-from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
+from trainscout.simulators.laboratory.score import as_dicts, summarise_by, summarise_known
 from trainscout.simulators.predictor.memory.bands import BANDS, NO
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
@@ -26,7 +25,7 @@ GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_gpu": lambda result: result.row.gpu,
     "by_family": lambda result: family_group(result.row),
     "by_scale": lambda result: scale_group(_num_gpus(result)),
-    "by_precision": lambda result: precision_group(result.row),
+    "by_precision": lambda result: result.row.dtype or "not published",
 }
 
 
@@ -61,6 +60,7 @@ def validation_report(
     # A row that publishes nothing but memory has no step time to miss.
     timed = [result for result in inside if result.memory is None or result.measured_s is not None]
     weighed = [result for result in inside if result.row.measured_peak_mem_gib is not None]
+    predicted = [result for result in inside if result.error is not None]
     return {
         "quality": sorted(grades),
         "unread_columns": list(unread_columns),
@@ -80,7 +80,7 @@ def validation_report(
         ),
         "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
         "baseline": {
-            "by_source": as_dicts(flat_by(inside, GROUPINGS["by_source"])),
+            "by_source": as_dicts(summarise_by(predicted, GROUPINGS["by_source"], flat_error)),
             "sets": {name: one.to_dict() for name, one in compare_sets(inside, peers).items()},
         },
         "rows": [_row(result, grades) for result in results if result.prediction is not None],
@@ -107,9 +107,7 @@ def _bands(results: Sequence[Result]) -> dict[str, dict[str, int]]:
 def _summaries(
     results: Sequence[Result], error: Callable[[Result], float | None]
 ) -> dict[str, Any]:
-    errors = [error(result) for result in results]
-    known = [value for value in errors if value is not None]
-    overall: Summary = summarise(known, len(errors) - len(known))
+    overall = summarise_known([error(result) for result in results])
     groups = {name: as_dicts(summarise_by(results, key, error)) for name, key in GROUPINGS.items()}
     return {"overall": overall.to_dict(), **groups}
 
@@ -124,7 +122,7 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "gpu": row.gpu,
         "num_gpus": _num_gpus(result),
         "model": row.model,
-        "precision": precision_group(row),
+        "precision": GROUPINGS["by_precision"](result),
         "quality": row.quality,
         "counted": row.quality in grades and not row.extrapolated,
         "extrapolated": row.extrapolated,

@@ -121,32 +121,37 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         InputError: for a file that cannot be read, is no CSV file, has no rows, has two columns
             of one name or lacks a column that every row needs.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.reader(file, strict=True)
-            lines = ((table.line_num, cells) for cells in table if any(map(str.strip, cells)))
-            _, header = next(lines, (0, []))
-            names = _names(header)
-            check_header(path, names)
-            rows = tuple(_row(number, names, cells) for number, cells in lines)
-    except OSError as error:
-        raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError("runs", path, f"is not a CSV file: {error}") from error
+    lines = csv_lines(path)
+    names = _names(lines[0][1]) if lines else ()
+    check_header(path, names)
+    rows = tuple(_row(number, names, cells) for number, cells in lines[1:])
     if not rows:
         raise InputError("runs", path, "has no rows")
     return _one_of_each_name(rows)
 
 
+def csv_lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines of a CSV file with any content, each with its number.
+
+    Raises:
+        InputError: for a file that cannot be read, or is none.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = csv.reader(file, strict=True)
+            return [(table.line_num, cells) for cells in table if any(map(str.strip, cells))]
+    except OSError as error:
+        raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError("runs", path, f"is not a CSV file: {error}") from error
+
+
 def unread_columns(path: Path) -> tuple[str, ...]:
     """The columns of a table that was read which are none of ``Row``'s, each with the nearest that
     is and that the table lacks."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header: list[str] = next(
-            (cells for cells in csv.reader(file) if any(map(str.strip, cells))), []
-        )
+    header = csv_lines(path)[0][1]
     known = [name for name in _KINDS if name not in _names(header)]
     return tuple(
         f"{shown.strip()} (nearest: {near})"

@@ -52,11 +52,8 @@ def read_summary(path: Path) -> dict[str, Any]:
     if AVERAGED in found:
         summary |= _averaged(path, "overall", found)
         own = found.get(NCCL, {})
-        summary[NCCL] = {
-            "overall": _checked(path, NCCL, own.get("overall")),
-            **_averaged(path, NCCL, own),
-            SAME_ROWS: _same_rows(path, own.get(SAME_ROWS, {})),
-        }
+        same = _figures_of(path, SAME_ROWS, own.get(SAME_ROWS, {}))
+        summary[NCCL] = {**_figures_of(path, NCCL, own), SAME_ROWS: same}
     return summary
 
 
@@ -75,11 +72,9 @@ def _figures(path: Path) -> str:
     return figures.rstrip().removesuffix(",") + "}" if rows else head
 
 
-def _same_rows(path: Path, ours: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "overall": _checked(path, SAME_ROWS, ours.get("overall")),
-        **_averaged(path, SAME_ROWS, ours),
-    }
+def _figures_of(path: Path, where: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    overall = _checked(path, where, found.get("overall"))
+    return {"overall": overall, **_averaged(path, where, found)}
 
 
 def _averaged(path: Path, where: str, found: Mapping[str, Any]) -> dict[str, float]:

@@ -77,19 +77,19 @@ class Answer:
     measured_recipe: str
     measured_s: float
     replayed_s: float | None
-    software: str
-    inside: bool
-    why: str
-    predicted_s: float | None
-    fits: bool | None
-    used_gib: float | None
-    rank: int | None
-    best_recipe: str
-    best_s: float | None
-    points: int
-    simulated: int
-    proved: bool
-    wall_s: float
+    software: str = ""
+    inside: bool = False
+    why: str = ""
+    predicted_s: float | None = None
+    fits: bool | None = None
+    used_gib: float | None = None
+    rank: int | None = None
+    best_recipe: str = ""
+    best_s: float | None = None
+    points: int = 0
+    simulated: int = 0
+    proved: bool = False
+    wall_s: float = 0.0
     numerics: str = DECLARED
     declared_s: float | None = None
     tight_s: float | None = None
@@ -159,19 +159,6 @@ def answer(published: PublishedQuestion, declared: Declarations) -> Answer:
         measured_recipe=format_recipe(ran.recipe, ran.dp),
         measured_s=run.measured_s,
         replayed_s=None if replayed.prediction is None else replayed.prediction.step_time_s,
-        software="",
-        inside=False,
-        why="",
-        predicted_s=None,
-        fits=None,
-        used_gib=None,
-        rank=None,
-        best_recipe="",
-        best_s=None,
-        points=0,
-        simulated=0,
-        proved=False,
-        wall_s=0.0,
     )
     try:
         found = _searched(published, ran)
@@ -190,10 +177,11 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     )
     places = [place_of(recipe, survey) for recipe in _under_offered(ran, question)]
     place = next((each for each in places if each.inside), places[0])
-    here = _predicted(question.job(place.recipe)) if place.inside else None
+    job = question.job(place.recipe)
+    here = get_simulator(_SIMULATOR).simulate(job) if place.inside else None
     found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
     numerics, declared_s = DECLARED, None
-    less = _in_fewer_bits(ran, question.job(place.recipe))
+    less = _in_fewer_bits(ran, job)
     if less and _lags(found, published.best.measured_s):
         space = _allowing(space, less, question)
         again = run_search(
@@ -210,7 +198,7 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         **_tight(found),
         "inside": place.inside,
         "why": place.why,
-        "software": _software(ran, question.job(place.recipe)),
+        "software": _software(ran, job),
         "predicted_s": here and here.step_time_s,
         "fits": here and here.memory.band != NO,
         "used_gib": here and _used_gib(here),
@@ -287,10 +275,6 @@ def _under_offered(ran: Job, question: Question) -> list[Recipe]:
     names = [each.name for each in question.framework.offered]
     names.sort(key=lambda name: name != ran.framework.name)
     return [dataclasses.replace(ran.recipe, framework=name) for name in names]
-
-
-def _predicted(job: Job) -> Prediction:
-    return get_simulator(_SIMULATOR).simulate(job)
 
 
 def _used_gib(prediction: Prediction) -> float:

@@ -10,8 +10,7 @@ from typing import Any
 
 from trainscout.simulators.laboratory.published.markdown import MET, folded, signed, table
 from trainscout.simulators.laboratory.searched.answer import AS_FAST, DECLARED, SLOWER, Answer
-from trainscout.simulators.laboratory.searched.answer_tables import most_lost_first, rank, why
-from trainscout.simulators.laboratory.searched.summary import targets
+from trainscout.simulators.laboratory.searched.summary import most_lost_first, rank, targets, why
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import joblib
 
@@ -21,7 +20,7 @@ def answers(
     questions: Sequence[PublishedQuestion],
     workers: int,
     journal: Path | None,
-    advance: Callable[[Answer], None],
+    advance: Callable[[], None],
 ) -> tuple[Answer, ...]:
     """The answer of every question, in their order.
 
@@ -30,7 +29,7 @@ def answers(
         workers: processes (1: this one, -1: one a core).
         journal: a file that keeps every answer when it is there, and spares those it holds of
             equal questions over an equal space; code that changed is not noticed.
-        advance: called with every answer, in any order.
+        advance: called after every answer.
 
     Raises:
         InputError: for a journal that is none, or cannot be written.
@@ -38,14 +37,14 @@ def answers(
     known = {} if journal is None else _read(journal)
     keys = [_key(each) for each in questions]
     found: dict[str, Answer] = {key: known[key] for key in keys if key in known}
-    for one in found.values():
-        advance(one)
+    for _ in found:
+        advance()
     left = [(key, each) for key, each in zip(keys, questions, strict=True) if key not in found]
     for key, one in _answered(left, workers):
         found[key] = one
         if journal is not None:
             _append(journal, key, one)
-        advance(one)
+        advance()
     return tuple(found[key] for key in keys)
 
 
@@ -65,14 +64,8 @@ def _one(key: str, published: PublishedQuestion) -> tuple[str, Answer]:
 
 def _key(published: PublishedQuestion) -> str:
     space, options, objective = search_settings()
-    parts: list[Any] = [published.name, dataclasses.asdict(published.question)]
-    parts += [
-        published.best.row.id,
-        published.best.measured_s,
-        space,
-        repr(options),
-        objective.names,
-    ]
+    about, best = [published.name, dataclasses.asdict(published.question)], published.best
+    parts = [*about, best.row.id, best.measured_s, space, repr(options), objective.names]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:16]
 
 

@@ -15,12 +15,15 @@ from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tun
 
 FOLDS = 5
 _HALVINGS = 12
-_TAIL_FACTORS = (0.1, 3.0)
-_HOST_ERRORS = (0.0, 1.0)
-_KERNEL_ERRORS = (0.0, 1.0)
 _ROUNDS = 2
-_NEW_FRAMEWORKS = (1.0, 3.0)
-_NEW_GPUS = (0.0, 0.3)
+# Between which values each is looked for, and its digits.
+_TUNED = {
+    "tail_factor": (0.1, 3.0, 3),
+    "host_error": (0.0, 1.0, 3),
+    "kernel_error": (0.0, 1.0, 3),
+    "new_framework": (1.0, 3.0, 3),
+    "new_gpu": (0.0, 0.3, 4),
+}
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,17 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     least.
     """
     tuning = Tuning()
+    # What is left out as a whole: each run's number of it, (n,).
+    kinds = {
+        "source": table.sources,
+        "framework": table.frameworks,
+        "cluster": table.clusters,
+        "gpu": table.gpus,
+        "architecture": table.architectures,
+    }
     left_out = {
         kind: (groups, _leave_out(table, groups))
-        for kind, groups in _groups(table).items()
+        for kind, groups in kinds.items()
         if kind == "source" or len(np.unique(groups)) > 1
     }
 
@@ -90,63 +101,40 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
             if kind in kinds
         ]
 
-    def with_tail(factor: float) -> Tuning:
-        return replace(tuning, tail_factor=round(factor, 3))
+    def short(tried: Tuning) -> bool:
+        return float(np.mean(held(left_out, tried))) < level
 
-    def short(factor: float) -> bool:
-        return float(np.mean(held(left_out, with_tail(factor)))) < level
-
-    def with_host(error: float) -> Tuning:
-        return replace(tuning, host_error=round(error, 3))
-
-    def holds(error: float) -> bool:
-        inside = _inside(table, left_out["source"][1], with_host(error), level)
+    def holds(tried: Tuning) -> bool:
+        inside = _inside(table, left_out["source"][1], tried, level)
         share = _host_bound(table, inside)
         return share is None or share >= level
 
-    def with_kernels(share: float) -> Tuning:
-        return replace(tuning, kernel_error=round(share, 3))
+    def holds_frameworks(tried: Tuning) -> bool:
+        return all(share >= level for share in held(["framework"], tried))
 
-    def holds_kernels(share: float) -> bool:
-        return new_gpus_held(with_kernels(share))
-
-    def with_framework(factor: float) -> Tuning:
-        return replace(tuning, new_framework=round(factor, 3))
-
-    def holds_frameworks(factor: float) -> bool:
-        return all(share >= level for share in held(["framework"], with_framework(factor)))
-
-    def with_gpu(reach: float) -> Tuning:
-        return replace(tuning, new_gpu=round(reach, 4))
-
-    def holds_gpus(reach: float) -> bool:
-        return new_gpus_held(with_gpu(reach))
-
-    def new_gpus_held(tried: Tuning) -> bool:
+    def holds_gpus(tried: Tuning) -> bool:
         shares = held(["gpu", "architecture"], tried)
         return not shares or float(np.mean(shares)) >= level
 
-    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
-    tuning = with_host(_bisect(holds, *_HOST_ERRORS))
+    def tuned(name: str, reached: Callable[[Tuning], bool]) -> Tuning:
+        """With the smallest value of a field at which a condition holds."""
+        low, high, digits = _TUNED[name]
+
+        def tried(value: float) -> Tuning:
+            return replace(tuning, **{name: round(value, digits)})
+
+        return tried(_bisect(lambda value: reached(tried(value)), low, high))
+
+    tuning = tuned("tail_factor", short)
+    tuning = tuned("host_error", holds)
     for _ in range(_ROUNDS):
-        tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+        tuning = tuned("tail_factor", short)
         if "gpu" in left_out:
-            tuning = with_kernels(_bisect(holds_kernels, *_KERNEL_ERRORS))
-    tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
-    tuning = with_gpu(_bisect(holds_gpus, *_NEW_GPUS))
-    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+            tuning = tuned("kernel_error", holds_gpus)
+    tuning = tuned("new_framework", holds_frameworks)
+    tuning = tuned("new_gpu", holds_gpus)
+    tuning = tuned("tail_factor", short)
     return tuning, _coverage(table, left_out, tuning, level)
-
-
-def _groups(table: ResidualTable) -> dict[str, NDArray[np.int64]]:
-    """What is left out as a whole: each run's number of it, (n,)."""
-    return {
-        "source": table.sources,
-        "framework": table.frameworks,
-        "cluster": table.clusters,
-        "gpu": table.gpus,
-        "architecture": table.architectures,
-    }
 
 
 def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console, RenderableType
@@ -56,6 +58,23 @@ def redraws(console: Console) -> bool:
     """Whether lines can be drawn anew in place: not in a file, nor in the log of a build server
     that only looks like a terminal."""
     return console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr while a command works; what is yielded moves it on by one."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
 
 
 def show(renderable: RenderableType) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.jobs import make_job
-from trainscout.simulators.laboratory.calibration.checks import check_runs
+from trainscout.simulators.laboratory.calibration.runs import check_runs
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import CalibrationRun
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of

@@ -7,9 +7,8 @@ import pytest
 
 from tests.simulators.jobs import make_job
 from trainscout.simulators.laboratory.calibration import evidence
-from trainscout.simulators.laboratory.calibration.evidence import Published, common, tried
+from trainscout.simulators.laboratory.calibration.evidence import Published, common, regrets, tried
 from trainscout.simulators.laboratory.calibration.evidence_command import page
-from trainscout.simulators.laboratory.calibration.sweeps import regrets
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
     SHARES,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainscout.simulators.laboratory.calibration.watch import WHOLE, moved
+from trainscout.simulators.laboratory.calibration.watch_command import WHOLE, moved
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES
 
 NETWORK = SHARES.index("network_time")

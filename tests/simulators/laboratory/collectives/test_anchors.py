@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainscout.simulators.laboratory.collectives import anchors
-from trainscout.simulators.laboratory.collectives.anchors import KIB, MIB, anchored_errors
+from trainscout.simulators.laboratory.collectives import fit as anchors
+from trainscout.simulators.laboratory.collectives.fit import KIB, MIB, anchored_errors
 from trainscout.simulators.laboratory.collectives.least_squares import Row
 
 

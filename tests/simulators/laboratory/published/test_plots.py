@@ -7,11 +7,11 @@ pytest.importorskip("matplotlib")
 
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
 from tests.simulators.laboratory.published.test_report import ROWS
-from trainscout.simulators.laboratory.published.html import validation_html
 from trainscout.simulators.laboratory.published.plots import (
     error_plot,
     gpu_generation,
     step_time_plot,
+    validation_html,
 )
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report

@@ -9,7 +9,6 @@ from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.regularity import (
     extrapolated_sources,
     mark_extrapolated,
-    regularities,
 )
 from trainscout.simulators.laboratory.published.rows import read_rows
 
@@ -36,8 +35,8 @@ def test_times_on_a_line_to_parts_per_million_were_not_measured():
 
 
 def test_rounded_times_and_short_families_tell_nothing():
-    assert not regularities(family(0, decimals=3))
-    assert not regularities(family(0, layers=(8, 16, 24)))
+    assert not extrapolated_sources(family(0, decimals=3))
+    assert not extrapolated_sources(family(0, layers=(8, 16, 24)))
 
 
 def test_of_the_published_rows_one_sweep_alone_is_extrapolated():

@@ -8,8 +8,8 @@ import pytest
 
 from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, replayable
+from trainscout.simulators.laboratory.published.regularity import with_doubtful_states
 from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.states import with_doubtful_states
 
 
 def result(name: str, measured: float, predicted: float, **changes: object) -> Result:

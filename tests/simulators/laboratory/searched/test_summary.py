@@ -3,9 +3,13 @@ import pytest
 from tests.simulators.laboratory.searched.samples import made_up
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.searched.answer_tables import most_lost_first, rank
 from trainscout.simulators.laboratory.searched.page import _notes, questions_page
-from trainscout.simulators.laboratory.searched.summary import report, targets
+from trainscout.simulators.laboratory.searched.summary import (
+    most_lost_first,
+    rank,
+    report,
+    targets,
+)
 
 
 @pytest.mark.parametrize(

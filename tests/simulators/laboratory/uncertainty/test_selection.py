@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from trainscout.simulators.laboratory.uncertainty.selection import (
+from trainscout.simulators.laboratory.fastest import (
     effects,
     held_out,
     selection_of,
