@@ -64,6 +64,9 @@ OUTPUT = "--output"
 # Of the time that is left: kernels decide most; slowdowns beside communication come last.
 KERNEL_SHARE = 0.75
 COLLECTIVE_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
+# Within a node besides: when a call starts. Between nodes the least sizes tell of a ring's hops,
+# which short messages take another protocol for.
+START_BYTES = 8 << 10
 COPY = Streaming("copy", "memcpy", 4 << 30)
 SAVE_EVERY_S = 5.0
 
@@ -250,7 +253,8 @@ def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str,
     for kind in MEASURED_KINDS:
         for nodes in node_counts(device.nodes):
             ranks = nodes * device.ranks_per_node
-            for size in COLLECTIVE_BYTES if ranks > 1 else ():
+            sizes = COLLECTIVE_BYTES if nodes > 1 else (START_BYTES, *COLLECTIVE_BYTES)
+            for size in sizes if ranks > 1 else ():
                 seconds = device.seconds(kind, nodes, size)
                 if seconds is not None:
                     rate = size * bus_factor(kind, ranks) / seconds * 1e-9

@@ -19,7 +19,6 @@ what a cluster that was fitted to, and one that was not, can expect.
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +28,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from trainscout.simulators.laboratory.collectives.anchors import TOLD, anchored_errors, figures
 from trainscout.simulators.laboratory.collectives.least_squares import (
     Fit,
     Row,
+    calls_of,
     fit,
     predict_us,
     rows_of,
@@ -43,57 +44,6 @@ from trainscout.simulators.predictor.collectives.transport import FABRICS, load
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
-
-KIB, MIB = 2**10, 2**20
-FIGURES = {
-    "one_figure": (256 * MIB,),
-    "two_figures": (MIB, 256 * MIB),
-    "three_figures": (8 * KIB, MIB, 256 * MIB),
-    "five_figures": (8 * KIB, 128 * KIB, MIB, 16 * MIB, 256 * MIB),
-}
-"""Sizes in bytes, each within a node and once between nodes."""
-
-
-def anchored_errors(result: Fit, rows: Sequence[Row], sizes: Sequence[int]) -> dict[int, float]:
-    """Absolute relative error of each of a cluster's rows, by its place among them, once a few
-    figures of its own are known.
-
-    One collective, timed at a few sizes within a node and once between nodes: how far a fit to
-    other clusters is off there, log-log between the sizes, corrects everything else that the
-    cluster runs.
-    ``result`` was fitted to other clusters. Rows that were told from are not among the answers.
-    """
-    errors: dict[int, float] = {}
-    for between in (False, True):
-        members = [place for place, row in enumerate(rows) if (row.nodes > 1) == between]
-        if not members:
-            continue
-        offs = {
-            place: math.log(predict_us(result, rows[place]) / rows[place].time_us)
-            for place in members
-        }
-        anchors = {_anchor(rows, members, size) for size in sizes}
-        known = sorted((math.log2(rows[place].size_bytes), offs[place]) for place in anchors)
-        at, off = zip(*known, strict=True)
-        for place in set(members) - anchors:
-            corrected = offs[place] - np.interp(math.log2(rows[place].size_bytes), at, off)
-            errors[place] = abs(math.expm1(corrected))
-    return errors
-
-
-def _anchor(rows: Sequence[Row], members: Sequence[int], size: int) -> int:
-    """The row nearest to a size, of what was timed most often; on the fewest nodes."""
-    often: dict[object, int] = defaultdict(int)
-    for place in members:
-        often[rows[place].net_key or rows[place].node_key] += 1
-
-    def distance(place: int) -> tuple[float, int, int, int]:
-        row = rows[place]
-        apart = abs(math.log2(row.size_bytes / size))
-        return apart, -often[row.net_key or row.node_key], row.nodes, place
-
-    return min(members, key=distance)
-
 
 TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
@@ -119,7 +69,7 @@ def left_out(rows: Sequence[Row]) -> Iterator[tuple[Fit, list[Row]]]:
         yield others, [row for row in rows if row.cluster_id == cluster]
 
 
-def _cell(row: Row) -> tuple[str, str]:
+def _cell(row: Row | Measurement) -> tuple[str, str]:
     return row.cluster_id, size_band(row.size_bytes)
 
 
@@ -133,18 +83,20 @@ def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
 
     ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
     the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others;
-    ``two_figures`` and its like: the same, told so much of the cluster (``anchors.FIGURES``).
+    those of ``anchors.TOLD``: the same, told so much of the cluster.
     """
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     from_train = fit(train)
     unknown: Cells = {}
-    anchored: dict[str, Cells] = {name: {} for name in FIGURES}
+    anchored: dict[str, Cells] = {name: {} for name in TOLD}
     for others, own in left_out(everything):
         unknown |= _cells(others, own)
-        for name, sizes in FIGURES.items():
-            errors = anchored_errors(others, own, sizes)
-            anchored[name] |= medians((_cell(own[place]), off) for place, off in errors.items())
+        compared = figures(others, calls_of(measurements, {row.cluster_id for row in own}))
+        for name in TOLD:
+            anchored[name] |= medians(
+                (_cell(call), off) for call, off in anchored_errors(compared, name)
+            )
     cells = {
         "shipped": _cells(fit(everything), everything),
         "train": _cells(from_train, train),
@@ -169,7 +121,8 @@ def documents(measurements: Sequence[Measurement], command: str) -> dict[str, di
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     result = fit(everything)
-    fitted, unknown = errors_of(result, everything), {}
+    fitted = errors_of(result, everything)
+    unknown: Errors = {}
     for others, own in left_out(everything):
         unknown |= errors_of(others, own)
     from_train = errors_of(fit(train), validation)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -151,12 +151,18 @@ def split() -> dict[str, dict[str, Any]]:
 
 
 def rows_of(measurements: Iterable[Measurement], part: str) -> list[Row]:
-    """The rows of ``train`` or ``validation`` clusters; sends have a model of their own."""
+    """The rows of ``train`` or ``validation`` clusters."""
     clusters = split()[part]
     return [
         row_of(each, _usable(each, clusters[each.cluster_id]))
-        for each in measurements
-        if each.kind != "send_recv" and each.cluster_id in clusters
+        for each in calls_of(measurements, clusters)
+    ]
+
+
+def calls_of(measurements: Iterable[Measurement], clusters: Collection[str]) -> list[Measurement]:
+    """The collectives of some clusters; sends have a model of their own."""
+    return [
+        each for each in measurements if each.kind != "send_recv" and each.cluster_id in clusters
     ]
 
 

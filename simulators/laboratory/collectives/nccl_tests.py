@@ -122,7 +122,7 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
 
 
 _COLUMNS = (
-    *("collective", "nodes", "bytes"),
+    *("collective", "nodes", "gpus", "bytes"),
     *("bus_GBps", "band_high_GBps", "band_low_GBps", "source"),
 )
 
@@ -130,15 +130,18 @@ _COLUMNS = (
 def measured_text(found: Sequence[Timed], source: str) -> str:
     """A table as ``cluster.measured_collectives`` reads it; what was timed several times is the
     median, with its band."""
-    sizes: dict[tuple[str, int, int], list[Timed]] = defaultdict(list)
+    sizes: dict[tuple[str, int, int, int], list[Timed]] = defaultdict(list)
     for each in found:
-        sizes[each.kind, each.nodes, each.bytes].append(each)
+        gpus = each.ranks if each.nodes == 1 else 0
+        sizes[each.kind, each.nodes, gpus, each.bytes].append(each)
     rows = []
-    for (kind, nodes, size), timed in sorted(sizes.items()):
+    for (kind, nodes, gpus, size), timed in sorted(sizes.items()):
         rates = [each.bus_gbs for each in timed]
         ends = (f"{rate:.6g}" for rate in (median(rates), max(rates), min(rates)))
         origin = f"{source}; {timed[0].ranks} ranks" if timed[0].ranks else source
-        rows.append(dict(zip(_COLUMNS, (kind, nodes, size, *ends, origin), strict=True)))
+        rows.append(
+            dict(zip(_COLUMNS, (kind, nodes, gpus or "", size, *ends, origin), strict=True))
+        )
     return csv_text(_COLUMNS, rows)
 
 

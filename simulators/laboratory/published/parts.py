@@ -38,10 +38,10 @@ _FITS = {
     "train": "fitted to the training clusters, on them",
     "validation": "the same fit, on the validation clusters",
     "left_out": "each cluster left out of the fit in turn",
-    "one_figure": "the same, told its 256 MiB within and between nodes",
-    "two_figures": "the same, told 1 MiB and 256 MiB",
-    "three_figures": "the same, told 8 KiB, 1 MiB and 256 MiB",
-    "five_figures": "the same, told 128 KiB and 16 MiB besides",
+    "large": "the same, told 256 MiB of an all-reduce within and between nodes",
+    "two_sizes": "the same, told 8 KiB besides",
+    "two_sizes_by_gpus": "the same, told both on each number of a node's GPUs",
+    "two_sizes_by_gpus_and_kind": "the same, told these of each collective",
 }
 _PREDICTORS = {
     "physical": "physical",

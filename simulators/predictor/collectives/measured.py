@@ -15,7 +15,8 @@ fabric of whole bandwidth is latency alone. Bandwidths are what is left when hop
 undisturbed but on the most nodes measured, where they are the mean: such a job has no nodes to
 choose from (gradients of the one published cluster fit so). Nodes count from the first to the last
 of a communicator, whose siblings fill those between.
-Inside a node the white-box price is scaled to the measured one in what of it grows with the size.
+Inside a node, on the number of its GPUs nearest to a communicator's, the white-box price is put
+right in what of it grows with the size and, where there are several sizes, in its start.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import functools
 import io
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -40,7 +42,9 @@ from trainscout.simulators.predictor.question.errors import InputError, nearest_
 FIELD = "cluster.measured_collectives"
 GIB = 2**30
 _RATES = ("bus_GBps", "mean_GBps", "busbw")
-_COLUMNS = "collective, nodes, bus_GBps; if known bytes, band_high_GBps, band_low_GBps, source"
+_COLUMNS = (
+    "collective, nodes, bus_GBps; if known bytes, gpus, band_high_GBps, band_low_GBps, source"
+)
 _MOST_BYTES = 4 << 20
 
 
@@ -68,12 +72,17 @@ def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredC
         raise InputError(field, path, f"cannot be read: {reason}") from error
     if not rows:
         raise InputError(field, path, "has no rows", _COLUMNS)
-    ordered = sorted(rows, key=lambda row: (row.kind, row.nodes, row.bytes))
+    ordered = sorted(rows, key=_what)
     for before, row in pairwise(ordered):
-        if (row.kind, row.nodes, row.bytes) == (before.kind, before.nodes, before.bytes):
-            what = f"{row.kind} over {row.nodes} nodes, {row.bytes} bytes"
+        if _what(row) == _what(before):
+            on = f"{row.gpus} GPUs" if row.gpus else f"{row.nodes} nodes"
+            what = f"{row.kind} over {on}, {row.bytes} bytes"
             raise InputError(field, path, f"says {what} twice", "one row of each")
     return tuple(ordered)
+
+
+def _what(row: MeasuredCollective) -> tuple[str, int, int, int]:
+    return row.kind, row.nodes, row.gpus, row.bytes
 
 
 def _rows(reader: csv.DictReader[str], path: Path, field: str) -> Iterable[MeasuredCollective]:
@@ -98,7 +107,11 @@ def _rows(reader: csv.DictReader[str], path: Path, field: str) -> Iterable[Measu
             bus_gbs=bus,
             high_gbs=high or bus,
             low_gbs=low or bus,
+            gpus=int(_number(cells, "gpus", where, field, whole=True, optional=True)),
         )
+        if row.gpus and (row.nodes > 1 or row.gpus < 2):
+            problem = f"has {row.gpus} GPUs of {row.nodes} nodes"
+            raise InputError(field, where, problem, "gpus: 2 or more of one node; blank: all")
         if not row.low_gbs <= row.bus_gbs <= row.high_gbs:
             problem = f"has a band of {row.low_gbs:g} to {row.high_gbs:g} GB/s around {bus:g}"
             raise InputError(field, where, problem, "band_low_GBps <= bus_GBps <= band_high_GBps")
@@ -154,8 +167,50 @@ def ring_hops(kind: str, ranks: int) -> int:
 
 def measured_us(row: MeasuredCollective, gpus_per_node: int) -> float:
     """Microseconds of an undisturbed call."""
-    factor = bus_factor(row.kind, row.nodes * gpus_per_node)
+    factor = bus_factor(row.kind, row.ranks(gpus_per_node))
     return row.bytes * factor / (1e3 * row.high_gbs)
+
+
+# A call starts no sooner than this share of what the model says, whatever a line through two
+# measured sizes gives.
+_LEAST_START = 0.2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured call beside its white-box price and that of a single byte, in seconds."""
+
+    least_s: float
+    price_s: float
+    measured_s: float
+
+    @property
+    def grows_s(self) -> float:
+        """What of the price grows with the size."""
+        return self.price_s - self.least_s
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What measured sizes say of other calls: how much later they start, and how many times as
+    long what of them grows with the size takes."""
+
+    start_s: float
+    growth: float
+
+    def corrected_s(self, least_s: float, price_s: float) -> float:
+        """What a call takes whose white-box price, and that of a single byte, are these."""
+        start_s = max(least_s + self.start_s, _LEAST_START * least_s)
+        return start_s + self.growth * max(0.0, price_s - least_s)
+
+
+def correction(small: Figure, large: Figure) -> Correction:
+    """The line through two sizes; a single one (twice the same) tells of what grows alone."""
+    beyond = [each.measured_s - each.least_s for each in (small, large)]
+    if large.grows_s <= small.grows_s:
+        return Correction(0.0, max(0.0, beyond[1] / large.grows_s) if large.grows_s else 1.0)
+    growth = max(0.0, (beyond[1] - beyond[0]) / (large.grows_s - small.grows_s))
+    return Correction(beyond[0] - growth * small.grows_s, growth)
 
 
 @functools.lru_cache(maxsize=256)

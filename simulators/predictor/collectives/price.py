@@ -13,7 +13,9 @@ from trainscout.simulators.predictor.collectives.chunks import channels_used
 from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
 from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
 from trainscout.simulators.predictor.collectives.measured import (
+    Figure,
     bus_factor,
+    correction,
     hop_us,
     interpolated,
     measured_us,
@@ -177,19 +179,27 @@ def _as_measured(
         rate_gbs = interpolated(points, reach) * share
         seconds = (latency_us + sent / (1e3 * rate_gbs)) * 1e-6
     else:
-        (row,) = _nearest([row for row in rows if row.nodes == rows[-1].nodes], call)
-        measured = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
-        whole_s = _white_box(measured, gpu, cluster).seconds
-        least_s = _white_box(replace(measured, size_bytes=1), gpu, cluster).seconds
-        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (whole_s - least_s)
-        own_s = min(_white_box(replace(call, size_bytes=1), gpu, cluster).seconds, price.seconds)
-        seconds = own_s + max(grows, 0.0) * (price.seconds - own_s)
+        ranks, per_node = call.communicator.size, cluster.gpus_per_node
+        like = min((row.ranks(per_node) for row in rows), key=lambda n: abs(math.log(n / ranks)))
+        small, *others = [row for row in rows if row.ranks(per_node) == like]
+        large = _nearest(others, call)[0] if others else small
+        correct = correction(_figure(small, gpu, cluster), _figure(large, gpu, cluster))
+        least_s = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds
+        seconds = correct.corrected_s(least_s, price.seconds)
     return replace(
         price,
         seconds=seconds,
         evidence=Evidence.FITTED,
         wire_bytes_per_s=price.wire_bytes_per_s * price.seconds / seconds,
     )
+
+
+def _figure(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> Figure:
+    """A measurement inside a node beside what the model says of it."""
+    ran = _Call(row.kind, row.bytes, _inside(row.ranks(cluster.gpus_per_node), cluster))
+    prices = (_white_box(each, gpu, cluster) for each in (replace(ran, size_bytes=1), ran))
+    least_s, price_s = (price.seconds for price in prices)
+    return Figure(least_s, price_s, measured_us(row, cluster.gpus_per_node) * 1e-6)
 
 
 def _latency_us(call: _Call, gpu: Gpu, cluster: Cluster) -> float:
@@ -218,7 +228,11 @@ def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
 
 def _whole_nodes(nodes: int, cluster: Cluster) -> Communicator:
     """Every GPU of some nodes."""
-    ranks = nodes * cluster.gpus_per_node
+    return _inside(nodes * cluster.gpus_per_node, cluster)
+
+
+def _inside(ranks: int, cluster: Cluster) -> Communicator:
+    """As many GPUs, NVLink domains filled one after another."""
     inside = min(cluster.domain, ranks)
     return Communicator("measured", ranks, inside, ranks // inside)
 

@@ -20,7 +20,7 @@ MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @dataclass(frozen=True)
 class MeasuredCollective:
-    """What whole nodes of a cluster reached at one collective and size."""
+    """What GPUs of one node, or whole nodes of a cluster, reached at one collective and size."""
 
     kind: str
     """Which collective, named as in ``Collective``."""
@@ -34,6 +34,12 @@ class MeasuredCollective:
     """What it is where nothing disturbs it."""
     low_gbs: float
     """What it is at worst."""
+    gpus: int = 0
+    """GPUs of the node that took part, where it was one; 0: all of each node's."""
+
+    def ranks(self, gpus_per_node: int) -> int:
+        """GPUs that took part."""
+        return self.gpus or self.nodes * gpus_per_node
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,12 @@ class Cluster:
         if (self.measured_collectives is None) != (not self.measured):
             problem, field = "is where measured collectives are read from", "measured_collectives"
             raise InputError(f"cluster.{field}", self.measured_collectives, problem, "a CSV file")
+        if most := max(
+            (row.gpus for row in self.measured if row.gpus > self.gpus_per_node), default=0
+        ):
+            problem = f"has a row of {most} GPUs of one node"
+            field, allowed = "cluster.measured_collectives", f"at most {self.gpus_per_node}"
+            raise InputError(field, self.measured_collectives, problem, allowed)
         if self.measured and self.oversubscription != 1:
             problem = "is in what was measured already (cluster.measured_collectives)"
             raise InputError("cluster.oversubscription", self.oversubscription, problem, "1")

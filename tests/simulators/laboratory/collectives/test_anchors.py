@@ -1,43 +1,63 @@
 """A few figures of a cluster's own correct a fit to others, between and beyond them."""
 
+from dataclasses import dataclass
+
 import pytest
 
-from trainscout.simulators.laboratory.collectives import fit as anchors
-from trainscout.simulators.laboratory.collectives.fit import KIB, MIB, anchored_errors
-from trainscout.simulators.laboratory.collectives.least_squares import Row
+from trainscout.simulators.laboratory.collectives.anchors import SIZES, anchored_errors
+from trainscout.simulators.predictor.collectives.measured import Figure
+from trainscout.simulators.predictor.workload.ir import Communicator
 
 
-def row(size, factor, nodes=2):
-    """A row that a fit of one microsecond a KiB is off at by a factor."""
-    predicted = size / KIB
-    return Row("own", True, "infiniband", nodes, size, "node", {}, "net", {}, predicted / factor)
+@dataclass(frozen=True)
+class Call:
+    """What of a measurement is looked at."""
+
+    kind: str
+    size_bytes: int
+    communicator: Communicator
 
 
-@pytest.fixture(autouse=True)
-def one_microsecond_a_kib(monkeypatch):
-    monkeypatch.setattr(anchors, "predict_us", lambda _, row: row.size_bytes / KIB)
+def calls(start_us, growth, kind="all_reduce", ranks=8, nodes=1):
+    """Calls that a fit has at 10 us and a microsecond a MiB, and what they took."""
+    group = Communicator("own", ranks, ranks // nodes, nodes)
+    sizes = [SIZES[0] * 8**power for power in range(6)]
+    return [
+        (
+            Call(kind, size, group),
+            Figure(10.0, 10.0 + size / 2**20, start_us + growth * size / 2**20),
+        )
+        for size in sizes
+    ]
 
 
-SIZES = [KIB * 4**power for power in range(10)]
+def most(own, told):
+    errors = anchored_errors(own, told)
+    return len(errors), max(error for _, error in errors)
 
 
-def test_a_fit_that_is_off_everywhere_alike_needs_one_figure():
-    rows = [row(size, 1.5) for size in SIZES]
-    errors = anchored_errors(None, rows, (256 * MIB,))
-    assert len(errors) == len(rows) - 1
-    assert max(errors.values()) == pytest.approx(0, abs=1e-12)
+def test_a_fit_whose_bytes_alone_are_off_needs_one_large_figure():
+    number, error = most(calls(10.0, 1.5), "large")
+    assert number == 5
+    assert error == pytest.approx(0, abs=1e-12)
 
 
-def test_one_that_is_off_by_size_needs_figures_at_both_ends():
-    rows = [row(size, 1.5 - 0.05 * place) for place, size in enumerate(SIZES)]
-    one = anchored_errors(None, rows, (SIZES[-1],))
-    two = anchored_errors(None, rows, (SIZES[0], SIZES[-1]))
-    assert max(one.values()) > 0.3
-    assert max(two.values()) < 0.05
+def test_one_whose_calls_start_later_needs_a_short_one_besides():
+    own = calls(25.0, 1.5)
+    assert most(own, "large")[1] > 0.3
+    assert most(own, "two_sizes") == (4, pytest.approx(0, abs=1e-12))
 
 
-def test_nodes_and_what_joins_them_are_told_apart():
-    rows = [row(size, 2.0, nodes=1) for size in SIZES] + [row(size, 0.5) for size in SIZES]
-    errors = anchored_errors(None, rows, (MIB,))
-    assert len(errors) == len(rows) - 2
-    assert max(errors.values()) == pytest.approx(0, abs=1e-12)
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"nodes": 2}, "two_sizes"),
+        ({"ranks": 2}, "two_sizes_by_gpus"),
+        ({"kind": "all_gather"}, "two_sizes_by_gpus_and_kind"),
+    ],
+)
+def test_calls_that_are_told_apart_have_their_own(other, told):
+    own = [*calls(25.0, 1.5), *calls(12.0, 3.0, **other)]
+    assert most(own, told) == (8, pytest.approx(0, abs=1e-9))
+    if told != "two_sizes":
+        assert most(own, "two_sizes")[1] > 0.3

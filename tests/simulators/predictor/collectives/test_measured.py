@@ -114,6 +114,40 @@ def test_inside_a_node_what_grows_with_the_size_is_scaled() -> None:
     assert seconds(own, GIB, 8, 2) == seconds(ideal, GIB, 8, 2)
 
 
+def inside(gpus: int, size: int, us: float) -> MeasuredCollective:
+    """A gather on some GPUs of one node that took so long."""
+    rate = size * (gpus - 1) / gpus / us / 1e3
+    return MeasuredCollective("all_gather", 1, size, rate, rate, rate, gpus)
+
+
+def test_inside_a_node_two_sizes_tell_of_the_start_as_well() -> None:
+    own = imperfect(inside(8, 8 * KIB, 40.0), inside(8, 256 * MIB, 1200.0))
+    assert seconds(own, 8 * KIB, 8) == pytest.approx(40e-6)
+    assert seconds(own, 256 * MIB, 8) == pytest.approx(1200e-6)
+    ideal = cluster(64, 8)
+    later = seconds(own, 1, 4) - seconds(ideal, 1, 4)
+    assert later == pytest.approx(40e-6 - seconds(ideal, 8 * KIB, 8), rel=0.2)
+
+
+def test_inside_a_node_the_nearest_number_of_gpus_tells() -> None:
+    own = imperfect(
+        *(inside(2, size, us) for size, us in ((8 * KIB, 15.0), (256 * MIB, 5000.0))),
+        *(inside(8, size, us) for size, us in ((8 * KIB, 40.0), (256 * MIB, 1200.0))),
+    )
+    assert seconds(own, 256 * MIB, 2) == pytest.approx(5000e-6)
+    assert seconds(own, 256 * MIB, 8) == pytest.approx(1200e-6)
+
+
+def test_a_start_is_never_free() -> None:
+    own = imperfect(inside(8, 8 * KIB, 0.1), inside(8, 256 * MIB, 1200.0))
+    assert 0 < seconds(own, 1, 8) < seconds(cluster(64, 8), 1, 8)
+
+
+def test_more_gpus_than_a_node_has_are_refused() -> None:
+    with pytest.raises(InputError, match=r"row of 16 GPUs of one node.*at most 8"):
+        imperfect(inside(16, GIB, 9000.0)).check()
+
+
 def test_pairs_between_nodes_are_scaled_by_what_leaves_them() -> None:
     row = MeasuredCollective("all_to_all", 2, GIB, 40.0, 40.0, 40.0)
     own = imperfect(row)
@@ -144,6 +178,10 @@ def test_a_table_is_read_whatever_it_calls_a_collective(tmp_path: Path) -> None:
         (f"{HEADER}all_gather,2.5,8,1\n", "line 2: has '2.5' as its nodes .*whole number > 0"),
         (f"{HEADER}all_gather,2,8,fast\n", "line 2: has 'fast' as its bus_GBps .*a number > 0"),
         (f"{HEADER}all_gather,2,8,0\n", "line 2: has '0' as its bus_GBps"),
+        (
+            "collective,nodes,gpus,bus_GBps\nall_gather,2,8,1\n",
+            "line 2: has 8 GPUs of 2 nodes.*2 or more of one node",
+        ),
         (f"{HEADER}all_gather,2,8,1\nAllGather,2,8,2\n", "over 2 nodes, 8 bytes twice"),
         (
             "collective,nodes,bus_GBps,band_high_GBps\nall_gather,2,5,4\n",
