@@ -10,13 +10,12 @@ process of its own. Nobody listens to Calculon's debug messages.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.commands import ROOT, cost_of
+
 _TIMED = """
 import statistics, time
 def again(predict, repeat):
@@ -92,29 +91,17 @@ def main() -> None:
     for _ in range(asked.repeat):
         for name, (folder, program, repeat) in programs.items():
             text = _TIMED + program.replace("{repeat}", str(repeat))
-            again[name].append(float(_run(folder, text)[0].split()[-1]))
+            timed = cost_of([sys.executable, "-c", text], folder)
+            again[name].append(float(timed.out.split()[-1]))
             once = [sys.executable, "-m", "trainscout", "simulate", "model=gpt175b"]
             once += ["cluster=h800_96", "recipe.tp=8", "recipe.pp=12", "recipe.sp=true"]
             text = _ONCE + program.replace("{repeat}", "1")
-            cold[name].append(_run(folder, text, once if name == "Trainscout" else None)[1])
+            words = once if name == "Trainscout" else [sys.executable, "-c", text]
+            cold[name].append(cost_of(words, folder).cpu_s)
     print("| | again, ms | cold, CPU s |")
     print("|---|---:|---:|")
     for name in programs:
         print(f"| {name} | {statistics.median(again[name]):.1f} | {min(cold[name]):.2f} |")
-
-
-def _run(folder: Path, text: str, command: list[str] | None = None) -> tuple[str, float]:
-    """What a program prints, and its CPU seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        command or [sys.executable, "-c", text],
-        cwd=folder,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 if __name__ == "__main__":

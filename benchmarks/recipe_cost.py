@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import functools
 import gc
-import resource
 import statistics
-import subprocess
 import sys
 import time
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.commands import ROOT, cost_of
 from benchmarks.question import job
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -129,13 +128,7 @@ def _cold_s() -> float:
     """The least of three runs of the command, user and system time."""
     command = [sys.executable, "-m", "trainscout", "simulate", "model=gpt175b"]
     command += ["cluster=h800_96", "recipe.tp=8", "recipe.pp=12"]
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(seconds)
+    return min(cost_of(command, ROOT).cpu_s for _ in range(3))
 
 
 if __name__ == "__main__":

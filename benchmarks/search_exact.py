@@ -12,8 +12,6 @@ changes little.
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from hydra import compose, initialize_config_module
 
+from benchmarks.commands import ROOT, cost_of
 from trainscout.commands.schemas import register_commands
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.options import ExecutorOptions
@@ -33,7 +32,6 @@ from trainscout.pruning import TACTICS
 from trainscout.pruning.bounds import Bounds
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
-ROOT = Path(__file__).parents[1]
 TABLE3 = "model=gpt3_18b4 cluster=h100_64 space=maya_table3"
 GPT175B = "model=gpt175b cluster=h800_96"
 MIXTRAL = "model=mixtral_8x7b cluster=h100_64"
@@ -63,11 +61,8 @@ def certificates() -> None:
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "optimize.py", *case.split(), "search=exact"]
             command += ["tracking=none", f"hydra.run.dir={directory}"]
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used_s = cost_of(command, ROOT).cpu_s
             proof = json.loads((Path(directory) / "certificate.json").read_text())
-        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         counts = [proof[name] for name in ("points", "recipes", "out_of_memory")]
         counts += [proof[name] for name in ("out_of_reach", "simulated")]
         cells = " | ".join(f"{count:,}" for count in counts)

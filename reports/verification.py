@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.explain import JobOf
@@ -42,6 +43,35 @@ def verification_metrics(check: Verification) -> dict[str, float]:
     return metrics
 
 
+def verification_record(checks: Sequence[Verification], job_of: JobOf) -> list[dict[str, Any]]:
+    """What a page shows of each recipe: its ``words``, what was traced, and ``rows`` of ``label``,
+    ``unit`` (of ``s``, ``bytes``, ``flops``), ``builtin`` and ``traced``; or the ``problem`` that
+    left none."""
+    return [
+        {
+            "words": format_recipe(check.recipe, job_of(check.recipe).dp),
+            "micro_batches": check.micro_batches,
+            "step_micro_batches": check.step_micro_batches,
+            "problem": check.problem,
+            "notes": list(check.notes),
+            "rows": [
+                {**asdict(row), "label": row.label if row.label == STEP else _of(row)}
+                for row in compared(check)
+            ],
+            "differences": [
+                {"rank": rank.rank, "words": list(rank.differences)}
+                for rank in check.ranks
+                if rank.differences
+            ],
+        }
+        for check in checks
+    ]
+
+
+def _of(row: Compared) -> str:
+    return f"of it {row.label}" if row.of == STEP else f"{row.of}: {row.label}"
+
+
 def verification_report(checks: Sequence[Verification], job_of: JobOf) -> RenderableType:
     """A table a recipe: step time, then memory, parameters, products and communication of ranks
     of the first, a middle and the last stage."""
@@ -57,22 +87,67 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
     if check.problem is not None:
         return Group(Text(title), Text(f"  not verified: {check.problem}"))
     table = plain_table("", "#built in", "#traced", "#difference", title=title)
-    if check.builtin_step_s is not None and check.traced_step_s is not None:
-        both = (check.builtin_step_s, check.traced_step_s)
-        what = f"step of {check.micro_batches} micro-batches"
-        if check.micro_batches < check.step_micro_batches:
-            what += f" (of {check.step_micro_batches})"
-        table.add_row(what, *map(format_seconds, both), _percent(*both))
-        for part in dict.fromkeys((*check.builtin_parts_s, *check.traced_parts_s)):
-            each = (check.builtin_parts_s.get(part, 0.0), check.traced_parts_s.get(part, 0.0))
-            if max(each) >= _SHOWN_PART * max(both):
-                table.add_row(
-                    f"  {format_part(part)}", *map(format_seconds, each), _percent(*each)
-                )
-    for rank in _shown(check.ranks):
-        _add_rank(table, rank)
+    of = ""
+    for row in compared(check):
+        if row.of != of and row.of != STEP:
+            table.add_row(row.of, style="bold")
+        of, label = row.of, f"  {row.label}"
+        if row.label == STEP:
+            label = f"step of {check.micro_batches} micro-batches"
+            if check.micro_batches < check.step_micro_batches:
+                label += f" (of {check.step_micro_batches})"
+        words = _format_sent if row.label.startswith(_SENT) else _WORDS[row.unit]
+        both = (row.builtin, row.traced)
+        table.add_row(label, *map(words, both), _percent(*both))
     notes = [Text(f"  {note}") for note in (*check.notes, *_differences(_shown(check.ranks)))]
     return Group(table, *notes)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A figure of both sources; ``of`` what it is (the step, a rank), in ``unit``: s, bytes or
+    flops."""
+
+    of: str
+    label: str
+    unit: str
+    builtin: float
+    traced: float
+
+
+STEP, _SENT = "step", "communicated, "
+_FIGURES = (
+    ("peak allocated", "peak_allocated_bytes", "bytes"),
+    ("peak reserved", "peak_reserved_bytes", "bytes"),
+    ("parameters", "parameter_bytes", "bytes"),
+    ("matrix products", "gemm_flops", "flops"),
+)
+
+
+def compared(check: Verification) -> Iterator[Compared]:
+    """The step, its parts, then figures of ranks of the first, a middle and the last stage."""
+    if check.builtin_step_s is not None and check.traced_step_s is not None:
+        yield Compared(STEP, STEP, "s", check.builtin_step_s, check.traced_step_s)
+        least_s = _SHOWN_PART * max(check.builtin_step_s, check.traced_step_s)
+        for part, *both_s in _both(check.builtin_parts_s, check.traced_parts_s):
+            if max(both_s) >= least_s:
+                yield Compared(STEP, format_part(part), "s", *both_s)
+    for rank in _shown(check.ranks):
+        of = f"rank {rank.rank}, stage {rank.stage}"
+        for label, field, unit in _FIGURES:
+            yield Compared(
+                of, label, unit, getattr(rank.builtin, field), getattr(rank.traced, field)
+            )
+        sent = _both(rank.builtin.communicated_bytes, rank.traced.communicated_bytes)
+        for communicator, *both in sorted(sent):
+            yield Compared(of, f"{_SENT}{communicator}", "bytes", *both)
+
+
+def _both(
+    ours: Mapping[str, float], theirs: Mapping[str, float]
+) -> Iterator[tuple[str, float, float]]:
+    for name in dict.fromkeys((*ours, *theirs)):
+        yield name, ours.get(name, 0.0), theirs.get(name, 0.0)
 
 
 def _shown(ranks: Sequence[RankCheck]) -> list[RankCheck]:
@@ -82,23 +157,15 @@ def _shown(ranks: Sequence[RankCheck]) -> list[RankCheck]:
     )
 
 
-def _add_rank(table: Table, check: RankCheck) -> None:
-    builtin, traced = check.builtin, check.traced
-    table.add_row(f"rank {check.rank}, stage {check.stage}", style="bold")
-    for name, unit, each, other in (
-        ("peak allocated", 2**30, builtin.peak_allocated_bytes, traced.peak_allocated_bytes),
-        ("peak reserved", 2**30, builtin.peak_reserved_bytes, traced.peak_reserved_bytes),
-        ("parameters", 2**30, builtin.parameter_bytes, traced.parameter_bytes),
-        ("matrix products", 1e12, builtin.gemm_flops, traced.gemm_flops),
-    ):
-        suffix = "GiB" if unit == 2**30 else "TFLOP"
-        both = (f"{each / unit:,.2f} {suffix}", f"{other / unit:,.2f} {suffix}")
-        table.add_row(f"  {name}", *both, _percent(each, other))
-    for communicator in sorted({*builtin.communicated_bytes, *traced.communicated_bytes}):
-        ours = builtin.communicated_bytes.get(communicator, 0)
-        theirs = traced.communicated_bytes.get(communicator, 0)
-        both = (f"{ours / 1e6:,.1f} MB", f"{theirs / 1e6:,.1f} MB")
-        table.add_row(f"  communicated, {communicator}", *both, _percent(ours, theirs))
+_WORDS: dict[str, Callable[[float], str]] = {
+    "s": format_seconds,
+    "bytes": lambda value: f"{value / 2**30:,.2f} GiB",
+    "flops": lambda value: f"{value / 1e12:,.2f} TFLOP",
+}
+
+
+def _format_sent(count_bytes: float) -> str:
+    return f"{count_bytes / 1e6:,.1f} MB"
 
 
 def _percent(builtin: float, traced: float) -> str:

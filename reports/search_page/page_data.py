@@ -12,7 +12,6 @@ from trainscout.reports.error_bars import as_chosen, format_distinguishable
 from trainscout.reports.explain import why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
-from trainscout.reports.search_page.checked import checked_recipes
 from trainscout.reports.search_page.layout_map import layout_map
 from trainscout.reports.search_page.memory import memory_stages
 from trainscout.reports.search_page.pipeline import pipeline_bars
@@ -22,6 +21,7 @@ from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
 from trainscout.reports.search_page.waterfall import waterfall
 from trainscout.reports.trials import choices_of, latest_trials, layout, predicted
+from trainscout.reports.verification import verification_record
 from trainscout.reports.wording import (
     STOP_WORDS,
     format_error_bar,
@@ -61,7 +61,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
         "map": layout_map(trials, job_of, result.certificate),
         "trials": trial_table(trials, result.objectives, job_of, shown=drawn),
         "search": _search(result),
-        "checked": checked_recipes(searched.checks, job_of),
+        "checked": verification_record(searched.checks, job_of),
         "provenance": _provenance(searched),
         "launch": [{"name": n, "text": text} for n, text in searched.launch_files.items()],
     }

@@ -94,7 +94,7 @@ const answer = (() => {
         point("Why:", record.why),
         single ? null : point("Front:", `${format.plural(record.pareto.length, "recipe")} of which ` +
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),
-        point("How sure:", record.told_apart),
+        point("How sure:", record.distinguishable),
         point("Proved:", record.search.proof),
         point("Verified:", checked.sentence(record)),
         point("Evidence:", evidence(best))),

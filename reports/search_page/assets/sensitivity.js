@@ -71,7 +71,7 @@ const sensitivity = (() => {
   }
   function draw(section, record) {
     section.append(el("p", {}, `Error bar of #1: ${record.error_bar}.`));
-    const said = [record.told_apart ? `Of the recipes, ${record.told_apart}.` : null, verdict(record),
+    const said = [record.distinguishable ? `Of the recipes, ${record.distinguishable}.` : null, verdict(record),
                   ...record.sensitivity.notes.map((note) => `${note[0].toUpperCase()}${note.slice(1)}.`)];
     section.append(...said.filter(Boolean).map((words) => el("p", {}, words)),
       el("div", { class: "charts" }, ranking.errorBars(record.recipes), tornado(record)),

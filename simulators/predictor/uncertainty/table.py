@@ -104,8 +104,9 @@ class ResidualTable:
             ]
             for row in rows
         ]
-        self.kinds = np.array(codes, dtype=np.int64).T
-        self.sizes = np.array([sizes_of(row.features) for row in rows]).T
+        # Row after row in memory: each prediction is compared with all of every row.
+        self.kinds = np.ascontiguousarray(np.array(codes, dtype=np.int64).T)
+        self.sizes = np.ascontiguousarray(np.array([sizes_of(row.features) for row in rows]).T)
         self.kernel_errors = np.array([row.features.kernel_error for row in rows])
         self.host_shares = np.array([row.features.host_share for row in rows])
         pairs = {(row.features.gpu, row.source) for row in rows}

@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.reports.search_page.searches import (
 from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Choices
 from trainscout.reports.error_bars import as_chosen
+from trainscout.reports.search_page import page_data
 from trainscout.reports.search_page.page_data import MOST_RECIPES, page_record
 from trainscout.reports.trials import choices_of
 from trainscout.simulators.virtual_cluster.traced.verification import (
@@ -20,6 +23,8 @@ from trainscout.simulators.virtual_cluster.traced.verification import (
     RankFigures,
     Verification,
 )
+
+ASSETS = Path(page_data.__file__).with_name("assets")
 
 
 def test_figures_are_those_of_the_predictions():
@@ -144,10 +149,16 @@ def test_what_tracing_found_stands_side_by_side():
     assert rows["step"] == (2.0, 2.1)
     assert rows["of it compute"] == (1.9, 2.0)
     assert "of it host" not in rows
-    assert rows["rank 0 (stage 0): peak allocated"] == (100, 104)
-    assert rows["rank 0 (stage 0): communicated, dp"] == (0.0, 3)
+    assert rows["rank 0, stage 0: peak allocated"] == (100, 104)
+    assert rows["rank 0, stage 0: communicated, dp"] == (0.0, 3)
     assert found["differences"] == [{"rank": 0, "words": ["a copy"]}]
     assert (other["problem"], other["rows"]) == ("x", [])
+
+
+def test_scripts_read_what_it_has():
+    scripts = "".join(path.read_text("utf-8") for path in ASSETS.glob("*.js"))
+    read = set(re.findall(r"\brecord\.([a-z_]+)", scripts))
+    assert read <= {*page_record(searched()), *page_record(nothing_fits())}
 
 
 def test_recipes_say_what_speaks_for_them():
