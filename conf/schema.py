@@ -33,9 +33,12 @@ def structured(cls: type[Any]) -> type[Any]:
     hints = typing.get_type_hints(cls)
     fields: list[Any] = []
     for field in dataclasses.fields(cls):
+        twin, factory = _twin_type(hints[field.name]), field.default_factory
+        if factory is hints[field.name] and dataclasses.is_dataclass(factory):
+            factory = twin
         # A fresh Field: a Field object belongs to the class it was taken from.
-        copy: Any = dataclasses.field(default=field.default, default_factory=field.default_factory)
-        fields.append((field.name, _twin_type(hints[field.name]), copy))
+        copy: Any = dataclasses.field(default=field.default, default_factory=factory)
+        fields.append((field.name, twin, copy))
     # OmegaConf reads its fields; nothing else is asked of it.
     return dataclasses.make_dataclass(
         cls.__name__, fields, namespace={"__module__": __name__}, init=False, repr=False, eq=False

@@ -6,6 +6,8 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 
 from __future__ import annotations
 
+from typing import Any
+
 from trainscout.reports.dialects import megatron_hybrid
 from trainscout.reports.dialects.megatron_zero_bubble import UNNAMED
 from trainscout.reports.dialects.setting import unknown_knobs
@@ -35,6 +37,18 @@ _WITHOUT = {
     "nvfp4_stochastic_rounding": "NVTE_NVFP4_DISABLE_STOCHASTIC_ROUNDING",
     "nvfp4_two_dimensional": "NVTE_NVFP4_DISABLE_2D_QUANTIZATION",
 }
+# Names of linear layers, by their group; the first that matches counts.
+_LAYERS = {
+    "mtp": "mtp.*",
+    "qkv": "*.linear_[qk]*",
+    "attn_out": "*.linear_proj",
+    "mixer_in": "*mixer.in_proj",
+    "mixer_out": "*mixer.out_proj",
+    "latent": "*mlp.fc[12]_latent_proj",
+    "shared_experts": "*.shared_experts.linear_fc[12]",
+    "experts": "*.experts.linear_fc[12]",
+    "mlp": "*.mlp.linear_fc[12]",
+}
 _RECOMPUTE_MODULES = (
     "core_attn",
     "moe_act",
@@ -63,6 +77,28 @@ def environment(job: Job) -> dict[str, str]:
         for switch, variable in _WITHOUT.items()
         if job.precision in FP4 and not getattr(job.training, switch)
     }
+
+
+def module_precision(job: Job) -> dict[str, Any]:
+    """What ``--te-precision-config-file`` names: in what groups of layers multiply that differ
+    from others (``quantization/README.md``); empty where none do."""
+    own = dict(job.module_precision)
+    recipes: dict[str, dict[str, str]] = {"bf16": {}}
+    recipes |= {name: {"fp8_quantization_recipe": recipe} for name, (recipe, _) in FP8.items()}
+    recipes |= {name: {"fp4_quantization_recipe": recipe} for name, (recipe, _) in FP4.items()}
+    kind = {"transformer_engine_config_type": "TEQuantizationParams"}
+    return (
+        {
+            "configs": {name: {**kind, "training_recipe": recipes[name]} for name in own.values()},
+            "matchers": {
+                name: {"config": own[name], "type": "glob", "pattern": pattern, "enabled": True}
+                for name, pattern in _LAYERS.items()
+                if name in own
+            },
+        }
+        if own
+        else {}
+    )
 
 
 def _order(job: Job) -> dict[str, str]:

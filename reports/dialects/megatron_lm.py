@@ -75,7 +75,7 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("ep > 1 in fp16")
     if job.model.num_mtp_layers and job.model.position == "learned":
         reasons.append("multi-token prediction with learned positions")
-    reasons += untrainable(job, adapters=False)
+    reasons += untrainable(job, adapters=False, modules=True)
     return (*reasons, *megatron_hybrid.impossible(job))
 
 

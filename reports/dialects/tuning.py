@@ -13,10 +13,14 @@ HUGGING_FACE = {
 """Transformers' names of the layers that Megatron fuses, in models with a gate."""
 
 
-def untrainable(job: Job, *, adapters: bool, distils: bool = False) -> tuple[str, ...]:
-    """What of a training the files of a framework do not do, with ``adapters`` or a teacher or
-    without."""
+def untrainable(
+    job: Job, *, adapters: bool, distils: bool = False, modules: bool = False
+) -> tuple[str, ...]:
+    """What of a training the files of a framework do not do, with ``adapters``, a teacher or a
+    precision of single layers, or without."""
     reasons = []
+    if job.module_precision and not modules:
+        reasons.append("training.module_precision (no precision of single layers is written)")
     if job.training.lora is not None and not adapters:
         reasons.append("training.lora (no adapters are written for it)")
     if job.training.frozen:

@@ -27,6 +27,7 @@ from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
+from trainscout.simulators.predictor.question.training import ModulePrecision
 from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
@@ -53,7 +54,7 @@ _TRAININGS = (
     {},
     {},
     {"packed_lengths": (5, 9, 40)},
-    {"nvfp4_hadamard": False},
+    {"nvfp4_hadamard": False, "module_precision": ModulePrecision(attn_out="bf16")},
     {"lora": Lora(8)},
     {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
     {"dpo": Dpo()},

@@ -37,6 +37,7 @@ from trainscout.simulators.predictor.question.layers import (
 from trainscout.simulators.predictor.question.model import PerLayerInput
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Convolution, Tower
+from trainscout.simulators.predictor.question.training import ModulePrecision
 from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
@@ -118,6 +119,7 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
             Group("training.lora", commands, Lora(16), Lora.check),
             Group("training.dpo", commands, Dpo(), lambda _: None),
             Group("training.distillation", commands, _taught(), Distillation.check),
+            Group("training.module_precision", commands, ModulePrecision(), ModulePrecision.check),
         ]
     if prefix == "model":
         model = load_catalogue().models["deepseek_v3"]

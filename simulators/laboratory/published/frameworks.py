@@ -36,6 +36,8 @@ _CUDNN_ATTENTION_IN_MLPERF = 2023.7
 _MODULES_IN_MEGATRON = 2025.25
 # Transformer Engine 2.x; Megatron-Core 0.6, whose loss works in the fp32 copy itself.
 _PLACEHOLDERS_IN_MEGATRON = 2025.25
+# The Transformer Engine that Megatron-Bridge 0.4 (April 2026) asks for has it, that of 0.3.1 not.
+_FUSED_FP4_CASTS = 2026.2
 _LOSS_IN_PLACE_OF_COPY = 2024.2
 _FUSED_LOSS_IN_NEMO = 2025.0
 # NeMo-Framework-Launcher's performance configurations of spring 2024, NeMo 1.20, and the scripts
@@ -47,6 +49,8 @@ _EXPANDABLE_IN_NEMO = 2025.0
 # NeMo 2's recipe for 8 bits (NeMo@3e251a0418, September 2024).
 _QUANTISED_PARAMETERS_IN_MLPERF = 2024.1
 _QUANTISED_PARAMETERS_IN_NEMO = 2024.65
+# bf16_with_nvfp4_mixed of Megatron-Bridge 0.5.
+_4BIT_PARAMETERS_IN_BRIDGE = 2026.4
 _COMPILED_LOSS_IN_TORCHTITAN = 2025.0
 # llm-foundry 0.6 moved its default from Triton's first FlashAttention to FlashAttention-2.
 _FLASH2_IN_FOUNDRY = 2024.0
@@ -259,6 +263,8 @@ def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict
         changes["overlap_p2p"] = True
     if era.before(_PLACEHOLDERS_IN_MEGATRON):
         changes["wgrad_placeholders"] = False
+    if era.before(_FUSED_FP4_CASTS):
+        changes["fused_fp4_casts"] = False
     if era.before(_LOSS_IN_PLACE_OF_COPY):
         changes["cross_entropy"] = "copies"
     if name == "megatron_deepspeed" and era.before(_COALESCED_IN_DEEPSPEED):
@@ -341,7 +347,10 @@ def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     }
     if project not in since or era.year is None or era.before(since[project]):
         return ()
-    return ("fp8", "fp8_current", "mxfp8", "nvfp4")
+    eight = ("fp8", "fp8_current", "mxfp8")
+    # Where some layers have other precisions, Megatron-Core cannot yet (perf_recipes/nemotronh).
+    without = era.before(_4BIT_PARAMETERS_IN_BRIDGE) or statement.says("bf16_modules")
+    return eight if without else (*eight, "nvfp4")
 
 
 def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:

@@ -6,7 +6,7 @@ import re
 
 from trainscout.simulators.laboratory.published.presets import is_bridge
 from trainscout.simulators.laboratory.published.words import Statement
-from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.training import ModulePrecision, Training
 from trainscout.simulators.predictor.question.tuning import Lora
 
 # Megatron-Bridge's and NeMo's benchmarks of LoRA adapt the QKV projections alone, by rank 16
@@ -48,8 +48,23 @@ def training_of(
     optimizer = "adam_bf16" if statement.says("moments", "bf16") else "adam"
     if statement.says("states", "bf16"):
         optimizer = "adam_pure_bf16"
-    training = Training(batch, 1e9, None, precision, optimizer, lora=lora, packed_lengths=packed)
+    training = Training(
+        *(batch, 1e9, None, precision, optimizer),
+        lora=lora,
+        module_precision=_module_precision(statement),
+        packed_lengths=packed,
+    )
     return training, tuple(assumed)
+
+
+def _module_precision(statement: Statement) -> ModulePrecision:
+    """Groups of linear layers that a row says multiply in other precisions than the rest."""
+    own = {
+        module: precision
+        for precision in ("bf16", "mxfp8")
+        for module in statement.facts.get(f"{precision}_modules", "").split()
+    }
+    return ModulePrecision(**own)
 
 
 def _adapters(statement: Statement) -> Lora:

@@ -179,6 +179,10 @@ class Framework:
     fused_experts: bool = False
     """In MXFP8, all experts of a rank run in one grouped kernel whose epilogue applies the
     activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
+    fused_fp4_casts: bool = False
+    """In NVFP4, one kernel casts a tensor along both dimensions, transformed along one, instead of
+    one each (Transformer Engine since March 2026, ``row_cast_col_hadamard_transform_cast_fusion``).
+    """
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""

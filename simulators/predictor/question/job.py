@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
 from trainscout.simulators.predictor.question.schedules import Place, routes, schedule_kind
-from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.training import QUANTISED, Training
 from trainscout.simulators.predictor.question.tuning import FROZEN, Dpo, attended_length
 
 
@@ -135,6 +135,11 @@ class Job:
     @property
     def precision(self) -> str:
         return self.recipe.precision or self.training.precision
+
+    @property
+    def module_precision(self) -> tuple[tuple[str, str], ...]:
+        """Groups of linear layers that multiply in another precision than the others."""
+        return self.training.module_precision.stated if self.precision in QUANTISED else ()
 
     @property
     def keeps_quantised(self) -> bool:

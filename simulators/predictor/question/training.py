@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -69,6 +69,41 @@ OPTIMIZERS = ("adam", "adam_bf16", "adam_pure_bf16", "sgd")
 
 
 @dataclass(frozen=True)
+class ModulePrecision:
+    """In 8 and 4 bits, what groups of linear layers multiply in instead (null: as the others)."""
+
+    qkv: str | None = None
+    """Queries, keys and values, to and from their narrow widths too."""
+    attn_out: str | None = None
+    """Attention's output."""
+    mixer_in: str | None = None
+    """Into another mixer."""
+    mixer_out: str | None = None
+    """Out of another mixer."""
+    mlp: str | None = None
+    """Dense MLPs."""
+    shared_experts: str | None = None
+    """Experts of all tokens."""
+    latent: str | None = None
+    """To and from the width in which tokens go to experts."""
+    experts: str | None = None
+    """Experts."""
+    mtp: str | None = None
+    """Modules that predict further tokens."""
+
+    def check(self) -> None:
+        for name, precision in self.stated:
+            field_name = f"training.module_precision.{name}"
+            require_choice(field_name, precision, ("bf16", *QUANTISED))
+
+    @property
+    def stated(self) -> tuple[tuple[str, str], ...]:
+        """The groups that have one of their own, and that."""
+        each = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return tuple((name, precision) for name, precision in each if precision is not None)
+
+
+@dataclass(frozen=True)
 class Training:
     """How the model is trained; lengths in tokens."""
 
@@ -98,6 +133,8 @@ class Training:
     """In 4 bits, gradients are rounded up or down by chance."""
     nvfp4_two_dimensional: bool = True
     """In 4 bits, weights are scaled by blocks of 16 x 16, the same for both products."""
+    module_precision: ModulePrecision = field(default_factory=ModulePrecision)
+    """Groups of linear layers that multiply in more bits than the others."""
     packed_lengths: tuple[int, ...] = ()
     """Lengths of the sequences that are packed into one of ``sequence_length`` tokens, as a sample
     or equal steps of their distribution; attention sees each by itself. Empty: one each."""
@@ -125,6 +162,7 @@ class Training:
             raise InputError(field, given, "is out of range", f"1..{_MOST_SEQUENCES}")
         require_choice("training.precision", self.precision, PRECISIONS)
         require_choice("training.optimizer", self.optimizer, OPTIMIZERS)
+        self.module_precision.check()
         if self.lora is not None:
             self.lora.check()
         if self.distillation is not None:

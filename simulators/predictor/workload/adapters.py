@@ -35,19 +35,19 @@ def is_adapted(shard: Shard, name: str) -> bool:
     return shard.lora is not None and _TARGET.get(name) in shard.lora.targets
 
 
-def input_bytes(shard: Shard, name: str, plain: float) -> float:
-    """Bytes per element that linear layer ``name`` keeps of its input, ``plain`` where its weight
-    is trained: an adapter needs it in 16 bits, a frozen weight not at all."""
+def input_bytes(shard: Shard, name: str) -> float:
+    """Bytes per element that linear layer ``name`` keeps of its input: an adapter needs it in 16
+    bits, a frozen weight not at all."""
     if is_adapted(shard, name):
         return shard.element_bytes
-    return plain if shard.trains else 0
+    return shard.of_product(name).linear_input_bytes if shard.trains else 0
 
 
 def column_input_bytes(shard: Shard, name: str) -> float:
     """The same of a column-parallel layer, for each element of this rank's share; adapters keep
     what was gathered."""
-    gathered = shard.tp if shard.sp and is_adapted(shard, name) else 1
-    return input_bytes(shard, name, shard.column_input_bytes) * gathered
+    adapted = shard.sp and is_adapted(shard, name)
+    return input_bytes(shard, name) * (shard.tp if adapted or shard.keeps_gathered else 1)
 
 
 def adapter(

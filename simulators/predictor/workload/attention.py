@@ -131,7 +131,7 @@ def _mla_projection(shard: Shard) -> list[Part]:
         down_forward += more_forward
         down_backward = more_backward + down_backward
     parts = [Part(tuple(down_forward), tuple(down_backward))]
-    keep = input_bytes(shard, "kv_up", shard.linear_input_bytes)
+    keep = input_bytes(shard, "kv_up")
     parts.append(norm(shard, "kv_norm", local, mla.kv_lora_rank, keep_output=keep))
     if mla.q_lora_rank is not None:
         parts.append(norm(shard, "q_norm", local, mla.q_lora_rank, keep_output=keep))
@@ -436,7 +436,7 @@ def output(shard: Shard) -> Part:
             bias_grad(shard, "attention_output", shard.local_tokens * model.hidden_size) + backward
         )
     full = shard.tokens * model.hidden_size * shard.element_bytes
-    kept = input_bytes(shard, "attention_output", shard.linear_input_bytes)
+    kept = input_bytes(shard, "attention_output")
     return Part(
         tuple(forward),
         tuple(backward),

@@ -33,7 +33,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     decay = shard.tokens * (keys if delta.gate == "vector" else delta.v_heads // shard.tp) * 4
     gathered = full if shard.sp else 0
     norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
-    kept = input_bytes(shard, "delta_out", shard.linear_input_bytes)
+    kept = input_bytes(shard, "delta_out")
     turned = _turned(shard, delta)
     return [
         Part(

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.workload.diffusion import (
     diffusion_layer_parts,
 )
 from trainscout.simulators.predictor.workload.hyper_connections import read_part, write_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Block
+from trainscout.simulators.predictor.workload.ir import Alloc, Block, Gemm, GroupedGemm
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.moe import moe_parts
@@ -79,13 +79,33 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     """One layer's parameters on one rank, its adapters' beside them."""
     diffusion = shard.model.diffusion is not None
     held = diffusion_layer_parameters if diffusion else layer_parameters
-    parameters = held(shard, layer).as_trained(shard)
+    parameters = held(shard, layer)
+    if parameters.quantised is not None and shard.module_precision:
+        quantised = parameters.quantised + _kept_weights(shard, layer).times(-1)
+        parameters = parameters._replace(quantised=quantised)
+    parameters = parameters.as_trained(shard)
     if shard.lora is None:
         return parameters
     dense, expert = adapter_weights(
         tuple(op for part in layer_parts(shard, layer) for op in part.backward)
     )
     return parameters + LocalParameters(dense, expert)
+
+
+def _kept_weights(shard: Shard, layer: Layer) -> LocalParameters:
+    """Weights that multiply in 16 bits where those of other linear layers do not."""
+    ops = {op for part in layer_parts(shard, layer) for op in part.forward}
+    dense = expert = 0
+    for op in ops:
+        if not isinstance(op, Gemm | GroupedGemm) or op.dtype != shard.dtype:
+            continue
+        if shard.of_product(op.name.removesuffix("_fwd")).is_quantised:
+            continue
+        if isinstance(op, Gemm):
+            dense += op.n * op.k
+        else:
+            expert += op.groups * op.n * op.k
+    return LocalParameters(dense, expert)
 
 
 @functools.lru_cache(maxsize=1024)

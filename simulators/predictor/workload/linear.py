@@ -44,6 +44,7 @@ def linear(
     In 8 and 4 bits, what is gathered over tokens is quantised first and travels so (Transformer
     Engine's quantised all-gather); sums travel in 16 bits.
     """
+    shard = shard.of_product(name)
     dtype, size = shard.linear_dtype, shard.element_bytes
     local = tokens // shard.tp
     if parallel == "column" and shard.sp:

@@ -281,12 +281,13 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
         return []
     kind = model.layer(model.num_layers)
     embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
-    layer = layer_blocks(shard, kind, mode.recompute, mode.modules)
+    own = shard.of_module("mtp")
+    layer = layer_blocks(own, kind, mode.recompute, mode.modules)
     projection = mtp_projection_parameters(shard).as_trained(shard)
     head = head_parameters(shard, owns_weight=False).as_trained(shard)
     module = [
-        Run(*mtp_projection_blocks(shard), 1, projection),
-        Run(*layer, 1, trained_layer_parameters(shard, kind)),
+        Run(*mtp_projection_blocks(own), 1, projection),
+        Run(*layer, 1, trained_layer_parameters(own, kind)),
         Run(*head_blocks(shard), 1, head),
     ]
     lookup = Run(*embedding_blocks(shard), 1, embedding.as_trained(shard))

@@ -58,9 +58,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         Alloc(f"{prefix}fc1_output", fc1_output),
         Alloc(
             f"{prefix}activation",
-            int(
-                shard.tokens * local * input_bytes(shard, f"{prefix}fc2", shard.linear_input_bytes)
-            ),
+            int(shard.tokens * local * input_bytes(shard, f"{prefix}fc2")),
         ),
     ]
     saved += clamped_inputs(shard, shard.tokens * fc1_width)

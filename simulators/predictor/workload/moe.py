@@ -164,7 +164,7 @@ def _projection(shard: Shard, name: str, inputs: int, outputs: int) -> Part:
     tokens, size = shard.local_tokens, shard.element_bytes
     forward, backward = linear(shard, name, tokens, inputs, outputs)
     # The router, too, reads what goes in; what comes out of experts nobody else keeps.
-    kept = int(tokens * inputs * input_bytes(shard, name, shard.linear_input_bytes))
+    kept = int(tokens * inputs * input_bytes(shard, name))
     return Part(
         tuple(forward),
         tuple(backward),
@@ -232,6 +232,7 @@ def _counts(shard: Shard) -> Part:
 
 
 def _experts(shard: Shard) -> Part:
+    shard = shard.of_module("experts")
     moe, model, size = shard.model.moe, shard.model, shard.element_bytes
     assert moe is not None
     rows_out = routed_rows(shard)
@@ -241,9 +242,8 @@ def _experts(shard: Shard) -> Part:
     hidden, width = _travelling(shard), moe.ffn_hidden_size // shard.etp
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
-    kept = shard.linear_input_bytes
-    inputs = int(rows_in * hidden * input_bytes(shard, "expert_fc1", kept))
-    activations = int(rows_in * width * input_bytes(shard, "expert_fc2", kept))
+    inputs = int(rows_in * hidden * input_bytes(shard, "expert_fc1"))
+    activations = int(rows_in * width * input_bytes(shard, "expert_fc2"))
 
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     between_forward = [

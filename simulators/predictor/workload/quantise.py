@@ -9,8 +9,9 @@ are scaled for each use. Where weights are frozen there is no second use.
 NVFP4 (arXiv 2509.25149) scales 16 values under one scale of the tensor: each tensor is read for
 its largest value, which ranks that gather shares of it agree on first, and cast along both
 dimensions. Operands of the weight gradient go through a Hadamard transform, so that the cast along
-the other dimension is a kernel of its own. Stochastic rounding of gradients and two-dimensional
-blocks of weights move no further bytes: what their arithmetic costs is not published.
+the other dimension is a kernel of its own until software fuses both (``fused_fp4_casts``).
+Stochastic rounding of gradients and two-dimensional blocks of weights move no further bytes: what
+their arithmetic costs is not published.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def _nvfp4(shard: Shard, name: str, elements: int, gathered: bool) -> list[Op]:
     ops: list[Op] = [Streaming(f"{name}_amax", "cast_fp4", elements * size, launches=2)]
     if gathered and shard.tp > 1:
         ops.append(Collective(f"{name}_amax_max", "all_reduce", 4 * uses, "tp", "fp32"))
-    apart = uses == 2 and shard.hadamard
+    apart = uses == 2 and shard.hadamard and not shard.fused_fp4_casts
     reads = uses if apart else 1
     scales = elements // _NVFP4_BLOCK
     moved = reads * size * elements + uses * (elements // 2 + scales)

@@ -59,7 +59,7 @@ def mamba1_parts(shard: Shard, ssm: Mamba1) -> list[Part]:
             (
                 Alloc(
                     "ssm_out_input",
-                    int(tokens * inner * input_bytes(shard, "ssm_out", shard.linear_input_bytes)),
+                    int(tokens * inner * input_bytes(shard, "ssm_out")),
                 ),
             ),
             forward_peak_bytes=full,

@@ -20,6 +20,18 @@ from trainscout.simulators.predictor.question.training import (
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.communicators import place
 
+# Linear layers by their group.
+_MODULE = {
+    **dict.fromkeys(("qkv", "q_down", "q_up", "kv_down", "kv_up"), "qkv"),
+    **dict.fromkeys(("ssm_in", "delta_in", "conv_in"), "mixer_in"),
+    **dict.fromkeys(("ssm_out", "delta_out", "conv_out"), "mixer_out"),
+    **dict.fromkeys(("fc1", "fc2"), "mlp"),
+    **dict.fromkeys(("shared_fc1", "shared_fc2"), "shared_experts"),
+    **dict.fromkeys(("latent_in", "latent_out"), "latent"),
+    **dict.fromkeys(("expert_fc1", "expert_fc2"), "experts"),
+    "attention_output": "attn_out",
+}
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -48,9 +60,11 @@ class Shard:
     overlap_dispatch: bool
     ep_domains: int
     precision: str
+    module_precision: tuple[tuple[str, str], ...]
     fp8_transposes: bool
     quantises_weights: bool
     hadamard: bool
+    fused_fp4_casts: bool
     attention: str
     fp8_attention: bool
     fp8_output: bool
@@ -102,11 +116,13 @@ class Shard:
             overlap_dispatch=recipe.overlap_moe_expert_parallel_comm,
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
+            module_precision=job.module_precision,
             fp8_transposes=job.gpu.architecture.fp8_transposes,
             quantises_weights=PRECISION_BITS[job.precision] <= 8
             and not job.keeps_quantised
             and (recipe.zero_stage == 3 or job.framework.quantises_each_pass),
             hadamard=job.training.nvfp4_hadamard,
+            fused_fp4_casts=job.framework.fused_fp4_casts,
             attention=job.attention,
             fp8_attention=recipe.fp8_dot_product_attention and job.precision in QUANTISED,
             fp8_output=recipe.fp8_output_proj and job.precision in QUANTISED,
@@ -146,6 +162,18 @@ class Shard:
         """The same with the heads of a layer."""
         model = self.model.for_layer(layer)
         return self if model is self.model else replace(self, model=model)
+
+    def of_module(self, module: str) -> Shard:
+        """The same in the precision that a group of linear layers has (``ModulePrecision``)."""
+        own = dict(self.module_precision).get(module, self.precision)
+        # Layers that are kept in 16 bits keep all theirs so.
+        if own == self.precision or not self.is_quantised:
+            return self
+        return replace(self, precision=own)
+
+    def of_product(self, name: str) -> Shard:
+        """The same in the precision of linear layer ``name``."""
+        return self.of_module(_MODULE.get(name, "")) if self.module_precision else self
 
     @property
     def tokens(self) -> int:
@@ -211,18 +239,13 @@ class Shard:
         return 1 if self.is_quantised else self.element_bytes
 
     @property
-    def column_input_bytes(self) -> float:
-        """Bytes kept per element of this rank's share of a column-parallel layer's input."""
-        return self.linear_input_bytes * (self.tp if self.keeps_gathered else 1)
-
-    @property
     def copies_attention_output(self) -> bool:
         """Whether the output projection keeps a copy of what attention keeps as its output.
 
         The ring puts the output together in a layout of its own; a quantised projection keeps
         its quantised input; where heads are packed, several sequences are transposed on the way.
         """
-        quantised = self.linear_input_bytes < self.element_bytes
+        quantised = self.of_product("attention_output").linear_input_bytes < self.element_bytes
         return self.cp > 1 or quantised or (self.packs_heads and self.batch > 1)
 
     @property

@@ -18,7 +18,7 @@ def short_conv_parts(shard: Shard, conv: ShortConv) -> list[Part]:
     out, out_back = linear(shard, "conv_out", tokens, conv.channels, hidden)
     full = tokens * hidden * shard.element_bytes
     values = tokens * conv.channels * shard.element_bytes
-    kept = input_bytes(shard, "conv_out", shard.linear_input_bytes)
+    kept = input_bytes(shard, "conv_out")
     return [
         Part(
             (*into, Streaming("conv_gate_fwd", "elementwise", 3 * values)),

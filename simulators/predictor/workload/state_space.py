@@ -45,7 +45,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
         # Programs of a group each, not of whole rows (``layernorm_gated.py``).
         kernels = [op for op in norm_back if isinstance(op, Streaming)]
         norm_back = [replace(op, kind="norm_bwd_groups") for op in kernels]
-    kept = input_bytes(shard, "ssm_out", shard.linear_input_bytes)
+    kept = input_bytes(shard, "ssm_out")
     # Megatron-Core's activations are sequence first, the kernels' batch first.
     turns = shard.batch > 1 and not shard.batch_first
     turned = [Streaming("ssm_turn", "memcpy", 2 * made)] if turns else []

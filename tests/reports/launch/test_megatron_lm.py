@@ -1,8 +1,10 @@
 import os
 import subprocess
 from dataclasses import replace
+from fnmatch import fnmatch
 
 import pytest
+import yaml
 
 from tests.samples import ARCHITECTURES, CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 from trainscout.reports.dialects.megatron_lm import settings_of
@@ -12,6 +14,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import ModulePrecision
 
 
 def arguments(job: Job) -> dict[str, str]:
@@ -143,6 +146,20 @@ def test_four_bits_and_the_layers_that_keep_sixteen():
     assert "NVTE_NVFP4_DISABLE_RHT=1" in megatron_launch(job).script_text
     plain = arguments(replace(job, recipe=Recipe()))
     assert not [name for name in plain if "fp4" in name or "in-bf16" in name]
+
+
+def test_layers_of_another_precision_are_in_a_file_of_their_own():
+    own = ModulePrecision(qkv="bf16", mlp="mxfp8")
+    training = replace(TRAINING, module_precision=own)
+    job = Job(job_of(Recipe()).model, GPU, CLUSTER, training, Recipe(precision="nvfp4"))
+    made = megatron_launch(job)
+    assert "--te-precision-config-file" in made.script_text
+    written = yaml.safe_load(made.files["te_precision.yaml"])
+    assert written["configs"]["mxfp8"]["training_recipe"] == {"fp8_quantization_recipe": "mxfp8"}
+    matchers = written["matchers"]
+    assert {name: each["config"] for name, each in matchers.items()} == dict(own.stated)
+    assert fnmatch("decoder.layers.0.mlp.linear_fc2", matchers["mlp"]["pattern"])
+    assert "te_precision" not in megatron_launch(replace(job, recipe=Recipe())).script_text
 
 
 def test_latent_attention():

@@ -76,13 +76,18 @@ def test_a_hybrid_without_a_printed_shape_is_the_declared_one():
 def test_what_a_preset_says_beside_a_declared_shape():
     notes = (
         "dispatcher hybridep; CUDA graphs transformer_engine attn+mamba+moe_router; 2 MTP layers; "
-        "last 14 layers in BF16"
+        "last 14 layers in BF16; attention and latent projections and MTP layers in BF16; "
+        "Mamba output projections in MXFP8"
     )
     row = {"model": "Nemotron_3_Super", "framework": "Megatron-Bridge 26.06", "dtype": "mxfp8"}
     job = replayable(gpu="GB300-288GB", pp=1, dp=64, tp=1, notes=notes, **row).job
     assert job.framework.cuda_graphs
     assert job.model.moe.dispatcher == "deepep"
     assert (job.model.num_mtp_layers, job.model.num_layers_at_end_in_bf16) == (2, 14)
+    own = dict(job.training.module_precision.stated)
+    assert own == dict.fromkeys(("qkv", "attn_out", "latent", "mtp"), "bf16") | {
+        "mixer_out": "mxfp8"
+    }
     # The pattern ends in experts alone; each prediction more is attention and experts.
     assert job.model.layer(88) == Layer("attention", "moe", bf16=True)
     bare = replayable(gpu="B300-288GB", pp=1, dp=64, tp=1, **row)

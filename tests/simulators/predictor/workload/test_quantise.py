@@ -10,9 +10,12 @@ from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.kernels.prices import price_kernels
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
+from trainscout.simulators.predictor.question.training import ModulePrecision
 from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -71,10 +74,14 @@ def test_bytes_per_element(gpu: Gpu, precision: str, cast: float, looked_at: int
         ({"nvfp4_stochastic_rounding": False}, 2 + 2 * (2 + 9 / 16) + 4 / 16),
         # A frozen weight has no product along the other dimension.
         ({"lora": Lora(8)}, 2 + 2 + 9 / 16 + 2 / 16),
+        # One kernel for both.
+        ({"fused_fp4_casts": True}, 2 + 2 + 2 * 9 / 16 + 4 / 16),
     ],
 )
 def test_four_bits_are_read_twice_or_three_times(switches: dict, cast: float) -> None:
+    fused = {"fused_fp4_casts": switches.pop("fused_fp4_casts", False)}
     job = replace(make_job(TINY, precision="nvfp4", training=switches), gpu=BLACKWELL)
+    job = replace(job, framework=replace(job.framework, **fused))
     assert moved(quantise(Shard.of(job), "x", 4096), "cast_fp4") == cast * 4096
 
 
@@ -116,6 +123,50 @@ def test_layers_at_the_ends_stay_in_16_bits() -> None:
     ]
     whole = make_job(replace(model, num_layers_at_start_in_bf16=0), pp=2)
     assert step_flops(whole).model == step_flops(make_job(LLAMA, pp=2)).model
+
+
+MIXED = ModulePrecision(qkv="bf16", attn_out="bf16", shared_experts="mxfp8", mtp="bf16")
+
+
+def test_groups_of_layers_have_a_precision_of_their_own() -> None:
+    shared = replace(MOE, moe=replace(MOE.moe, shared_ffn_hidden_size=512), num_mtp_layers=1)
+    job = make_job(shared, precision="nvfp4", training={"module_precision": MIXED})
+    job = replace(job, gpu=BLACKWELL)
+    runs = build_workload(job).stages[0].chunks[0].runs
+    found = [
+        {op.name: op.dtype for op in run.forward.ops if isinstance(op, Gemm | GroupedGemm)}
+        for run in runs
+        if run.forward.name == "moe_layer_forward"
+    ]
+    within, ahead = found[0], found[-1]
+    assert {within["qkv_fwd"], within["attention_output_fwd"]} == {"bf16"}
+    assert (within["shared_fc1_fwd"], within["expert_fc1_fwd"]) == ("mxfp8", "fp4")
+    assert set(ahead.values()) == {"bf16"}
+    layer = next(run for run in runs if run.forward.name == "moe_layer_forward")
+    hidden, heads = shared.hidden_size, shared.qk_head_dim * shared.num_heads
+    plain = replace(job, training=replace(job.training, module_precision=ModulePrecision()))
+    alike = next(
+        run
+        for run in build_workload(plain).stages[0].chunks[0].runs
+        if run.forward.name == "moe_layer_forward"
+    )
+    kept = hidden * (2 * heads + 2 * shared.kv_heads * shared.qk_head_dim)
+    quantised = [each.parameters.quantised.dense for each in (alike, layer)]
+    assert quantised[0] - quantised[1] == kept
+    sixteen = (
+        replace(each, recipe=replace(each.recipe, precision="bf16")) for each in (job, plain)
+    )
+    assert len({Shard.of(each) for each in sixteen}) == 1
+
+
+def test_what_single_layers_multiply_in_is_checked() -> None:
+    job = replace(make_job(TINY, precision="fp8"), gpu=HOPPER)
+    asked = replace(job.training, module_precision=ModulePrecision(mlp="nvfp4"))
+    with pytest.raises(InputError, match=r"module_precision\.mlp is nvfp4, and .*no nvfp4"):
+        check_job(replace(job, training=asked))
+    with pytest.raises(InputError) as caught:
+        ModulePrecision(mlp="fp16").check()
+    assert caught.value.field == "training.module_precision.mlp"
 
 
 def test_experts_share_a_quantisation_of_their_inputs() -> None:
