@@ -27,7 +27,8 @@ def test_twin_has_the_same_fields_and_defaults(cls: type) -> None:
         if field.default is not dataclasses.MISSING:
             assert (tuple(value) if isinstance(value, list) else value) == field.default
         elif field.default_factory is not dataclasses.MISSING:
-            assert value == field.default_factory()
+            made = field.default_factory()
+            assert value == (dataclasses.asdict(made) if dataclasses.is_dataclass(made) else made)
         else:
             assert value == MISSING
 

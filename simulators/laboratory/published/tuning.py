@@ -59,12 +59,9 @@ def training_of(
 
 def _module_precision(statement: Statement) -> ModulePrecision:
     """Groups of linear layers that a row says multiply in other precisions than the rest."""
-    own = {
-        module: precision
-        for precision in ("bf16", "mxfp8")
-        for module in statement.facts.get(f"{precision}_modules", "").split()
-    }
-    return ModulePrecision(**own)
+    sixteen = (statement.get("bf16_modules") or "").split()
+    eight = (statement.get("mxfp8_modules") or "").split()
+    return ModulePrecision(**dict.fromkeys(sixteen, "bf16"), **dict.fromkeys(eight, "mxfp8"))
 
 
 def _adapters(statement: Statement) -> Lora:

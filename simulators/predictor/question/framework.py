@@ -181,8 +181,7 @@ class Framework:
     activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
     fused_fp4_casts: bool = False
     """In NVFP4, one kernel casts a tensor along both dimensions, transformed along one, instead of
-    one each (Transformer Engine since March 2026, ``row_cast_col_hadamard_transform_cast_fusion``).
-    """
+    one each (Transformer Engine since March 2026, ``nvte_quantize_with_hadamard_transform``)."""
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""
