@@ -9,7 +9,7 @@ from pickle import PickleError
 from types import FrameType
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.vendor.packages import stood_in
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import needs_own_python
 
 _OWN = str(Path(__file__).parent)
 # Frames that are nobody's call: the emulator's own and those of what it runs on.
@@ -33,7 +33,9 @@ _INSTALL = "install the package's own Python (pip install --no-deps), or run --w
 def describe_gap(error: BaseException) -> str | None:
     """The line for a failure that is the emulator's: operation, call site, what to do. None for
     one that a device raises too (out of memory, shapes that do not fit) or the script itself."""
-    if isinstance(error, ImportError) and stood_in(package := (error.name or "").split(".")[0]):
+    if isinstance(error, ImportError) and needs_own_python(
+        package := (error.name or "").split(".")[0]
+    ):
         return f"gap of the emulator: stand-in for {package}: {error}; {_INSTALL.format(package)}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     inside = []

@@ -1,7 +1,7 @@
 """Traced layers on disk: one JSON file each, named by everything but the versions it holds.
 
-Reading needs no torch. Where torch and Megatron-Core are installed, an entry that other versions
-made counts as missing; where they are not, it is taken as it is.
+Reading needs no torch. Where all that layers are traced with is installed, an entry that other
+versions made counts as missing; elsewhere it is taken as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainscout.simulators.virtual_cluster.traces.codec import LineCodec, Malfor
 
 FORMAT = 2
 FOLDER = "traced"
-TRACED_PACKAGES = ("torch", "megatron-core")
+TRACED_PACKAGES = ("torch", "megatron-core", "transformer-engine")
 # A layer's file is some tens of kilobytes; what is larger was not written here.
 MOST_BYTES = 16 * 2**20
 _VIRTUAL_CLUSTER = Path(__file__).parent.parent

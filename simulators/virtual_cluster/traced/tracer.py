@@ -48,7 +48,7 @@ def check_installed(field: str = "simulator.name") -> None:
         raise InputError(
             field, "traced", f"needs virtual GPUs, which {sys.platform} has not", "linux"
         )
-    for module in ("torch", "megatron.core"):
+    for module in ("torch", "megatron.core", "transformer_engine"):
         if not _is_installed(module):
             problem = f"traces Megatron-Core, and {module} is not installed"
             raise InputError(field, "traced", problem, "pip install '.[trace]'")

@@ -108,37 +108,16 @@ def _per_query_head(tensor: Tensor, heads: int) -> Tensor:
     return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
 
 
-def are_interleaved(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the three are slices, beside each other, of one ``[..., heads, 3 * width]``."""
-    width = query.shape[-1]
-    return bool(
-        query.shape == key.shape == value.shape
-        and query.stride() == key.stride() == value.stride()
-        and query.untyped_storage()._cdata
-        == key.untyped_storage()._cdata
-        == value.untyped_storage()._cdata
-        and key.storage_offset() - query.storage_offset() == width
-        and value.storage_offset() - key.storage_offset() == width
-    )
-
-
 @differentiable
 def fused_attention(
     query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
 ) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
     """Keeps queries, keys, values, the output, the log-sum-exps and the random state."""
-    interleaved = are_interleaved(query, key, value)
 
     def gradient(
         query: Tensor, key: Tensor, value: Tensor, out: Tensor, stats: Tensor, _: Any, grad: Tensor
     ) -> tuple[Tensor, ...]:
-        if interleaved:
-            # Gradients of slices of one tensor are slices of one tensor.
-            width = query.shape[-1]
-            joined = query.new_empty((*query.shape[:-1], 3 * width))
-            grads: tuple[Tensor, ...] = joined.split(width, dim=-1)
-        else:
-            grads = tuple(each.new_empty(each.shape) for each in (query, key, value))
+        grads = tuple(each.new_empty(each.shape) for each in (query, key, value))
         attention_backward(grad.contiguous(), query, key, value, out, stats, grads, form)
         return grads
 

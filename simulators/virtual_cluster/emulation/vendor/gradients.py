@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 
 def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[..., Any]]]) -> Any:
@@ -14,8 +13,7 @@ def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[...
 
     The gradient is called with what was kept and then with the outputs' gradients; it returns
     those of the first arguments, the others have none. It may remember anything but tensors: those
-    are kept, so that they are freed when they have been used. Kept may be None, tensors, or what
-    has ``tensors()`` and ``filled(tensors)``.
+    are kept, so that they are freed when they have been used.
     """
 
     def call(*arguments: Any) -> Any:
@@ -31,27 +29,11 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[..., Any], *arguments: Any) -> Any:
         outputs, kept, ctx.gradient = compute(*arguments)
-        tensors: list[Tensor | None] = []
-        ctx.forms = []
-        for each in kept:
-            parts = [each] if each is None or isinstance(each, Tensor) else list(each.tensors())
-            whole = len(parts) == 1 and parts[0] is each
-            ctx.forms.append(None if whole else (each.filled([None] * len(parts)), len(parts)))
-            tensors += parts
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*kept)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
-        tensors = list(ctx.saved_tensors)
-        kept: list[Any] = []
-        for form in ctx.forms:
-            if form is None:
-                kept.append(tensors.pop(0))
-            else:
-                empty, count = form
-                kept.append(empty.filled(tensors[:count]))
-                del tensors[:count]
-        made = ctx.gradient(*kept, *gradients)
+        made = ctx.gradient(*ctx.saved_tensors, *gradients)
         made = made if isinstance(made, tuple) else (made,)
         return (None, *made, *[None] * (len(ctx.needs_input_grad) - 1 - len(made)))

@@ -24,20 +24,25 @@ _COMPILED = Path(__file__).parent / "extension" / "surface.py"
 def find_version(name: str, distribution: str) -> str | None:
     """The version of a package's own Python, None where it is missing or too old.
 
-    A checkout on ``PYTHONPATH``, which no installer has described, says it in a file of its own.
+    A checkout on ``PYTHONPATH``, which no installer has described, says it in a file of its own,
+    and goes before what is installed.
     """
     spec = PathFinder.find_spec(name)
     if spec is None or spec.origin is None:
         return None
-    try:
-        version = importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        version = _stated(Path(spec.origin).parent)
+    version = _stated(Path(spec.origin).parent) or _installed(distribution)
     major = version.partition(".")[0]
     return version if not major.isdigit() or int(major) >= OWN[name] else None
 
 
-def _stated(folder: Path) -> str:
+def _installed(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _stated(folder: Path) -> str | None:
     """The version in a checkout's files."""
     stated = folder.parent / "build_tools" / "VERSION.txt"
     if stated.is_file():
@@ -46,7 +51,7 @@ def _stated(folder: Path) -> str:
         name, _, value = line.partition("=")
         if name.strip() == "__version__" and value.strip()[:1] in "'\"":
             return value.strip().strip("'\"")
-    return "unknown"
+    return None
 
 
 def above_emulation(name: str, path: Any) -> ModuleSpec | None:

@@ -33,7 +33,8 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import (
 class Package:
     """A distribution: its name to pip, the version emulated, its top-level modules.
 
-    ``compiled``: files that stand for compiled modules of it.
+    ``compiled``: files that stand for compiled modules of it. Without ``modules`` there are no
+    stand-ins: its own Python is needed.
     """
 
     distribution: str
@@ -63,7 +64,7 @@ PACKAGES: Mapping[str, Package] = {
     "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d", "causal_conv1d_cuda")),
     "flash_attn": Package(
         "flash-attn",
-        "2.8.3",
+        "2.8.1",
         (
             *("flash_attn", "flash_attn_2_cuda"),
             *("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
@@ -75,8 +76,8 @@ PACKAGES: Mapping[str, Package] = {
     "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),
     "transformer_engine": Package(
         "transformer-engine",
-        "2.9.0",
-        ("transformer_engine",),
+        "",
+        (),
         {"transformer_engine_torch": _FOLDER / "extension" / "surface.py"},
     ),
     "xformers": Package("xformers", "0.0.32", ("xformers",)),
@@ -110,8 +111,8 @@ class _Distribution(importlib.metadata.Distribution):
 class _Modules(MetaPathFinder, Loader):
     """Finds and makes the modules of the packages that are installed."""
 
-    def __init__(self, packages: Sequence[Package], absent: frozenset[str]) -> None:
-        self._absent = absent
+    def __init__(self, packages: Sequence[Package], lacking: frozenset[str]) -> None:
+        self.lacking = lacking
         self._packages = packages
         self._tops = {top: package for package in packages for top in package.modules}
         self._compiled = {name: file for each in packages for name, file in each.compiled.items()}
@@ -123,8 +124,6 @@ class _Modules(MetaPathFinder, Loader):
         if file is not None:
             return spec_from_file_location(fullname, file)
         top = fullname.partition(".")[0]
-        if top in self._absent and PathFinder.find_spec(top) is not None:
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         if top in OWN and top not in self._tops:
             return above_emulation(fullname, path)
         if top not in self._tops:
@@ -188,27 +187,35 @@ def install_vendor(without: Iterable[str] = ()) -> None:
         if name not in PACKAGES:
             raise InputError("without", name, "is no emulated package", PACKAGES)
     uninstall_vendor()
-    present = [_as_found(name) for name in PACKAGES if name not in absent]
-    sys.meta_path.insert(0, _Modules(present, absent))
+    present = {name: _as_found(name) for name in PACKAGES if name not in absent}
+    lacking = frozenset(name for name, package in present.items() if package is None)
+    found = [package for package in present.values() if package is not None]
+    sys.meta_path.insert(0, _Modules(found, lacking))
     importlib.invalidate_caches()
-    if "transformer_engine" in absent:
+    for name in absent | lacking:
+        # As import finds it, there is no such module, whatever this machine has.
+        sys.modules[name] = None  # type: ignore[assignment]
+    if "transformer_engine" in absent | lacking:
         setattr(builtins, _ROUTER_NAME, None)
 
 
-def _as_found(name: str) -> Package:
-    """A package with stand-ins for all modules, or for the compiled ones where it has its own."""
+def _as_found(name: str) -> Package | None:
+    """A package with stand-ins for all modules, or for the compiled ones where it has its own;
+    None where neither are there."""
     package = PACKAGES[name]
     version = find_version(name, package.distribution) if name in OWN else None
     if version is None:
-        return package
+        return package if package.modules else None
     compiled = tuple(module for module in package.modules if module != name)
     return replace(package, modules=compiled, version=version)
 
 
-def stood_in(name: str) -> bool:
-    """Whether the package ``name`` is imported from stand-ins here."""
+def needs_own_python(name: str) -> bool:
+    """Whether the package ``name`` is imported from stand-ins here, or has none."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
-    return isinstance(getattr(spec, "loader", None), _Modules)
+    return isinstance(getattr(spec, "loader", None), _Modules) or any(
+        isinstance(finder, _Modules) and name in finder.lacking for finder in sys.meta_path
+    )
 
 
 def uninstall_vendor() -> None:
@@ -216,7 +223,7 @@ def uninstall_vendor() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Modules)]
     compiled = {name for package in PACKAGES.values() for name in package.compiled}
     for name in list(sys.modules):
-        if name in MODULES or name in compiled:
+        if name in MODULES or name in compiled or (name in PACKAGES and not sys.modules[name]):
             del sys.modules[name]
     if hasattr(builtins, _ROUTER_NAME):
         delattr(builtins, _ROUTER_NAME)

@@ -63,7 +63,6 @@ def _patch_launches(module: Any) -> None:
 def _patch_autotuner(module: Any) -> None:
     def run(self: Any, *args: Any, **options: Any) -> Any:
         # Which configuration is fastest is not found out: the first, as good as any.
-        self.nargs = dict(zip(self.arg_names, args, strict=False))
         best = self.configs[0]
         self.best_config = best
         return self.fn.run(*args, **{**best.all_kwargs(), **options})

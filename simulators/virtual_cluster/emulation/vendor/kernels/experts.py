@@ -12,46 +12,6 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry imp
 
 
 @shapes_of
-def moe_row_id_map(routing_map: Tensor) -> Tensor:
-    tokens, experts = routing_map.shape
-    return empty(routing_map, (tokens, 2 * experts + 1), torch.int32)
-
-
-@shapes_of
-def moe_chunk_row_id_map(splits: Tensor, order: Tensor, rows: int) -> Tensor:
-    return empty(splits, (rows,), torch.int32)
-
-
-@shapes_of
-def moe_permute(
-    tokens: Tensor, row_id_map: Tensor, probs: Tensor | None, rows: int
-) -> list[Tensor]:
-    made = [empty(tokens, (rows, tokens.shape[-1]))]
-    return made if probs is None else [*made, empty(probs, (rows,))]
-
-
-@shapes_of
-def moe_unpermute(
-    permuted: Tensor,
-    row_id_map: Tensor,
-    probs: Tensor | None,
-    permuted_probs: Tensor | None,
-    rows: int,
-) -> list[Tensor]:
-    made = [empty(permuted, (rows, permuted.shape[-1]))]
-    if permuted_probs is None:
-        return made
-    experts = (row_id_map.shape[-1] - 1) // 2
-    return [*made, empty(permuted_probs, (rows, experts))]
-
-
-@shapes_of
-def moe_sort_chunks(tokens: Tensor, row_id_map: Tensor, probs: Tensor | None) -> list[Tensor]:
-    made = [empty(tokens, tokens.shape)]
-    return made if probs is None else [*made, empty(probs, probs.shape)]
-
-
-@shapes_of
 def moe_router_fwd(
     logits: Tensor, expert_bias: Tensor | None, topk: int, score: str
 ) -> tuple[Tensor, Tensor, Tensor]:

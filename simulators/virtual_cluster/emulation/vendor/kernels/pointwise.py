@@ -87,16 +87,6 @@ def activation_fwd(input: Tensor, function: str) -> Tensor:
 
 
 @shapes_of
-def cross_entropy_stats(logits: Tensor, target: Tensor) -> Tensor:
-    return empty(logits, (3 * rows_of(logits),), torch.float32)
-
-
-@shapes_of
-def cross_entropy_fwd(logits: Tensor, target: Tensor, stats: Tensor, reduce: bool) -> Tensor:
-    return empty(logits, () if reduce else logits.shape[:-1], torch.float32)
-
-
-@shapes_of
 def quantize_into_bias_grad(input: Tensor, out: Sequence[Tensor], recipe: str) -> Tensor:
     return empty(input, input.shape[-1:])
 

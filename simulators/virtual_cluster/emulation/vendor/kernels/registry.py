@@ -22,7 +22,6 @@ _LIKE = {
     "layer_norm_bwd": (1, 2, 2),
     "moe_aux_scores_bwd": (0,),
     "moe_router_bwd": (0,),
-    "moe_unpermute_bwd": (1, 3),
     "rms_norm_bwd": (1, 2),
     "rope_bwd": (0,),
     "rope_fwd": (0,),

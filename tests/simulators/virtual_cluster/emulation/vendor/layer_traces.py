@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.warm.session import ROOT, environment, run_rank
-from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import find_version
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
@@ -98,10 +97,6 @@ class Layer:
     forward: Pass
     backward: Pass
     saved_bytes: int
-
-
-# Whether Transformer Engine's own Python is installed, which then runs above its emulated part.
-OWN_PYTHON = find_version("transformer_engine", "transformer-engine") is not None
 
 
 def run_script(script: str, folder: Path, *arguments: str) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Traces layers of Megatron-core with Transformer Engine on virtual GPUs: run as a process.
 
-``python megatron_layers.py DIRECTORY [GPU]`` writes a trace for each case (two micro-batches of
-one layer, forward and backward) and ``figures.json`` with the bytes the second forward pass kept.
-With a GPU only the cases that ask for it, above the Python of Transformer Engine that is
-installed, which remembers what device it has seen.
+``python megatron_layers.py DIRECTORY GPU`` writes a trace for each case of that GPU (two
+micro-batches of one layer, forward and backward) and ``figures.json`` with the bytes the second
+forward pass kept. Transformer Engine remembers what device it has seen: a process each.
 """
 
 from __future__ import annotations
@@ -157,30 +156,26 @@ def trace_case(
     return sink, saved
 
 
-def main(directory: Path, only: str = "") -> None:
-    """Trace every case, or those of one GPU."""
+def main(directory: Path, name_of_gpu: str) -> None:
+    """Trace the cases of one GPU."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    gpu = load_catalogue().gpus[only or "h800"]
+    gpu = load_catalogue().gpus[name_of_gpu]
     virtual = emulate(ListSink(), world_size=8, rank=0, gpu=gpu)
     install_vendor()
 
-    import torch
     from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 
-    found = torch.cuda.get_device_capability
     saved = {}
     for name, (model, sequence, recipe) in CASES.items():
         # MXFP8 asks for Blackwell.
-        blackwell = recipe.get("fp8_recipe") == "mxfp8"
-        if only and blackwell is not (only == "b200"):
+        if (recipe.get("fp8_recipe") == "mxfp8") is not (name_of_gpu == "b200"):
             continue
-        torch.cuda.get_device_capability = (lambda *_: (10, 0)) if blackwell else found
         FP8GlobalStateManager.reset()
         sink, saved[name] = trace_case(virtual, model, sequence, recipe)
-        header = Header(8, 0, 8, "h800", gpu.memory_bytes, (name,), {})
+        header = Header(8, 0, 8, name_of_gpu, gpu.memory_bytes, (name,), {})
         write_trace(directory / f"{name}.trace", Trace(header, tuple(sink.events)))
     (directory / "figures.json").write_text(json.dumps(saved))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -16,10 +16,12 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import find_version
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
 from trainscout.simulators.virtual_cluster.traces.files import write_trace
 
 WIDTH, TOKENS = 256, 128
+TE = find_version("transformer_engine", "transformer-engine") is not None
 
 
 def cases() -> dict[str, Callable[[], Any]]:
@@ -30,7 +32,6 @@ def cases() -> dict[str, Callable[[], Any]]:
     import flash_attn
     import grouped_gemm
     import torch
-    import transformer_engine.pytorch as te
     import xformers.ops
     from apex import amp  # noqa: F401 - older Transformers do where Apex is found
     from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
@@ -40,20 +41,8 @@ def cases() -> dict[str, Callable[[], Any]]:
     from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_bwd as scan_backward
     from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_fwd as scan_forward
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
-    from transformer_engine.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb
 
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
-    params = {"params_dtype": torch.bfloat16}
-
-    class Called(torch.nn.Module):
-        """Makes a module of a function, so that its passes are distinguished."""
-
-        def __init__(self, function: Callable[[Any], Any]) -> None:
-            super().__init__()
-            self.function = function
-
-        def forward(self, inputs: Any) -> Any:
-            return self.function(inputs)
 
     def flash(inputs: Any) -> Any:
         query = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
@@ -125,11 +114,6 @@ def cases() -> dict[str, Callable[[], Any]]:
         _flash_attn_backward(dout=out, **given, dropout_p=0.0, softmax_scale=None, causal=True)
         return inputs * 2
 
-    def attention(inputs: Any) -> Any:
-        heads = inputs.view(TOKENS // 2, 2, 4, WIDTH // 4)
-        module = te.DotProductAttention(4, WIDTH // 4, attn_mask_type="causal")
-        return module(heads, heads, heads)
-
     def grouped(inputs: Any) -> Any:
         weights = torch.empty(4, WIDTH, 2 * WIDTH, requires_grad=True, **bf16)
         counts = torch.tensor([32, 32, 0, 64])
@@ -142,9 +126,32 @@ def cases() -> dict[str, Callable[[], Any]]:
         assert (rows.shape, places.shape) == ((2 * TOKENS, WIDTH), (2 * TOKENS,))
         return grouped_gemm.ops.unpermute(rows, places, shares)
 
-    def loss(inputs: Any) -> Any:
-        target = torch.zeros(TOKENS, 1, dtype=torch.int64, device="cuda")
-        return te.parallel_cross_entropy(inputs * 1.0, target)
+    return {
+        "apex_layer_norm": lambda: apex.normalization.FusedLayerNorm(WIDTH).to(**bf16),
+        "apex_rms_norm": lambda: apex.normalization.FusedRMSNorm(WIDTH, memory_efficient=True).to(
+            **bf16
+        ),
+        "flash": lambda: called(flash),
+        "packed": lambda: called(packed),
+        "scan": lambda: called(scan),
+        "below": lambda: called(below),
+        "positions": lambda: called(positions),
+        "private": lambda: called(private),
+        "grouped": lambda: called(grouped),
+        "permuted": lambda: called(permuted),
+    }
+
+
+def te_cases() -> dict[str, Callable[[], Any]]:
+    """As ``cases``, above the Python of Transformer Engine."""
+    import torch
+    import transformer_engine.pytorch as te
+    from transformer_engine.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb
+
+    def attention(inputs: Any) -> Any:
+        heads = inputs.view(TOKENS // 2, 2, 4, WIDTH // 4)
+        module = te.DotProductAttention(4, WIDTH // 4, attn_mask_type="causal")
+        return module(heads, heads, heads)
 
     def rope(inputs: Any) -> Any:
         joined = inputs.view(TOKENS, 1, 2, 128)
@@ -161,29 +168,25 @@ def cases() -> dict[str, Callable[[], Any]]:
     def checkpointed(inputs: Any) -> Any:
         return te.checkpoint(layer, inputs)
 
+    params = {"params_dtype": torch.bfloat16}
     layer = te.LayerNormMLP(WIDTH, 4 * WIDTH, activation="swiglu", **params)
-    linear = te.Linear(WIDTH, WIDTH, **params)
     return {
-        "apex_layer_norm": lambda: apex.normalization.FusedLayerNorm(WIDTH).to(**bf16),
-        "apex_rms_norm": lambda: apex.normalization.FusedRMSNorm(WIDTH, memory_efficient=True).to(
-            **bf16
-        ),
-        "flash": lambda: Called(flash),
-        "packed": lambda: Called(packed),
-        "attention": lambda: Called(attention),
-        "scan": lambda: Called(scan),
-        "below": lambda: Called(below),
-        "positions": lambda: Called(positions),
-        "private": lambda: Called(private),
-        "grouped": lambda: Called(grouped),
-        "permuted": lambda: Called(permuted),
-        "loss": lambda: Called(loss),
-        "rope": lambda: Called(rope),
-        "padding": lambda: Called(padding),
+        "attention": lambda: called(attention),
+        "rope": lambda: called(rope),
+        "padding": lambda: called(padding),
         "mlp": lambda: layer,
-        "checkpoint": lambda: Called(checkpointed),
-        "linear": lambda: linear,
+        "checkpoint": lambda: called(checkpointed),
+        "linear": lambda: te.Linear(WIDTH, WIDTH, **params),
     }
+
+
+def called(function: Callable[[Any], Any]) -> Any:
+    """Makes a module of a function, so that its passes are distinguished."""
+    import torch
+
+    module = torch.nn.Module()
+    module.forward = function
+    return module
 
 
 def trace_case(virtual: VirtualRank, make: Callable[[], Any]) -> ListSink:
@@ -204,22 +207,20 @@ def trace_case(virtual: VirtualRank, make: Callable[[], Any]) -> ListSink:
 
 def refused() -> dict[str, str]:
     """What says no, and how."""
+    import apex
+    import flash_attn
     import torch
-    import transformer_engine.pytorch as te
-    from transformer_engine.common.recipe import Float8CurrentScaling, NVFP4BlockScaling
-    from transformer_engine.pytorch.module.base import initialize_ub
+    import xformers.ops
+    from apex import amp
 
+    heads = torch.empty(1, 8, 1, 8, device="cuda")
+    parameters = [torch.nn.Parameter(heads)]
     calls: dict[str, Callable[[], Any]] = {
-        "graphs": lambda: te.make_graphed_callables(None),
-        "user buffers": lambda: initialize_ub((8, 8), 1, ub_cfgs={"qkv_dgrad": {"method": "x"}}),
-        "4 bits": NVFP4BlockScaling,
-        "8-bit attention": lambda: Float8CurrentScaling(fp8_dpa=True),
-        "8-bit parameters": lambda: te.fp8_model_init(enabled=True).__enter__(),
-        "offload": lambda: te.get_cpu_offload_context(enabled=True),
-        "arbitrary mask": lambda: te.DotProductAttention(1, 8, attn_mask_type="arbitrary")(
-            *[torch.empty(8, 1, 1, 8, device="cuda")] * 3
-        ),
-        "whole layer": lambda: te.TransformerLayer(8, 8, 1),
+        "amp": amp.initialize,
+        "without weights": lambda: apex.normalization.FusedLayerNorm(8, elementwise_affine=False),
+        "graphs": lambda: apex.optimizers.FusedAdam(parameters, capturable=True),
+        "slopes": lambda: flash_attn.flash_attn_func(heads, heads, heads, alibi_slopes=1.0),
+        "bias": lambda: xformers.ops.memory_efficient_attention(heads, heads, heads, object()),
     }
     found = {}
     for name, call in calls.items():
@@ -255,12 +256,11 @@ def optimizer_lists() -> dict[str, Any]:
     """States of fused optimizers after two steps."""
     import apex.optimizers
     import torch
-    from transformer_engine.pytorch.optimizers import FusedAdam
 
     found = {}
     for name, make in (
         ("apex", apex.optimizers.FusedAdam),
-        ("te", lambda params: FusedAdam(params, master_weights=True)),
+        ("masters", lambda params: apex.optimizers.FusedAdam(params, master_weights=True)),
         ("sgd", apex.optimizers.FusedSGD),
     ):
         parameters = [
@@ -283,7 +283,7 @@ def main(directory: Path) -> None:
     gpu = load_catalogue().gpus["a100_80"]
     virtual = emulate(ListSink(), world_size=1, rank=0, gpu=gpu)
     install_vendor()
-    for name, make in cases().items():
+    for name, make in {**cases(), **(te_cases() if TE else {})}.items():
         sink = trace_case(virtual, make)
         header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, (name,), {})
         write_trace(directory / f"{name}.trace", Trace(header, tuple(sink.events)))
@@ -294,10 +294,11 @@ def main(directory: Path) -> None:
     write_trace(directory / "optimizers.trace", Trace(header, tuple(sink.events)))
     sink = ListSink()
     virtual.restart(sink, world_size=1, rank=0)
-    late = late_gradients()
-    header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("late",), {})
-    write_trace(directory / "late.trace", Trace(header, tuple(sink.events)))
-    figures = {"refused": refused(), "states": states, "late": late}
+    figures = {"refused": refused(), "states": states}
+    if TE:
+        figures["late"] = late_gradients()
+        header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("late",), {})
+        write_trace(directory / "late.trace", Trace(header, tuple(sink.events)))
     (directory / "figures.json").write_text(json.dumps(figures))
 
 

@@ -72,28 +72,3 @@ def test_shapes_and_types() -> None:
             ((2, 8, 16), "float32"),
             ((2,), "int64"),
         ]
-
-
-@pytest.mark.parametrize(
-    ("recipe", "square", "shape", "expected"),
-    [
-        # Blocks of scales are padded to 128 rows by 4 blocks of 32, or to 4 numbers.
-        ("mxfp8", False, (8, 256), [(8, 256), (128, 8), (8, 256), (4, 256)]),
-        ("blockwise", False, (8, 256), [(8, 256), (2, 8), (256, 8), (1, 256)]),
-        ("blockwise", True, (512, 384), [(512, 384), (4, 4), (384, 512), (3, 4)]),
-        ("delayed", False, (4, 2, 256), [(4, 2, 256), None, (256, 8), None]),
-    ],
-)
-def test_8_bit_tensors_are_laid_out_by_recipe(
-    recipe: str, square: bool, shape: tuple[int, ...], expected: list[tuple[int, ...] | None]
-) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.transformer_engine import quantized
-
-    quantizer = quantized.Quantizer(recipe, columnwise_usage=True, square=square)
-    tensors = quantizer.make_empty(shape, device="meta").tensors()
-    assert [None if each is None else tuple(each.shape) for each in tensors] == expected
-    data = {each.dtype for each in tensors[::2] if each is not None}
-    scales = {each.dtype for each in tensors[1::2] if each is not None}
-    assert data == {torch.float8_e4m3fn}
-    kinds = {"mxfp8": {torch.uint8}, "blockwise": {torch.float32}, "delayed": set()}
-    assert scales == kinds[recipe]

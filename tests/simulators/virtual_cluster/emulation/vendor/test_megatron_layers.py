@@ -11,7 +11,6 @@ import pytest
 from tests.needs import needs
 from tests.simulators.jobs import GPT175B, make_job
 from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
-    OWN_PYTHON,
     Layer,
     read_layer,
     run_script,
@@ -30,7 +29,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments, tensors
 
-pytestmark = needs("megatron.core")
+pytestmark = needs("megatron.core", "transformer_engine")
 
 pytest.importorskip("torch")
 
@@ -40,15 +39,15 @@ SMALL = 16 * 1024
 MATRIX = TOKENS * HIDDEN
 WEIGHTS = {(4608, 12288), (12288, 1536), (6144, 12288), (12288, 6144)}
 # The library keeps scales for attention in 8 bits too: nine tensors forward, six backward.
-ATTENTION_SCALES = 9 * 4 if OWN_PYTHON else 0
+ATTENTION_SCALES = 9 * 4
 
 
 @pytest.fixture(scope="module")
 def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Layer]:
     folder = tmp_path_factory.mktemp("layers")
     saved: dict[str, int] = {}
-    for gpu in ("h800", "b200") if OWN_PYTHON else ("",):
-        saved |= run_script("megatron_layers.py", folder, *filter(None, (gpu,)))
+    for gpu in ("h800", "b200"):
+        saved |= run_script("megatron_layers.py", folder, gpu)
     return {name: read_layer(folder, name, kept) for name, kept in saved.items()}
 
 
@@ -186,7 +185,7 @@ def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> N
     assert work(layer.forward.gemms()) == work(plain.forward.gemms())
     assert work(layer.backward.gemms()) == work(plain.backward.gemms())
     # Version 2.9 of the library itself keeps two MiB more.
-    assert layer.saved_bytes == pytest.approx(plain.saved_bytes, abs=2 * 2**20 * OWN_PYTHON)
+    assert layer.saved_bytes == pytest.approx(plain.saved_bytes, abs=2 * 2**20)
 
 
 def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
@@ -243,12 +242,10 @@ def test_full_recomputation_runs_the_forward_pass_again(layers: dict[str, Layer]
     assert [op.name.split(".")[1] for op in again] == ["attention_fwd", "attention_bwd"]
 
 
-def test_gradients_of_interleaved_projections_need_no_copy(layers: dict[str, Layer]) -> None:
-    # Queries, keys and values are views of one projection; so are their gradients.
-    names = [op.name for op in layers["gpt"].backward.of(Op)]
-    # Megatron-core 0.16 does not find the split of newer versions under its name, and copies.
-    assert any(name.startswith("aten.cat") for name in names) is OWN_PYTHON
-    assert any(op.name.startswith("aten.cat") for op in layers["llama"].backward.of(Op))
+def test_gradients_of_projections_are_joined_by_a_copy(layers: dict[str, Layer]) -> None:
+    # Megatron-core 0.16 does not find the split of Transformer Engine 2.9 under its name.
+    for case in ("gpt", "llama"):
+        assert any(op.name.startswith("aten.cat") for op in layers[case].backward.of(Op))
 
 
 def test_llama_layer_has_grouped_attention(layers: dict[str, Layer]) -> None:
@@ -329,19 +326,15 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
     assert uses == ["dgrad", "wgrad"] * 2
     sizes = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
     assert sizes == [rows * 4096 * 2, rows * 2, rows * 4096 * 2]
-    if OWN_PYTHON:
-        # Its permutation is Triton's.
-        return
-    names = [op.name.split(".")[1] for op in layer.forward.kernels() if "moe" in op.name]
-    assert names == [
-        "moe_router_fwd",
-        "moe_row_id_map",
-        "moe_permute",
-        "moe_chunk_row_id_map",
-        "moe_sort_chunks",
-        "moe_chunk_row_id_map",
-        "moe_sort_chunks",
-        "moe_unpermute",
+    # Its permutation is Triton's: rows to their experts, by their owners, and back.
+    names = [
+        str(op.inputs[2]) for op in layer.forward.of(Op) if op.name.startswith("triton.launch")
+    ]
+    assert [name for name in names if "permute" in name or "sort_chunks_by_map" in name] == [
+        "_permute_kernel",
+        "_sort_chunks_by_map_kernel",
+        "_sort_chunks_by_map_kernel",
+        "_unpermute_kernel",
     ]
 
 
@@ -427,9 +420,6 @@ def test_mxfp8_makes_both_uses_and_their_scales(layers: dict[str, Layer]) -> Non
     extra = 2 * 2 / 32
     built_bytes = [(both + extra) * elements for elements in (output, output, output, 4 * output)]
     assert casts(forward) == pytest.approx(built_bytes)
-    if not OWN_PYTHON:  # newer versions let the cast put most of them in order
-        assert len(layer.forward.kernels("swizzle_scales")) == 2 * 4
-        assert len(layer.backward.kernels("swizzle_scales")) == 2 * 8
 
 
 def test_8_bit_copies_take_the_place_of_16_bit_ones(layers: dict[str, Layer]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
 
 torch = pytest.importorskip("torch")
 
@@ -126,13 +127,17 @@ def test_own_python_finds_what_another_package_compiles(
     assert importlib.import_module("xformers.common")._built_with_cuda
 
 
-def test_versions_before_two_are_stood_in_for(
+def test_versions_before_two_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout(tmp_path, "1.13.0", PYTORCH)
     monkeypatch.syspath_prepend(str(tmp_path))
     vendor.install_vendor()
-    assert importlib.metadata.version("transformer-engine") == "2.9.0"
+    with pytest.raises(ModuleNotFoundError) as raised:
+        importlib.import_module("transformer_engine.pytorch")
+    assert "install the package's own Python" in str(describe_gap(raised.value))
+    vendor.install_vendor(without=["transformer_engine"])
+    assert describe_gap(raised.value) is None
 
 
 def test_functions_of_other_versions_are_refused_when_called() -> None:

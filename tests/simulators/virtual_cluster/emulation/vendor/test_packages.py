@@ -46,6 +46,8 @@ def test_installed_packages_are_seen() -> None:
     vendor.install_vendor()
     tops = importlib.metadata.packages_distributions()
     for name, package in vendor.PACKAGES.items():
+        if not package.modules:
+            continue
         assert importlib.util.find_spec(name) is not None
         for spelt in (package.distribution, package.distribution.replace("-", "_")):
             assert importlib.metadata.version(spelt) == package.version
@@ -67,7 +69,7 @@ def test_packages_can_be_absent() -> None:
             importlib.import_module(name)
     assert importlib.util.find_spec("flash_attn") is not None
     with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("transformer-engine")
+        importlib.metadata.version("apex")
     # Megatron-core's router looks for this whether or not Transformer Engine is there.
     assert builtins.te_general_gemm is None  # type: ignore[attr-defined]
     vendor.uninstall_vendor()
