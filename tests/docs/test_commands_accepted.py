@@ -106,8 +106,9 @@ def test_a_search_could_start(arguments):
         package = entry.package
         if f"executor={executor}" in arguments and package and not find_spec(package):
             pytest.skip(f"needs {package}")
-    if "verify=traced" in arguments and not find_spec("megatron"):
-        pytest.skip("needs megatron-core")
+    for package in ("megatron", "transformer_engine") if "verify=traced" in arguments else ():
+        if not find_spec(package):
+            pytest.skip(f"needs {package}")
     if "space=large" in arguments and "search=exact" in arguments:
         # To be ready to prove it is to have bounded all of it, for a minute.
         composed("config", arguments)

@@ -1,6 +1,7 @@
 """Vendor packages a training script imports on a GPU machine, with kernels that compute nothing.
 
-``install_vendor`` makes Transformer Engine, Apex, flash-attn and grouped_gemm importable. Their
+``install_vendor`` makes Apex, flash-attn, mamba_ssm and others importable, and what Transformer
+Engine's own Python calls of its compiled part. Their
 kernels are operations ``emulated::<kernel>`` (``traces.vocabulary`` is the table): each call is
 one logged operation with the outputs of the real one, and autograd keeps the tensors the real
 one keeps, so that a trace has a production run's kernels and memory. torch is imported with the

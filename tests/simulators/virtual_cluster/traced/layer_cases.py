@@ -212,6 +212,14 @@ REASONS = (
         "attention's output is kept in 16 bits and quantised again, not kept in both forms",
     ),
     (
+        "hybrid*",
+        "layer_*",
+        "builtin",
+        "bytes kept",
+        "without rotary positions queries, keys and values are copied out of their projection,"
+        " which is freed; the built-in source keeps queries beside it",
+    ),
+    (
         "*",
         "layer_*",
         "traced",

@@ -28,7 +28,7 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     transformer_layer,
 )
 
-pytestmark = needs("megatron.core")
+pytestmark = needs("megatron.core", "transformer_engine")
 
 Traced = Mapping[LayerSpec, TracedLayer]
 

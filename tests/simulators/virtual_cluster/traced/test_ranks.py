@@ -30,7 +30,7 @@ from trainscout.simulators.virtual_cluster.traced.verify import (
 )
 from trainscout.simulators.virtual_cluster.traces.events import Trace
 
-pytestmark = needs("megatron.core")
+pytestmark = needs("megatron.core", "transformer_engine")
 
 GPT = replace(
     GPT175B,

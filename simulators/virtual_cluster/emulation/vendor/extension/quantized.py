@@ -52,9 +52,6 @@ def takes_any_layout() -> bool:
 
 def recipe_of(quantizer: Any) -> str:
     """How it scales; empty without one."""
-    stated: str = getattr(quantizer, "recipe", "")
-    if stated:
-        return stated
     names = [kind.__name__ for kind in type(quantizer).__mro__]
     return next((_RECIPES[name] for name in names if name in _RECIPES), "")
 

@@ -13,19 +13,9 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import (
     pointwise,
     products,
 )
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.pointwise import GATED
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels.registry import (
     dtype_name,
     kernel,
-    torch_dtype,
 )
 
-__all__ = [
-    "GATED",
-    "dtype_name",
-    "experts",
-    "kernel",
-    "pointwise",
-    "products",
-    "torch_dtype",
-]
+__all__ = ["dtype_name", "experts", "kernel", "pointwise", "products"]

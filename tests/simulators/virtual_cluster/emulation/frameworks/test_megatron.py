@@ -8,7 +8,7 @@ from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Group, PointToPoint
 
-pytestmark = needs("megatron.core")
+pytestmark = needs("megatron.core", "transformer_engine")
 
 WORLD, TP, PP, RANK = 32, 2, 4, 12
 LAYERS, HIDDEN, HEADS, SEQUENCE, VOCABULARY = 8, 256, 8, 256, 2048

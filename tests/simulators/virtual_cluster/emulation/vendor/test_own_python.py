@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
+from tests.needs import needs
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
 
@@ -140,6 +141,7 @@ def test_versions_before_two_are_not_there(
     assert describe_gap(raised.value) is None
 
 
+@needs("transformer_engine")
 def test_functions_of_other_versions_are_refused_when_called() -> None:
     vendor.install_vendor()
     tex = importlib.import_module("transformer_engine_torch")
