@@ -65,6 +65,8 @@ class Recorder:
         self.violation_texts: list[tuple[str, str, str]] = []
         # Values nobody could know, by place: how often, the last one, what to do about it.
         self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
+        # Data loaders that gave no batch, by place: what they were made of.
+        self.empty_loaders: dict[int | None, str] = {}
         # Modules that the script itself calls: the models, seen from outside.
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._gap_ns = 0
@@ -84,6 +86,7 @@ class Recorder:
         self._flagged.clear()
         self.violation_texts.clear()
         self.inventions.clear()
+        self.empty_loaders.clear()
         self.modules.clear()
         self.leave()
 

@@ -69,3 +69,7 @@ def show_summary(
     for finding in findings:
         kind, style = ("broken invariant", "red") if finding.certain else ("warning", "yellow")
         console.print(f"{kind}: {finding}", style=style, soft_wrap=True)
+    if findings:
+        for site, made_of in recorder.empty_loaders.items():
+            where = recorder.sites.text(site)
+            console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)

@@ -114,6 +114,7 @@ def emulate(
         install_framework_patches,
     )
     from trainscout.simulators.virtual_cluster.emulation.host_tensors import install_host_tensors
+    from trainscout.simulators.virtual_cluster.emulation.loaders import install_loaders
     from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
     from trainscout.simulators.virtual_cluster.emulation.optimizers import (
         install_foreach,
@@ -170,6 +171,7 @@ def emulate(
     install_compiled(state)
     install_checkpoints(state)
     install_threads(state)
+    install_loaders(state.recorder)
     install_spawn(state)
     install_framework_patches(triton_patches(state))
     registration = register_kernels(state)

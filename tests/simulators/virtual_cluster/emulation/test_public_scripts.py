@@ -156,6 +156,25 @@ def test_what_is_missing_is_told_from_what_is_not_emulated(
     assert stated in run.output
 
 
+NO_BATCH = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(3, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for (rows,) in DataLoader(TensorDataset(torch.ones(5, 3)), 32, drop_last=True):
+    model(rows.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_loader_that_gives_no_batch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text(NO_BATCH)
+    run = emulate(tmp_path, str(tmp_path / "empty.py"), "--world-size", "1", check=True)
+    assert run.code == 4, run.output
+    made_of = "5 samples, batches of 32, a last one that is not full is dropped"
+    assert f"empty.py:6 gave no batch: {made_of}" in run.output
+
+
 SPAWNED = """
 import multiprocessing
 import torch
