@@ -47,6 +47,12 @@ class Family:
     """Attention has an output gate as wide as its heads; ``heads``: of one number a head."""
     windowed: bool = False
     """A ``sliding_window`` is every layer's where no field lists layers."""
+    bidirectional: bool = False
+    """Attention is to tokens behind a query, too."""
+    masked_head: bool = False
+    """The head is one for masked words."""
+    whole_first: bool = False
+    """Of every ``period`` layers the first attends to everything, not the last."""
     period: int = 0
     """Every so many-th layer attends to everything, others to ``sliding_window``, where no field
     says otherwise (0: no such rule)."""

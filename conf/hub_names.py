@@ -36,7 +36,7 @@ def hub_choice(field: str, name: str) -> str | None:
     raise InputError(field, name, problem, allowed, nearest and known[nearest][0])
 
 
-SCRIPTED = "what is no transformer that generates runs as your script: trainscout live"
+SCRIPTED = "what else trains runs as your script: trainscout live"
 
 
 def other_model(name: str, shipped: Iterable[str]) -> tuple[str, str] | None:

@@ -106,7 +106,10 @@ def _name(word: str, mixer: Mixer, found: dict[str, Mixer]) -> str:
 def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
     """Every kind that the configuration has sizes of."""
     usual = AttentionMixer(
-        sinks=family.sinks is True, gated=family.gated is True, head_gates=family.gated == "heads"
+        causal=not family.bidirectional,
+        sinks=family.sinks is True,
+        gated=family.gated is True,
+        head_gates=family.gated == "heads",
     )
     found = {"full": Mixer(attention=usual)}
     if config.has("sliding_window"):
@@ -312,7 +315,10 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         stated = config.fields.get(name)
         period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
         ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
-        return ["window" if (at + 1) % period and at != ends else "full" for at in range(number)]
+        first = 0 if family.whole_first else 1
+        return [
+            "window" if (at + first) % period and at != ends else "full" for at in range(number)
+        ]
     if kind == "llama4_text" and config.has("attention_chunk_size"):
         rotated: Any = config.fields.get("no_rope_layers") or [
             int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)

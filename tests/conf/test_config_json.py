@@ -51,7 +51,7 @@ def test_every_type_of_transformers_is_counted_as_it_is_built_or_refused() -> No
             assert counted == pytest.approx(row["parameters"], rel=1e-4), kind
             equal.add(kind)
     assert equal >= {"qwen3_5_moe", "ernie4_5_moe", "olmoe", "phimoe", "kimi_k25", "internvl"}
-    assert len(equal) >= 100
+    assert len(equal) >= 138
 
 
 GEMMA4 = {
@@ -179,6 +179,49 @@ def test_layers_of_compressed_attention_are_read_by_name_and_by_rate(
     with pytest.raises(InputError) as caught:
         imported({"model_type": "deepseek_v4", "compress_ratios": [7]})
     assert caught.value.field == "config.json: compress_ratios"
+
+
+LARGE = {"hidden_size": 1024, "num_attention_heads": 16}
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        (
+            {"model_type": "bert", "num_hidden_layers": 24, "intermediate_size": 4096} | LARGE,
+            335_174_458,
+        ),
+        (
+            {"model_type": "xlm-roberta", "num_hidden_layers": 24, "intermediate_size": 4096}
+            | {"vocab_size": 250_002, "max_position_embeddings": 514, "type_vocab_size": 1}
+            | LARGE,
+            560_142_482,
+        ),
+        ({"model_type": "distilbert"}, 66_985_530),
+        (
+            {"model_type": "modernbert", "num_hidden_layers": 28, "intermediate_size": 2624}
+            | LARGE,
+            395_881_664,
+        ),
+    ],
+)
+def test_encoders_see_both_sides_and_predict_masked_words(
+    config: dict[str, Any], counted: int
+) -> None:
+    """Against AutoModelForMaskedLM of Transformers 5.24."""
+    model = imported(config)
+    assert parameters(replace(model, vocab_multiple=1)) == pytest.approx(counted, rel=1e-4)
+    assert not any(mixer.attention.causal for mixer in model.kinds.values())
+    assert "logits of all tokens" in model.source
+    with pytest.raises(InputError) as caught:
+        imported(config | {"is_decoder": True, "norm_bias": True, "sinusoidal_pos_embds": True})
+    assert caught.value.field.startswith("config.json: ")
+
+
+def test_modern_encoders_see_everything_in_the_first_of_three_layers() -> None:
+    model = imported({"model_type": "modernbert", "num_hidden_layers": 7})
+    assert model.layers == "2*(full/dense, 2*window/dense), full/dense"
+    assert model.kinds["window"].attention.window == 128
 
 
 def test_images_and_sound_are_towers_and_either_may_be_left_out() -> None:

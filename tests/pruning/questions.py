@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.question.validity import why_invalid
 _MTP = replace(MOE, name="tiny_mtp", num_mtp_layers=1)
 MODELS = (
     TINY,
-    replace(TINY, tied_embeddings=False),
+    replace(TINY, tied_embeddings=False, masked_head=True),
     LLAMA,
     MOE,
     MLA_MOE,

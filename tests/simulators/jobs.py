@@ -111,7 +111,9 @@ UNCUT = replace(
     layers="2*(wide/dense, selective/none, conv/moe, narrow/dense, attention/moe, conv/dense)",
     kinds={
         "wide": Mixer(attention=AttentionMixer(kv_heads=8, head_dim=32, keys_are_values=True)),
-        "narrow": Mixer(attention=AttentionMixer(window=16, heads=4, kv_heads=4, head_gates=True)),
+        "narrow": Mixer(
+            attention=AttentionMixer(window=16, causal=False, heads=4, kv_heads=4, head_gates=True)
+        ),
         "selective": Mixer(mamba1=Mamba1(inner=256, state=8, rank=16, norms=True)),
         "conv": Mixer(short_conv=ShortConv(channels=128)),
     },

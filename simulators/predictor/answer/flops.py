@@ -92,7 +92,8 @@ def _head_flops(model: Model) -> float:
         return 4.0 * model.hidden_size * model.diffusion.patch_size
     streams = model.residual_streams
     collapse = streams * model.residual_width if streams > 1 else 0
-    return 2.0 * (model.hidden_size * model.vocab_size + collapse)
+    transform = model.hidden_size**2 if model.masked_head else 0
+    return 2.0 * (model.hidden_size * model.vocab_size + collapse + transform)
 
 
 def _layers_flops(job: Job) -> float:
@@ -185,8 +186,11 @@ def _seen(attention: AttentionMixer, sequence: int) -> float:
     most = attention.window
     if attention.index is not None:
         most = attention.index.top_k
-    if most is None or most >= sequence:
+    if most is None or most >= sequence * (1 if attention.causal else 2):
         return sequence
+    if not attention.causal:
+        # To either side, less what sticks out at both ends.
+        return most - (most // 2) * (most // 2 + 1) / sequence
     return 2.0 * most - most * most / sequence
 
 

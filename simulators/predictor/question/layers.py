@@ -66,7 +66,8 @@ class AttentionMixer:
     """Causal attention with the model's heads (or its latent attention), or heads of its own."""
 
     window: int | None = None
-    """Tokens a query attends to, itself included (sliding window; None: all before it)."""
+    """Tokens a query attends to, itself included, half of them behind it where it is not causal
+    (sliding window; None: all before it)."""
     chunk: int | None = None
     """Tokens attend within chunks of so many (Llama 4; None: whole sequences)."""
     sinks: bool = False
@@ -298,7 +299,8 @@ class Mixer:
                 raise InputError(
                     f"{field}.attention.text", attention.text, problem, "causal: false"
                 )
-        if attention and not attention.causal and (attention.window or attention.index):
+        of_text = attention and attention.text is not None and attention.window
+        if attention and not attention.causal and (of_text or attention.index):
             problem = "is of causal attention alone"
             raise InputError(f"{field}.attention.causal", False, problem, "true")
         if ssm is not None and ssm.heads % ssm.groups:

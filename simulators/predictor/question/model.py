@@ -119,6 +119,9 @@ class Model:
     """After embedding, attention and MLP."""
     tied_embeddings: bool = True
     """The output projection uses the embedding's weights."""
+    masked_head: bool = False
+    """Before the logits, which have biases, stands a linear layer with an activation and a norm:
+    words that were masked are predicted (BERT)."""
     wide_ffn_hidden_size: int | None = None
     """Inner width of the dense MLP of layers that ``layers`` calls ``wide``."""
     residual_streams: int = 1
@@ -221,6 +224,7 @@ class Model:
         diffusion.check()
         diffusion.check_for(self.hidden_size)
         parts = (self.moe, self.mla, self.towers, self.num_mtp_layers, self.per_layer_input)
+        parts += (self.masked_head,)
         if any(parts) or self.residual_streams > 1 or self.vocab_size != 1:
             problem = "is beside experts, latent attention, towers or a vocabulary"
             raise InputError("model.diffusion", "...", problem, "a model without them")
@@ -441,6 +445,7 @@ class Model:
         words += ["inputs of each layer's own"] * (self.per_layer_input is not None)
         words += [f"the {tower.name} tower" for tower in self.towers]
         words += ["latents in place of words"] * (self.diffusion is not None)
+        words += ["a head for masked words"] * self.masked_head
         words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         words += ["values of another width than keys"] * (self.value_head_dim is not None)
         words += ["norms behind attention and MLP"] * self.post_norms

@@ -324,9 +324,12 @@ def _limited(
             if tokens
         ]
     if attention.window is not None:
-        window = min(attention.window, length)
-        seen = round(window - window * (window - 1) / (2 * length) + _TILE)
-        if 2 * seen < length:
+        window = min(attention.window, length if attention.causal else 2 * length)
+        outside = window * (window - 1) / 2
+        if not attention.causal:
+            outside = (window // 2) * (window // 2 + 1)
+        seen = round(window - outside / length + _TILE)
+        if (2 if attention.causal else 1) * seen < length:
             return [replace(whole, seq_k=seen, causal=False, estimated=True)]
     return [whole]
 

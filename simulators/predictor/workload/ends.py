@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.workload.hyper_connections import (
     expand_part,
 )
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
 from trainscout.simulators.predictor.workload.per_layer_input import table_part
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -109,7 +109,7 @@ def head_parts(shard: Shard) -> list[Part]:
     vocab = shard.head_rows
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8, unless it is told otherwise.
-    head = _in_bf16(shard) if shard.is_quantised and not shard.fp8_output else shard
+    head = shard if shard.fp8_output else _in_bf16(shard)
     forward, backward = linear(
         head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )
@@ -118,9 +118,13 @@ def head_parts(shard: Shard) -> list[Part]:
     keep = head.linear_input_bytes if shard.trains else 0
     final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
     ahead = [collapse_part(shard)] * (model.residual_streams > 1)
+    ahead.append(final)
+    if model.masked_head:
+        ahead += _masked_head(shard)
+        backward = bias_grad(shard, "logits", logits) + backward
     if shard.loss == "none":
         peak = logits * size + (full * size if shard.sp else 0)
-        return [*ahead, final, Part(tuple(forward), (), forward_peak_bytes=peak)]
+        return [*ahead, Part(tuple(forward), (), forward_peak_bytes=peak)]
     teaches = shard.loss == "divergence"
     gathers = shard.gathers_logits and shard.tp > 1 and not teaches
     logits *= shard.tp if gathers else 1
@@ -151,7 +155,24 @@ def head_parts(shard: Shard) -> list[Part]:
         forward_peak_bytes=logits * before + (full * size if shard.sp else 0),
         backward_peak_bytes=max(logits * behind, held + projection - max(0, kept - size) * logits),
     )
-    return [*ahead, final, loss]
+    return [*ahead, loss]
+
+
+def _masked_head(shard: Shard) -> list[Part]:
+    """A linear layer, its activation and a norm, whole on every rank (BERT)."""
+    tokens, hidden = shard.local_tokens, shard.model.hidden_size
+    forward, backward = linear(_in_bf16(shard), "head_transform", tokens, hidden, hidden)
+    made = tokens * hidden * shard.element_bytes
+    bias = bias_grad(shard, "head_transform", tokens * hidden) * shard.model.linear_bias
+    transform = Part(
+        (*forward, Streaming("head_activation_fwd", "activation", 2 * made)),
+        (Streaming("head_activation_bwd", "activation", 3 * made), *bias, *backward),
+        (Alloc("head_activation_input", made),) if shard.trains else (),
+        forward_peak_bytes=made,
+        backward_peak_bytes=2 * made,
+    )
+    keep = shard.element_bytes if shard.trains else 0
+    return [transform, norm(shard, "head_norm", tokens, hidden, keep_output=keep)]
 
 
 def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
@@ -175,4 +196,4 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
 
 
 def _in_bf16(shard: Shard) -> Shard:
-    return replace(shard, precision="bf16")
+    return replace(shard, precision="bf16") if shard.is_quantised else shard

@@ -288,6 +288,9 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     weight, norms = rows * model.hidden_size, norm_parameters(shard, model.hidden_size)
     streams = model.residual_streams
     collapse = streams * (model.residual_width + 1) + 1 if streams > 1 else 0
+    if model.masked_head:
+        bias = model.hidden_size if model.linear_bias else 0
+        norms += model.hidden_size**2 + bias + norms + shard.head_rows
     return LocalParameters(
         weight + norms + collapse,
         quantised=LocalParameters(weight) if shard.fp8_output else None,

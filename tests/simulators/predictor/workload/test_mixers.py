@@ -7,7 +7,11 @@ import pytest
 
 from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, UNCUT, make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.answer.flops import layer_flops
+from trainscout.simulators.predictor.answer.flops import (
+    attention_core_flops,
+    layer_flops,
+    step_flops,
+)
 from trainscout.simulators.predictor.question.layers import (
     AttentionMixer,
     DeltaNet,
@@ -18,7 +22,9 @@ from trainscout.simulators.predictor.question.layers import (
     Mixer,
 )
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ends import head_blocks, head_parts
 from trainscout.simulators.predictor.workload.ir import Attention, Collective, Gemm, Op
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import layer_parameters
@@ -178,20 +184,28 @@ def test_longer_sequences_cost_scans_in_proportion_and_attention_more() -> None:
     assert at(whole, 8192) > 2.5 * at(whole, 4096)
 
 
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [64, 512, 1000, 4000, 4096, 10_000])
-def test_a_window_costs_what_it_sees_and_never_more_than_the_whole(window: int) -> None:
+def test_a_window_costs_what_it_sees_and_never_more_than_the_whole(
+    window: int, causal: bool
+) -> None:
     base = replace(LLAMA, sequence_length=4096)
-    limited = only(Mixer(attention=AttentionMixer(window=window)), base)
-    whole = only(Mixer(attention=AttentionMixer()), base)
+    limited = only(Mixer(attention=AttentionMixer(window=window, causal=causal)), base)
+    whole = only(Mixer(attention=AttentionMixer(causal=causal)), base)
     costs = [
         flops(op for op in passes(each)[0] if isinstance(op, Attention))
         for each in (limited, whole)
     ]
     assert costs[0] <= costs[1]
-    pairs = sum(min(window, query + 1) for query in range(4096))
+    half = window // 2
+    both = sum(1 + min(half, query) + min(half, 4095 - query) for query in range(4096))
+    pairs = sum(min(window, query + 1) for query in range(4096)) if causal else both
     per_pair = 2 * base.num_heads * (base.qk_head_dim + base.v_head_dim)
     assert costs[0] >= 0.99 * pairs * per_pair
-    if window >= 4096:
+    if not causal:
+        core = attention_core_flops(limited, 4096, limited.kinds["x"].attention)
+        assert 4096 * core == pytest.approx(pairs * per_pair, rel=0.02)
+    if window >= (4096 if causal else 8192):
         assert costs[0] == costs[1]
         assert layer_flops(limited, 4096, limited.layer_kinds[0]) == layer_flops(
             whole, 4096, whole.layer_kinds[0]
@@ -245,3 +259,27 @@ def test_a_prediction_says_what_no_timing_holds() -> None:
     assert "algorithm" not in " ".join(
         ReplaySimulator().without_error_bar(make_job(LLAMA)).assumptions
     )
+
+
+def test_a_head_for_masked_words_has_a_layer_more() -> None:
+    masked = replace(LLAMA, masked_head=True)
+    (forward, backward), plain = (
+        [
+            flops(op for op in block.ops if isinstance(op, Gemm))
+            for block in head_blocks(Shard.of(make_job(model)))
+        ]
+        for model in (masked, LLAMA)
+    )
+    tokens, hidden = make_job(LLAMA).sequence_length, LLAMA.hidden_size
+    assert forward - plain[0] == 2 * tokens * hidden**2
+    assert backward - plain[1] == 4 * tokens * hidden**2
+    counted = [step_flops(make_job(model)).model for model in (masked, LLAMA)]
+    step = make_job(LLAMA).tokens_per_step
+    assert counted[0] - counted[1] == pytest.approx(6 * step * hidden**2)
+    frozen = Shard.of(make_job(masked, training={"lora": Lora(8)}))
+    transform = head_parts(frozen)[-3]
+    assert not transform.saved
+    assert {op.name for op in transform.backward} == {
+        "head_activation_bwd",
+        "head_transform_dgrad",
+    }
