@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.network.flow import max_min_rates
 from trainscout.simulators.predictor.network.hybrid import components
 from trainscout.simulators.predictor.network.hybrid.memory import Episode, Recording, Rest, Trains
 from trainscout.simulators.predictor.network.hybrid.parking import Parked, shift
-from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
+from trainscout.simulators.predictor.network.hybrid.repeats import Memories, RepeatingEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
@@ -34,6 +34,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 # Packets that a flow keeps for its end; and how many samples a skip must be worth.
 _LAST_PACKETS = 4
 _LEAST_SAMPLES = 2
+# Flows of so many times the bytes of remembered ones at most take as many times as long; ratios
+# that differ by less are one.
+_MOST_STRETCHED, _SAME_RATIO = 2.5, 1e-3
 # Where rates swing, so many times what was looked at is skipped before it is looked at again.
 _SWINGING_WINDOWS = 4
 
@@ -57,7 +60,7 @@ class HybridEngine(RepeatingEngine):
         max_hops: int,
         settings: PacketSettings | None = None,
         hybrid: HybridSettings | None = None,
-        memory: dict[bytes, Recording | None] | None = None,
+        memory: dict[bytes, Memories] | None = None,
     ) -> None:
         """As ``RepeatingEngine``; ``hybrid`` says what counts as steady.
 
@@ -152,6 +155,19 @@ class HybridEngine(RepeatingEngine):
         if self.hybrid.memory:
             super()._announce(first, pairs)
 
+    def _alike(self, episode: Episode, sizes: Ints, known: Memories) -> Recording | None:
+        if len(episode.ties) or episode.later.any():
+            return None
+        nearest, by = None, _MOST_STRETCHED
+        for of_sizes, recording in known.items():
+            if recording is None or not recording.was_steady:
+                continue
+            ratio = sizes / np.frombuffer(of_sizes, dtype=np.int64)
+            if np.ptp(ratio) < _SAME_RATIO and max(ratio[0], 1 / ratio[0]) < max(by, 1 / by):
+                nearest, by = recording, float(ratio[0])
+        latency = self._flows[episode.flows, t.BACK]
+        return None if nearest is None else nearest.stretched(by, latency)
+
     def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
         plain = replace(self.hybrid, memory=False)
         engine = HybridEngine(rates, delays, self._paths.shape[1], self.settings, plain)
@@ -215,8 +231,8 @@ class HybridEngine(RepeatingEngine):
         )  # fmt: skip
         packet = self.settings.packet_bytes
         if self._train > packet and components.couple(
-            live, at, self._changes, self._paused, packet, self._train, self._members, flows,
-            paths, group,
+            live, at, self._changes, self._paused, packet, self._train, self._members, state,
+            self._carried, flows, paths, group,
         ) and self._rests is not None:  # fmt: skip
             self._rests.append(Trains(now, live.copy(), flows[live, t.CUT]))
         leaders = group[paths[live, 0]]

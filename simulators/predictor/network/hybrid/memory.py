@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
+    MOST_QUEUED,
+    PORT_STATISTICS,
+    Floats,
+    Ints,
+)
 from trainscout.simulators.predictor.network.union_find import root_of
+
+# Places in a port's statistics of what grows with the bytes that cross it.
+_GROWS = [at for at, column in enumerate(PORT_STATISTICS) if column != MOST_QUEUED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +32,9 @@ class Rest:
     flows: Ints
     speed: Floats
 
+    def stretched(self, by: float) -> Rest:
+        return replace(self, since=int(self.since * by), until=int(self.until * by))
+
 
 @dataclass(frozen=True, eq=False)
 class Trains:
@@ -32,6 +43,9 @@ class Trains:
     since: int
     flows: Ints
     cut: Ints
+
+    def stretched(self, by: float) -> Trains:
+        return replace(self, since=int(self.since * by))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +67,31 @@ class Recording:
     def over(self) -> int:
         return int(self.last.max())
 
+    @functools.cached_property
+    def was_steady(self) -> bool:
+        """Whether any of its time was skipped."""
+        return any(isinstance(each, Rest) for each in self.rests)
+
+    def stretched(self, by: float, latency: Ints) -> Recording:
+        """What flows do that all begin at once and send ``by`` times the bytes: what is steady
+        lasts so much longer or shorter, but for the ``latency`` of each route. As nobody can say
+        which port is done with when, all are at the end."""
+        under_way = self.ends - self.begins - latency
+        ends = self.begins + latency + np.rint(under_way * by).astype(np.int64)
+        did = self.statistics.copy()
+        did[:, _GROWS] = np.rint(did[:, _GROWS] * by)
+        rests = tuple(each.stretched(by) for each in self.rests)
+        last = np.full(len(self.last), ends.max())
+        return replace(self, ends=ends, last=last, statistics=did, rests=rests)
+
 
 @dataclass(eq=False)
 class Episode:
     """Flows that were announced together.
 
     ``ties``: pairs of places in ``flows``; ``inner_waits`` how many of them each flow waits for.
-    The rest is known once the first flow starts: the ``ports`` and each route's places in them.
+    The rest is known once the first flow starts: the ``ports`` and each route's places in them,
+    flows' starts after the opening (``later``).
     """
 
     number: int
@@ -69,6 +101,7 @@ class Episode:
     opened: int = 0
     ports: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     places: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    later: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     key: bytes = b""
     recording: Recording | None = None
     # Whose ports they were before, as far as that was from memory; whether nobody met it.

@@ -35,6 +35,8 @@ from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Ro
 _LEAST_WORK = 500
 # Episodes from memory that may be over before statistics are added up.
 _SETTLE_FROM = 64
+# None: what is marked by chance, which nothing is remembered of.
+Memories = dict[bytes, Recording | None]
 _STATISTICS = list(t.PORT_STATISTICS)
 _MOST_QUEUED = _STATISTICS.index(t.MOST_QUEUED)
 _DRAWS = _STATISTICS.index(t.DRAWS)
@@ -52,12 +54,12 @@ class RepeatingEngine(PacketEngine):
         delay_s: ArrayLike,
         max_hops: int,
         settings: PacketSettings | None = None,
-        memory: dict[bytes, Recording | None] | None = None,
+        memory: dict[bytes, Memories] | None = None,
     ) -> None:
         """As ``PacketEngine``; ``memory`` is that of other engines with equal settings."""
         super().__init__(rate_bytes_per_s, delay_s, max_hops, settings)
         links = len(self._rates)
-        # None: what is marked by chance, which nothing is remembered of.
+        # By shape, then by the bytes of flows' sizes.
         self._memory = {} if memory is None else memory
         self._waiting: dict[int, Episode] = {}
         # Episodes from memory that are not over, by number; the latest one over each port.
@@ -148,20 +150,33 @@ class RepeatingEngine(PacketEngine):
         if busy.any() or (state[:, t.FLIPS_AT] > now).any():
             return
         episode.opened, episode.ports, episode.places = now, ports, places
+        episode.later = np.maximum(rows[:, t.EARLIEST] - now, 0)
         episode.key = key_of(
             places,
-            rows[:, t.SIZE],
-            np.maximum(rows[:, t.EARLIEST] - now, 0),
+            episode.later,
             np.where(episode.inner_waits > 0, rows[:, t.LAG], 0),
             episode.ties,
             self._rates[ports],
             state[:, t.DELAY],
         )
-        if episode.key not in self._memory:
-            self._memory[episode.key] = self._play_alone(episode)
-        recording = self._memory[episode.key]
+        recording = self._remembered(episode, rows[:, t.SIZE])
         if recording is not None and (state[:, t.CLAIMED] <= now + recording.first).all():
             self._recall(episode, recording)
+
+    def _remembered(self, episode: Episode, sizes: Ints) -> Recording | None:
+        """What an episode does; what nobody remembers is played alone."""
+        known = self._memory.setdefault(episode.key, {})
+        of_sizes = sizes.tobytes()
+        if of_sizes not in known:
+            alike = self._alike(episode, sizes, known)
+            if alike is not None:
+                return alike
+            known[of_sizes] = self._play_alone(episode)
+        return known[of_sizes]
+
+    def _alike(self, episode: Episode, sizes: Ints, known: Memories) -> Recording | None:
+        """What can be said of an episode from those of the same shape and other sizes."""
+        return None
 
     def _play_alone(self, episode: Episode) -> Recording | None:
         """What an episode does that nobody meets; None where chance has a part in it."""
@@ -169,7 +184,7 @@ class RepeatingEngine(PacketEngine):
         delays = self._ports[ports, t.DELAY] / t.PICOSECONDS
         engine = self._engine_of(self._rates[ports], delays, episode.opened)
         lag_s = np.where(episode.inner_waits > 0, rows[:, t.LAG], 0) / t.PICOSECONDS
-        starts_s = np.maximum(rows[:, t.EARLIEST] - episode.opened, 0) / t.PICOSECONDS
+        starts_s = episode.later / t.PICOSECONDS
         routes = Routes(episode.places, np.zeros(len(rows)))
         engine.add(routes, rows[:, t.SIZE], starts_s, after=episode.ties, delay_s=lag_s)
         engine.advance()
@@ -262,8 +277,9 @@ class RepeatingEngine(PacketEngine):
         here = self._ports[ports]
         idle = t.idle_ports(here[:, t.DELAY])
         self._ports[ports] = idle
-        # Those who waited for flows that have arrived were released then.
-        flows[own[flows[own, t.DONE] != t.NONE], t.FIRST_LATER] = t.NONE
+        arrived, later = flows[own, t.DONE].copy(), flows[own, t.FIRST_LATER].copy()
+        # Nobody who waits for one of them is told of what arrived before.
+        flows[own, t.FIRST_LATER] = t.NONE
         flows[own, t.BEGAN] = flows[own, t.DONE] = t.NONE
         flows[own, t.SENT] = flows[own, t.DELIVERED] = flows[own, t.RESTING] = 0
         roots = own[flows[own, t.WAITS] == 0]
@@ -282,6 +298,12 @@ class RepeatingEngine(PacketEngine):
         self._heap, self._arrived, before = kept
         for counter in (t.NOW, t.EVENTS_DUE, t.UNFINISHED, t.ARRIVED, t.STOP_AT):
             count[counter] = before[counter]
+        # What was stretched from other sizes arrived when it was said to, and will: its packets
+        # may come a little later or sooner.
+        early = own[(arrived == t.NONE) & (flows[own, t.DONE] != t.NONE)]
+        flows[early, t.RESTING] = 1
+        flows[own, t.DONE] = arrived
+        flows[own, t.FIRST_LATER] = np.where(arrived == t.NONE, later, t.NONE)
         self._heap = t.grown(self._heap, int(count[t.EVENTS_DUE]) + len(events))
         events_heap.put(events[:, 0], events[:, 1], self._heap, count)
         there = self._ports[ports]

@@ -22,9 +22,10 @@ class HybridSettings:
     """Where pauses make rates swing (without ``dcqcn``), the means of both halves of the samples
     may differ by this share, and what was seen stands for four times as long (0: such flows are
     played whole)."""
-    train_share: float = 1 / 8
+    train_share: float = 1.0
     """Where flows come and go under pauses (without ``dcqcn``), they send trains of packets as
-    one, of at most this share of what lies between pausing and resuming (0: packets)."""
+    one, 64 a flow or more, of at most this share of what lies between pausing and resuming
+    (0: packets)."""
     queue_bytes: int = 100_000
     """A queue is steady when the means of both halves of its samples differ by at most so much."""
     used: float = 0.95

@@ -292,6 +292,9 @@ def _release(tie, now, flows, ties, heap, count):  # type: ignore[no-untyped-def
 @njit(cache=True)
 def _finish(flow, now, flows, ties, heap, count, arrived):  # type: ignore[no-untyped-def]
     """A flow has arrived: note it, and let those who were announced later follow."""
+    if flows[flow, DONE] != NONE:
+        # It was said to have (``RepeatingEngine``).
+        return
     flows[flow, DONE] = now
     count[UNFINISHED] -= 1
     arrived[count[ARRIVED]] = flow

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
@@ -197,6 +197,56 @@ def test_what_is_remembered_with_its_skips_is_what_would_have_been(late_s):
     np.testing.assert_array_equal(
         remembering.port_report().bytes_sent, other.port_report().bytes_sent
     )
+
+
+@pytest.mark.parametrize("by", [0.5, 1.02, 2.3])
+def test_what_is_remembered_lasts_as_many_times_as_long_as_it_has_bytes(by):
+    truth, hybrid = engines()
+    ends_of(hybrid, COLLIDING, 64 * MB)
+    hops = hybrid.packet_hops
+    ends = ends_of(hybrid, COLLIDING, by * 64 * MB, 0.1)
+    assert hybrid.packet_hops == hops
+    np.testing.assert_allclose(ends - 0.1, ends_of(truth, COLLIDING, by * 64 * MB), rtol=0.01)
+    sent = hybrid.port_report().bytes_sent / (1 + by)
+    np.testing.assert_allclose(sent, truth.port_report().bytes_sent / by, rtol=1e-9)
+
+
+def test_what_is_far_larger_or_not_in_proportion_is_played():
+    for sizes in (64 * MB * 3, 64 * MB + MB * np.arange(16)):
+        hybrid = engines()[1]
+        ends_of(hybrid, COLLIDING, 64 * MB)
+        hops = hybrid.packet_hops
+        ends_of(hybrid, COLLIDING, sizes, 0.1)
+        assert hybrid.packet_hops > hops
+
+
+@given(st.floats(0, 3e-3), st.floats(0.4, 2.5), pairs, st.integers(1, 4 * MB))
+@settings(max_examples=6)
+def test_whom_somebody_meets_meanwhile_arrives_once(late_s, by, flow, size):
+    """Whether its packets would have arrived before it was said to have, or have not."""
+    hybrid = engines()[1]
+    ends_of(hybrid, COLLIDING, 24 * MB)
+    begin_s = 0.1
+    own = hybrid.add(FABRIC.routes(COLLIDING), int(by * 24 * MB), begin_s)
+    after = [(hybrid.next_flow, int(own[3]))]
+    late = [
+        hybrid.add(FABRIC.routes([(9, 14, 3)]), MB, begin_s, after=after),
+        hybrid.add(FABRIC.routes([flow]), size, begin_s + late_s),
+        hybrid.add(FABRIC.routes([flow]), size, begin_s + late_s + 1e-3),
+    ]
+    arrived = []
+    while len(found := hybrid.advance_to_arrival(np.inf).flows):
+        arrived += found.tolist()
+    assert sorted(arrived) == list(range(own[0], hybrid.next_flow))
+    ends = hybrid.completion_s(own)
+    assert hybrid.start_s(late[0])[0] == pytest.approx(ends[3], abs=2e-12)
+    packet = engines()[0]
+    packet.add(FABRIC.routes(COLLIDING), int(by * 24 * MB), begin_s)
+    packet.add(FABRIC.routes([(9, 14, 3)]), MB, begin_s, after=[(16, 3)])
+    packet.add(FABRIC.routes([flow]), size, begin_s + late_s)
+    packet.add(FABRIC.routes([flow]), size, begin_s + late_s + 1e-3)
+    packet.advance()
+    np.testing.assert_allclose(ends - begin_s, packet.completion_s(range(16)) - begin_s, rtol=0.05)
 
 
 def test_tables_that_grow_meanwhile_leave_what_stands_still_alone():
