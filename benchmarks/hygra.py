@@ -288,7 +288,7 @@ def everyone(size: float) -> Table:
     transfers = pattern("all_reduce", by_node(range(wired.gpus), wired.domain), channels=8)
 
     def gpus(name: str) -> float:
-        return float(play(wired, [(transfers, size * MB)], EngineSettings(name)).end_s.max())
+        return float(play(wired, transfers, size * MB, EngineSettings(name)).end_s.max())
 
     def hosts() -> float:
         return run(fabric.engine(HybridEngine, PacketSettings()), rounds, size * MB).job_s

@@ -354,7 +354,7 @@ class _Build:
             return _Gang(lanes, None)
         hops_s = float(routes.latency_s.max())
         fluid = EngineSettings("flow", queue_pairs=queue_pairs)
-        moving_s = float(play(ideal, [(whole, _UNIT_BYTES)], fluid).end_s[0]) - hops_s
+        moving_s = float(play(ideal, whole, _UNIT_BYTES, fluid).end_s.max()) - hops_s
         parts = split(whole, self.model.network.planes * queue_pairs)
         return _Gang(lanes, parts, moving_s / _UNIT_BYTES, hops_s)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.collectives.transfers import Floats, Ints
 from trainscout.simulators.predictor.network.hybrid.memory import joined
+from trainscout.simulators.predictor.network.topology.ecmp import mixed
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
-
-Words = NDArray[np.uint64]
 
 
 def first_alike(network: Network, links: Ints, sizes: Floats) -> Ints:
@@ -41,26 +39,16 @@ def first_alike(network: Network, links: Ints, sizes: Floats) -> Ints:
     place = np.full(routes.shape, NO_LINK)
     place[there] = at - begin[np.broadcast_to(component[:, None], routes.shape)[there]]
     delays, rates = network.delay_s, network.rate_bytes_per_s
-    own = [sizes[order].view(np.uint64)]
+    own = [sizes[order]]
     for hop in range(links.shape[1]):
         link = routes[:, hop]
-        own += [place[:, hop].view(np.uint64), rates[link].view(np.uint64)]
-        own.append(np.where(there[:, hop], delays[link], -1.0).view(np.uint64))
-    mixed = np.zeros(count, dtype=np.uint64)
-    for words in own:
-        mixed = _mix(mixed ^ words)
-    by_position = _mix(mixed ^ _mix(position.view(np.uint64)))
-    kinds = np.stack([np.add.reduceat(by_position, first), length.view(np.uint64)], axis=1)
+        own += [place[:, hop], rates[link], np.where(there[:, hop], delays[link], -1.0)]
+    state = np.zeros(count, dtype=np.uint64)
+    for words in (*own, position):
+        state = mixed(state, words.view(np.int64))
+    kinds = np.stack([np.add.reduceat(state, first), length.view(np.uint64)], axis=1)
     _, earliest, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
     like = earliest[kind.reshape(-1)]
     found = np.empty(count, dtype=np.int64)
     found[order] = order[first[like][component] + position]
     return found
-
-
-def _mix(words: Words) -> Words:
-    """Well-mixed words (the finaliser of SplitMix64: Steele, Lea, Flood 2014)."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))

@@ -66,18 +66,13 @@ class Pattern:
 
 def transfers_of(what: Pattern, gpus: int, domain: int) -> list[Transfers]:
     """The transfers of every group of so many GPUs in NVLink domains of that size, shares so that
-    the GPU that sends most sends 1 in all.
-
-    Long messages keep every step of a ring or a tree busy at once: nothing waits for anything.
-    """
+    the GPU that sends most sends 1 in all."""
     members = groups(gpus, what.span)
     made = [group_transfers(what, ranks, domain) for ranks in members]
     sent = np.zeros(gpus)
     for each in made:
         np.add.at(sent, each.source, each.share)
-    none = np.empty((0, 2), dtype=np.int64)
-    most = sent.max()
-    return [replace(each, share=each.share / most, after=none) for each in made]
+    return [replace(each, share=each.share / sent.max()) for each in made]
 
 
 def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
@@ -163,8 +158,7 @@ class CongestionModel:
             groups = transfers_of(what, self.ideal.gpus, self.ideal.domain)
             made = together(groups)
             placed = _at(made, self._where.ours)
-            sent = [(made, bytes_per_gpu)]
-            alone = play(self.ideal, sent, self.settings, memory=self._memory)
+            alone = play(self.ideal, made, bytes_per_gpu, self.settings, memory=self._memory)
             of_groups = len(groups) if what.algorithm == NEIGHBOURS else 0
             declared, mean_s = self._beside_others(placed, bytes_per_gpu, of_groups)
             ratio = mean_s / _lasts_s(alone, of_groups)
@@ -186,8 +180,7 @@ class CongestionModel:
         mean_s = 0.0
         for states, chance in likely.items():
             others = [sent for on, (_, sent) in zip(states, self._others, strict=True) if on]
-            sent = [(made, bytes_per_gpu)]
-            played = play(self.network, sent, self.settings, others, self._memory)
+            played = play(self.network, made, bytes_per_gpu, self.settings, others, self._memory)
             mean_s += chance * _lasts_s(played, of_groups)
         return played, mean_s
 
@@ -209,7 +202,7 @@ def _lasts_s(played: Played, pipelines: int) -> float:
     each other, so that a micro-batch waits for each in turn: of the slowest of ``pipelines`` the
     mean over its transfers."""
     if pipelines:
-        return float(played.transfer_end_s.reshape(pipelines, -1).mean(axis=1).max())
+        return float(played.end_s.reshape(pipelines, -1).mean(axis=1).max())
     return float(played.end_s.max())
 
 

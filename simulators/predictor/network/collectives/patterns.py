@@ -7,13 +7,13 @@ moves, per byte of NCCL's size, what the algorithm moves: tests count it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from trainscout.simulators.predictor.network.collectives.transfers import (
     Floats,
     Transfers,
-    in_turn,
     together,
     transfers,
 )
@@ -49,7 +49,7 @@ def by_node(ranks: Sequence[int], domain: int) -> list[list[int]]:
 
 
 def pattern(
-    kind: str, members: Members, *, algorithm: str = "ring", channels: int = 1, chunks: int = 1
+    kind: str, members: Members, *, algorithm: str = "ring", channels: int = 1
 ) -> Transfers:
     """The transfers of one collective.
 
@@ -58,14 +58,11 @@ def pattern(
         members: GPUs by node.
         algorithm: how an all-reduce goes; the other kinds are rings or pairs.
         channels: rings or trees side by side, each with an equal part of the data.
-        chunks: parts that follow each other along a ring or a tree, each waiting for the one
-            before it upstream; 1 lets all steps run into each other, as long messages do.
 
     Raises:
         InputError: for an unknown kind or algorithm, or fewer than two members.
     """
     require_positive("channels", channels)
-    require_positive("chunks", chunks)
     if sum(map(len, members)) < 2:
         raise InputError("members", list(members), "are too few", "two or more GPUs")
     if kind == "all_to_all":
@@ -73,35 +70,28 @@ def pattern(
     require_choice("collective.kind", kind, (*_ROUNDS, "all_to_all"))
     require_choice("algorithm", algorithm, ALGORITHMS)
     if algorithm == "tree" and kind == "all_reduce":
-        return tree(members, channels, chunks)
+        return tree(members, channels)
     if algorithm == "hierarchical" and kind == "all_reduce":
         return hierarchical(members)
-    return ring(members, _ROUNDS[kind], channels, chunks)
+    return ring(members, _ROUNDS[kind], channels)
 
 
-def ring(members: Members, rounds: float, channels: int, chunks: int = 1) -> Transfers:
+def ring(members: Members, rounds: float, channels: int) -> Transfers:
     """Rings through all members, each leaving nodes at another GPU.
 
     A rank sends ``rounds (n - 1) / n`` bytes per byte, an equal part over every channel.
     """
     ranks = sum(map(len, members))
-    share = rounds * (ranks - 1) / ranks / channels / chunks
+    share = rounds * (ranks - 1) / ranks / channels
     parts = []
     for channel in range(channels):
         order = [gpu for node in members for gpu in _rotated(node, channel)]
         pairs = list(zip(order, order[1:] + order[:1], strict=True))
-        every = pairs * chunks
-        # What a rank passes on has first come from the rank before it.
-        after = [
-            (chunk * ranks + place, (chunk - 1) * ranks + (place - 1) % ranks)
-            for chunk in range(1, chunks)
-            for place in range(ranks)
-        ]
-        parts.append(transfers(every, share, channel, after))
+        parts.append(transfers(pairs, share, channel))
     return together(parts)
 
 
-def tree(members: Members, channels: int, chunks: int = 1) -> Transfers:
+def tree(members: Members, channels: int) -> Transfers:
     """NCCL's double binary trees over nodes, chains inside them: up to reduce, down to spread.
 
     Each tree of a pair carries half of a channel's data (Sanders, Speck, Träff 2009).
@@ -110,8 +100,9 @@ def tree(members: Members, channels: int, chunks: int = 1) -> Transfers:
     for channel in range(channels):
         lines = [_rotated(node, channel) for node in members]
         for second in (False, True):
-            edges = _tree_edges(lines, mirrored=second)
-            parts.append(_up_and_down(edges, 0.5 / channels, 2 * channel + second, chunks))
+            up = _tree_edges(lines, mirrored=second)
+            down = [(parent, child) for child, parent in up]
+            parts.append(transfers(up + down, 0.5 / channels, 2 * channel + second))
     return together(parts)
 
 
@@ -126,19 +117,11 @@ def hierarchical(members: Members) -> Transfers:
         raise InputError("members", list(members), "differ in number", "as many in every node")
     phases = []
     if inside > 1:
-        phases.append(together([ring([node], 1.0, 1) for node in members]))
+        phases += 2 * [ring([node], 1.0, 1) for node in members]
     if len(members) > 1:
         rails = [ring([[node[place]] for node in members], 2.0, 1) for place in range(inside)]
-        across = together(rails)
-        phases.append(
-            Transfers(
-                across.source, across.destination, across.share / inside, across.label,
-                across.after,
-            )
-        )  # fmt: skip
-    if inside > 1:
-        phases.append(phases[0])
-    return in_turn(phases)
+        phases += [replace(rail, share=rail.share / inside) for rail in rails]
+    return together(phases)
 
 
 def all_to_all(members: Members) -> Transfers:
@@ -191,26 +174,3 @@ def _tree_edges(lines: list[list[int]], *, mirrored: bool) -> list[tuple[int, in
         across.append((low, heads[node], heads[parent]))
     across.sort(key=lambda edge: edge[0])
     return edges + [(child, parent) for _, child, parent in across]
-
-
-def _up_and_down(edges: list[tuple[int, int]], share: float, label: int, chunks: int) -> Transfers:
-    """All of the data from the leaves to the root and back, in chunks."""
-    down = [(parent, child) for child, parent in reversed(edges)]
-    steps = [*edges, *down]
-    root = edges[-1][1]
-    reduced: dict[int, list[int]] = {}
-    spread: dict[int, list[int]] = {root: []}
-    after = []
-    for place, (source, destination) in enumerate(steps):
-        up = place < len(edges)
-        # Up, a GPU adds what came from below; down, it passes on what came from above, and the
-        # root what came from below.
-        before = (reduced if up or source == root else spread).get(source, [])
-        after += [(place, earlier) for earlier in before]
-        (reduced if up else spread).setdefault(destination, []).append(place)
-    every = [
-        (chunk * len(steps) + place, chunk * len(steps) + earlier)
-        for chunk in range(chunks)
-        for place, earlier in after
-    ]
-    return transfers(steps * chunks, share / chunks, label, every)

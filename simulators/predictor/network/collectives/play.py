@@ -1,4 +1,4 @@
-"""Communications on an engine: when they end, and what they ask of every link."""
+"""A communication on an engine: when it ends, and what it asks of every link."""
 
 from __future__ import annotations
 
@@ -62,37 +62,37 @@ class EngineSettings:
         several = self.sprays or self.failures
         return int(self.packet.get("paths", MOST_PATHS)) if several else 1
 
-    def plays_alike(self, what: Transfers) -> bool:
+    @property
+    def plays_alike(self) -> bool:
         """Whether transfers that share no link with others do what others like them do: packets
         on paths of their own that chance has no part in. Fluid flows are shared out faster than
         they are compared."""
         by_chance = self.packet.get("congestion") == "dcqcn"
-        return self.name != "flow" and self.paths == 1 and not by_chance and not len(what.after)
+        return self.name != "flow" and self.paths == 1 and not by_chance
 
 
 @dataclass(frozen=True)
 class Played:
-    """What communications that began together came to.
+    """What a communication came to.
 
-    ``end_s``: of each, shape (communications,); ``transfer_end_s``: of each of their transfers,
-    one communication after another, shape (transfers,). ``link_bytes``: over each link, shape
+    ``end_s``: of each of its transfers, shape (transfers,). ``link_bytes``: over each link, shape
     (links,); ``busy`` the share of the whole time that it would take at the link's rate.
     """
 
     end_s: Floats
-    transfer_end_s: Floats
     link_bytes: Floats
     busy: Floats
 
 
 def play(
     network: Network,
-    communications: Sequence[tuple[Transfers, float]],
+    what: Transfers,
+    size: float,
     settings: EngineSettings | None = None,
     others: Sequence[Transfers] = (),
     memory: dict[bytes, Any] | None = None,
 ) -> Played:
-    """Play communications, all beginning at once, each with its size in bytes.
+    """Play a communication of ``size`` bytes.
 
     ``others`` send all the while; what they send is not in the answer. ``memory``: where the
     hybrid engine keeps what it played, for plays of equal ``settings``.
@@ -104,9 +104,7 @@ def play(
     more = 16.0
     while True:
         engine = make_engine(network, settings, memory=memory)
-        ours, others_end_s = _played_beside(
-            engine, network, communications, settings, others, more
-        )
+        ours, others_end_s = _played_beside(engine, network, what, size, settings, others, more)
         if others_end_s >= ours.end_s.max():
             return ours
         more *= 2
@@ -115,57 +113,48 @@ def play(
 def _played_beside(
     engine: Any,
     network: Network,
-    communications: Sequence[tuple[Transfers, float]],
+    what: Transfers,
+    size: float,
     settings: EngineSettings,
     others: Sequence[Transfers],
     more: float,
 ) -> tuple[Played, float]:
     """``play`` where each GPU of the others sends ``more`` times what ours send at most, and when
     the first of the others has sent all (infinite without others)."""
-    numbers: list[Ints] = []
     link_bytes = np.zeros(network.num_links)
     parts = network.planes * settings.queue_pairs
-    for whole, size in communications:
-        what = split(whole, parts)
-        routes, others_of = paths_of(network, what, settings)
-        sizes = np.maximum(what.share * size, 1.0)
-        sprayed = [routes, *others_of.get("others", [])]
-        for each in sprayed:
-            np.add.at(link_bytes, *crossings(each, sizes / len(sprayed)))
-        if len(communications) == 1 and not others and settings.plays_alike(what):
-            first = first_alike(network, routes.links, sizes)
-            shown, of_shown = np.unique(first, return_inverse=True)
-            few = Routes(routes.links[shown], routes.latency_s[shown])
-            numbers.append(engine.add(few, sizes[shown])[of_shown])
-            continue
-        after = what.after + engine.next_flow
-        numbers.append(engine.add(routes, sizes, after=after, **others_of))
-    most = max(size for _, size in communications)
+    what = split(what, parts)
+    routes, others_of = paths_of(network, what, settings)
+    sizes = np.maximum(what.share * size, 1.0)
+    sprayed = [routes, *others_of.get("others", [])]
+    for each in sprayed:
+        np.add.at(link_bytes, *crossings(each, sizes / len(sprayed)))
+    if not others and settings.plays_alike:
+        first = first_alike(network, routes.links, sizes)
+        shown, of_shown = np.unique(first, return_inverse=True)
+        few = Routes(routes.links[shown], routes.latency_s[shown])
+        ours = engine.add(few, sizes[shown])[of_shown]
+    else:
+        ours = engine.add(routes, sizes, **others_of)
     others_sent: list[Ints] = []
     for whole in others:
-        what = split(whole, parts)
-        routes, others_of = paths_of(network, what, settings)
-        sizes = np.maximum(what.share * most * more, 1.0)
+        other = split(whole, parts)
+        routes, others_of = paths_of(network, other, settings)
+        sizes = np.maximum(other.share * size * more, 1.0)
         others_sent.append(engine.add(routes, sizes, **others_of))
     if not others:
         engine.advance()
     # Nobody waits for the others to end.
     until_s = float((link_bytes / np.maximum(network.rate_bytes_per_s, 1.0)).max())
-    while (end_s := _ends_s(engine, numbers)).max() == np.inf:
+    while (end_s := engine.completion_s(ours)).max() == np.inf:
         until_s *= 1.5
         engine.advance(until_s)
-    whole_s = end_s.max()
     others_s = min(
         (float(engine.completion_s(each).min()) for each in others_sent), default=np.inf
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        busy = np.where(link_bytes > 0, link_bytes / network.rate_bytes_per_s / whole_s, 0.0)
-    every_s = engine.completion_s(np.concatenate(numbers))
-    return Played(end_s, every_s.reshape(-1, parts).max(axis=1), link_bytes, busy), others_s
-
-
-def _ends_s(engine: Any, numbers: Sequence[Ints]) -> Floats:
-    return np.array([engine.completion_s(each).max() for each in numbers])
+        busy = np.where(link_bytes > 0, link_bytes / network.rate_bytes_per_s / end_s.max(), 0.0)
+    return Played(end_s.reshape(-1, parts).max(axis=1), link_bytes, busy), others_s
 
 
 def paths_of(

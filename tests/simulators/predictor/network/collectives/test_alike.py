@@ -37,7 +37,7 @@ def test_all_flows_arrive_as_when_every_flow_is_played(what, seed, worn, engine)
     every = make_engine(network, by)
     flows = every.add(routes, np.maximum(made.share * MB, 1.0))
     every.advance()
-    played = play(network, [(made, MB)], by).transfer_end_s
+    played = play(network, made, MB, by).end_s
     assert played.tolist() == every.completion_s(flows).tolist()
 
 
@@ -62,6 +62,5 @@ def test_components_are_alike_by_sizes_rates_delays_and_where_routes_meet():
     [({}, True), ({"congestion": "dcqcn"}, False), ({"routing": "spray"}, False)],
 )
 def test_what_chance_has_a_part_in_is_played_whole(packet, alike):
-    made = together(transfers_of(PATTERNS[0], 64, 8))
-    assert EngineSettings("packet", packet).plays_alike(made) == alike
-    assert not EngineSettings("flow").plays_alike(made)
+    assert EngineSettings("packet", packet).plays_alike == alike
+    assert not EngineSettings("flow").plays_alike

@@ -76,7 +76,6 @@ def test_the_busiest_gpu_sends_what_was_asked(what):
     sent = np.zeros(64)
     for each in transfers_of(what, model(NODE_A_LEAF).network.gpus, 8):
         np.add.at(sent, each.source, each.share)
-        assert not len(each.after)
     assert sent.max() == pytest.approx(1)
 
 

@@ -9,8 +9,6 @@ from trainscout.simulators.predictor.network.collectives import (
     by_node,
     exchange,
     pattern,
-    send,
-    together,
 )
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -28,16 +26,16 @@ def sent(what, ranks):
 @pytest.mark.parametrize(
     ("kind", "factor"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]
 )
-@given(members, st.integers(1, 3), st.integers(1, 3))
-def test_a_ring_sends_what_its_algorithm_does(kind, factor, nodes, channels, chunks):
+@given(members, st.integers(1, 3))
+def test_a_ring_sends_what_its_algorithm_does(kind, factor, nodes, channels):
     ranks = [gpu for node in nodes for gpu in node]
-    what = pattern(kind, nodes, channels=channels, chunks=chunks)
+    what = pattern(kind, nodes, channels=channels)
     np.testing.assert_allclose(sent(what, ranks), factor * (len(ranks) - 1) / len(ranks))
 
 
-@given(members, st.integers(1, 2), st.integers(1, 3))
-def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channels, chunks):
-    what = pattern("all_reduce", nodes, algorithm="tree", channels=channels, chunks=chunks)
+@given(members, st.integers(1, 2))
+def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channels):
+    what = pattern("all_reduce", nodes, algorithm="tree", channels=channels)
     ranks = [gpu for node in nodes for gpu in node]
     # Every rank but the root of a tree sends all of the tree's data up and receives it back.
     assert what.share.sum() == pytest.approx(2 * (len(ranks) - 1))
@@ -81,26 +79,11 @@ def test_an_uneven_exchange_moves_its_matrix():
         exchange([0, 1], matrix)
 
 
-@given(members, st.sampled_from(["ring", "tree", "hierarchical"]), st.integers(1, 3))
-def test_what_waits_waits_for_something_that_reached_its_source(nodes, algorithm, chunks):
-    what = pattern("all_reduce", nodes, algorithm=algorithm, chunks=chunks)
-    waiting, before = what.after.T
-    assert (before < waiting).all()
-    np.testing.assert_array_equal(what.destination[before], what.source[waiting])
-
-
 def test_channels_leave_nodes_at_different_gpus():
     nodes = [[0, 1, 2, 3], [8, 9, 10, 11]]
     what = pattern("all_reduce", nodes, channels=4)
     leaving = what.source[what.source // 8 != what.destination // 8]
     assert sorted(leaving.tolist()) == [0, 1, 2, 3, 8, 9, 10, 11]
-
-
-def test_together_keeps_who_waits_for_whom():
-    one = pattern("all_reduce", [[0, 1]], chunks=2)
-    both = together([one, send(8, 9), one])
-    assert len(both) == 2 * len(one) + 1
-    np.testing.assert_array_equal(both.after[len(one.after) :], one.after + len(one) + 1)
 
 
 def test_ranks_by_node():
