@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from rich.table import Table
+
 
 @dataclass(frozen=True)
 class Row:
@@ -35,6 +37,14 @@ def table(title: str, columns: str, rows: Iterable[Row | Sequence[str]]) -> Repo
         frozenset(name[1:] for name in names if name.startswith("#")),
         [row if isinstance(row, Row) else Row(row) for row in rows],
     )
+
+
+def from_terminal(drawn: Table) -> ReportTable:
+    """A table as it is drawn on a terminal; figures stand at the right."""
+    names = [str(column.header) for column in drawn.columns]
+    right = (str(each.header) for each in drawn.columns if each.justify == "right")
+    cells = zip(*(column.cells for column in drawn.columns), strict=True)
+    return ReportTable("", names, frozenset(right), [Row([*map(str, row)]) for row in cells])
 
 
 def html_table(shown: ReportTable) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
-from trainscout.reports.dialects.options import Options, Reading, Unknown
+from trainscout.reports.dialects.options import Options, Reading, Unknown, words_of_table
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -323,17 +323,9 @@ def _plain(word: str) -> str:
     return f"--{name[2:].replace('-', '_')}{equals}{value}"
 
 
-def words_of_deepspeed(table: Mapping[str, Any], prefix: str = "--ds.") -> list[str]:
+def words_of_deepspeed(table: Mapping[str, Any]) -> list[str]:
     """DeepSpeed's JSON as arguments: ``{"bf16": {"enabled": true}}`` as ``--ds.bf16.enabled``."""
-    words = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            words += words_of_deepspeed(value, f"{prefix}{key}.")
-        elif isinstance(value, bool):
-            words.append(f"{prefix}{key}={str(value).lower()}")
-        else:
-            words.append(f"{prefix}{key}={value}")
-    return words
+    return words_of_table(table, "--ds.")
 
 
 def words_of_arguments(table: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -48,6 +49,23 @@ class Reading:
     not_modelled: tuple[tuple[str, str], ...]
     unknown: tuple[Unknown, ...]
     notes: tuple[str, ...]
+
+
+def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
+    """A file's settings as arguments: ``[training] seq_len = 8192`` as
+    ``--training.seq_len=8192``."""
+    words = []
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, Mapping):
+            words += words_of_table(value, f"{name}.")
+        elif isinstance(value, bool):
+            words.append(f"{name}={str(value).lower()}")
+        elif isinstance(value, list):
+            words.append(f"{name}={','.join(map(str, value))}")
+        else:
+            words.append(f"{name}={value}")
+    return words
 
 
 class Options:

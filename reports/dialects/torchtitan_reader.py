@@ -51,23 +51,6 @@ _OLDER = {
 }
 
 
-def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
-    """The settings of a TOML file as arguments: ``[training] seq_len = 8192`` as
-    ``--training.seq-len=8192``."""
-    words = []
-    for key, value in table.items():
-        name = prefix + key.replace("_", "-")
-        if isinstance(value, Mapping):
-            words += words_of_table(value, f"{name}.")
-        elif isinstance(value, bool):
-            words.append(f"{name}={str(value).lower()}")
-        elif isinstance(value, list):
-            words.append(f"{name}={','.join(map(str, value))}")
-        else:
-            words.append(f"{name}={value}")
-    return words
-
-
 class TorchTitanReader:
     """The parts of a job as TorchTitan's settings say them; later words count more.
 

@@ -24,8 +24,14 @@ from trainscout.reports.dialects.huggingface_reader import (
 from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.nanotron_reader import NanotronReader, is_nanotron
-from trainscout.reports.dialects.options import Options, Reading, is_known, shown
-from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
+from trainscout.reports.dialects.options import (
+    Options,
+    Reading,
+    is_known,
+    shown,
+    words_of_table,
+)
+from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader
 from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
 from trainscout.reports.launch_import.shell import Command, Script, read_script
 from trainscout.reports.launch_import.shell_words import MOST_BYTES

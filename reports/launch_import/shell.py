@@ -7,6 +7,7 @@ Conditions that depend on more (files, other programs) are not followed, and are
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -341,21 +342,7 @@ def _bare(word: str) -> bool:
 
 
 def _matches(value: str, pattern: str) -> bool:
-    pattern = pattern.strip("'\"")
-    first, *parts = pattern.split("*")
-    if not parts:
-        return value == pattern
-    *middle, last = parts
-    if not value.startswith(first) or not value.endswith(last):
-        return False
-    # The nearest place of each part leaves most for those behind: no way back is needed.
-    at, end = len(first), len(value) - len(last)
-    for part in middle:
-        found = value.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return at <= end
+    return fnmatch.fnmatchcase(value, pattern.strip("'\""))
 
 
 def _shell_text(words: Sequence[str]) -> str | None:

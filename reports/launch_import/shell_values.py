@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from trainscout.reports.dialects.options import MARK
+from trainscout.reports.launch_import.shell_words import bracket_end
 from trainscout.simulators.predictor.question.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
@@ -147,15 +148,15 @@ class _Expansion:
     def _dollar(self, at: int, *, quoted: bool) -> int:
         word = self.word
         if word.startswith("$((", at):
-            end = _closing(word, at + 1)
+            end = bracket_end(word, at + 1)
             self._add(self._arithmetic(word[at + 3 : end - 1], word[at : end + 1]))
             return end + 1
         if word.startswith("$(", at):
-            end = _closing(word, at + 1)
+            end = bracket_end(word, at + 1)
             self._add(unknown(word[at : end + 1]))
             return end + 1
         if word.startswith("${", at):
-            end = _closing(word, at + 1)
+            end = bracket_end(word, at + 1)
             self._parameter(word[at + 2 : end], word[at : end + 1], quoted=quoted)
             return end + 1
         name = _NAME.match(word, at + 1)
@@ -254,26 +255,3 @@ def _next(word: str, char: str, at: int) -> int:
     """Where ``char`` is next, or the end."""
     found = word.find(char, at)
     return len(word) if found < 0 else found
-
-
-def _closing(word: str, at: int) -> int:
-    """Where the bracket at ``at`` closes; words come with balanced brackets."""
-    opening = word[at]
-    closing = ")" if opening == "(" else "}"
-    depth, quote = 0, ""
-    while at < len(word):
-        char = word[at]
-        if char == "\\":
-            at += 1
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char == opening:
-            depth += 1
-        elif char == closing:
-            depth -= 1
-            if depth == 0:
-                return at
-        at += 1
-    return len(word) - 1

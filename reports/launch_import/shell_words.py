@@ -100,7 +100,7 @@ class _Reader:
             self._word()
         elif rest == "((":
             start = self.at
-            self.at = self._closed(self.at + 1, "(", ")") + 1
+            self.at = bracket_end(self.text, self.at + 1) + 1
             found.append(Word(self.text[start : self.at], line))
         elif rest in _OPERATORS or rest[0] in _OPERATORS:
             operator = rest if rest in _OPERATORS else rest[0]
@@ -132,10 +132,9 @@ class _Reader:
             if char == "\\":
                 self.at += 2
             elif char in "'\"`":
-                self.at = self._quoted(self.at) + 1
+                self.at = quote_end(self.text, self.at) + 1
             elif self.text.startswith(("$(", "${"), self.at):
-                opening = self.text[self.at + 1]
-                self.at = self._closed(self.at + 1, opening, ")" if opening == "(" else "}") + 1
+                self.at = bracket_end(self.text, self.at + 1) + 1
             elif char in " \t\n;|&()<>":
                 break
             else:
@@ -145,38 +144,51 @@ class _Reader:
             self.at += 1
         return self.text[start : self.at].replace("\\\n", "")
 
-    def _quoted(self, at: int) -> int:
-        """Where the quote that opens at ``at`` closes."""
-        quote, start = self.text[at], at
-        at += 1
-        while at < len(self.text):
-            char = self.text[at]
-            if char == quote:
-                return at
-            if char == "\\" and quote != "'":
-                at += 1
-            elif quote == '"' and self.text.startswith(("$(", "${"), at):
-                opening = self.text[at + 1]
-                at = self._closed(at + 1, opening, ")" if opening == "(" else "}")
-            at += 1
-        line = self.text.count("\n", 0, start) + 1
-        raise InputError("given", quote, f"is never closed (line {line})", "a closing quote")
 
-    def _closed(self, at: int, opening: str, closing: str) -> int:
-        """Where the bracket that opens at ``at`` closes."""
-        depth, start = 0, at
-        while at < len(self.text):
-            char = self.text[at]
-            if char == "\\":
-                at += 1
-            elif char in "'\"`":
-                at = self._quoted(at)
-            elif char == opening:
-                depth += 1
-            elif char == closing:
-                depth -= 1
-                if depth == 0:
-                    return at
+def quote_end(text: str, at: int) -> int:
+    """Where the quote that opens at ``at`` closes.
+
+    Raises:
+        InputError: when it never does.
+    """
+    quote, start = text[at], at
+    at += 1
+    while at < len(text):
+        char = text[at]
+        if char == quote:
+            return at
+        if char == "\\" and quote != "'":
             at += 1
-        line = self.text.count("\n", 0, start) + 1
-        raise InputError("given", opening, f"is never closed (line {line})", closing)
+        elif quote == '"' and text.startswith(("$(", "${"), at):
+            at = bracket_end(text, at + 1)
+        at += 1
+    raise _unclosed(text, start, "a closing quote")
+
+
+def bracket_end(text: str, at: int) -> int:
+    """Where the bracket that opens at ``at`` closes.
+
+    Raises:
+        InputError: when it never does.
+    """
+    opening, depth, start = text[at], 0, at
+    closing = ")" if opening == "(" else "}"
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 1
+        elif char in "'\"`":
+            at = quote_end(text, at)
+        elif char == opening:
+            depth += 1
+        elif char == closing:
+            depth -= 1
+            if depth == 0:
+                return at
+        at += 1
+    raise _unclosed(text, start, closing)
+
+
+def _unclosed(text: str, start: int, allowed: str) -> InputError:
+    line = text.count("\n", 0, start) + 1
+    return InputError("given", text[start], f"is never closed (line {line})", allowed)
