@@ -15,6 +15,8 @@ from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tun
 
 FOLDS = 5
 _HALVINGS = 12
+# How far below the level runs of one way of leaving out may be where the mean of all is at it.
+_APART = 0.04
 _ROUNDS = 2
 # Between which values each is looked for, and its digits.
 _TUNED = {
@@ -70,9 +72,9 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
 
     The next run is one of a publication that is not in the table, perhaps of software, on a
     cluster, a GPU or an architecture that is not either: the mean of those five is brought to the
-    level. Runs that wait for the host have an error of their own, what a launch takes:
-    ``host_bound`` is brought there by it, before the others are; ``per_framework`` after them, by
-    how much wider intervals of software without runs are.
+    level, and none more than ``_APART`` below. Runs that wait for the host have an error of their
+    own, what a launch takes: ``host_bound`` is brought there by it, before the others are;
+    ``per_framework`` after them, by how much wider intervals of software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
     tell. How much of its kernels' errors a step has brings the mean of ``per_gpu`` and
@@ -102,7 +104,8 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         ]
 
     def short(tried: Tuning) -> bool:
-        return float(np.mean(held(left_out, tried))) < level
+        shares = held(left_out, tried)
+        return float(np.mean(shares)) < level or min(shares) < level - _APART
 
     def holds(tried: Tuning) -> bool:
         inside = _inside(table, left_out["source"][1], tried, level)
@@ -134,6 +137,9 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     tuning = tuned("new_framework", holds_frameworks)
     tuning = tuned("new_gpu", holds_gpus)
     tuning = tuned("tail_factor", short)
+    while short(tuning) and tuning.tail_factor > _TUNED["tail_factor"][0]:
+        # A run more or less of a small group is much of it: back to where intervals hold.
+        tuning = replace(tuning, tail_factor=round(tuning.tail_factor - 0.001, 3))
     return tuning, _coverage(table, left_out, tuning, level)
 
 

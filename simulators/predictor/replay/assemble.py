@@ -227,7 +227,8 @@ class Assembler:
         return [[whole(chunk, way).seconds for chunk in stage.chunks] for way in ways]
 
     def kind_of(self, price: PassPrice) -> int:
-        return self.kinds.compute(price.compute_share, price.kernel_s)
+        nic_share = self.pricer.nic_share(price.nic_bytes, price.seconds)
+        return self.kinds.compute(price.compute_share, price.kernel_s, nic_share)
 
     @functools.cached_property
     def _columns(self) -> tuple[Floats, Ints, Floats]:
@@ -256,7 +257,7 @@ class Assembler:
         parts[PP_PART] += sent
         total = price.seconds + sent
         share = price.compute_share * price.seconds / total
-        return PassPrice(total, parts, share, price.kernel_s)
+        return PassPrice(total, parts, share, price.kernel_s, price.nic_bytes)
 
     def sent_s(self, stage: int, chunk: int, direction: int) -> float:
         """Blocking transfer after a pass: forward to the next stage, backward to the previous."""
@@ -364,7 +365,8 @@ class _Tabled:
         if not segment.parameters.held.total or not block.ops:
             return None
         priced = of.pricer.block(block)
-        kind = of.kinds.communication(priced.channels, priced.wire_bytes_per_s)
+        nic_share = of.pricer.nic_share(priced.nic_bytes, priced.seconds)
+        kind = of.kinds.communication(priced.channels, priced.wire_bytes_per_s, nic_share)
         return priced.seconds, kind, self.held(block, priced)
 
     def add_end(self) -> None:

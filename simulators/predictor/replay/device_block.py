@@ -45,7 +45,7 @@ def sum_block(
     parts = [0.0] * len(PARTS)
     evidence = [0.0] * len(EVIDENCE)
     estimated = set()
-    communication_s = channels = wire_bytes_per_s = 0.0
+    communication_s = channels = wire_bytes_per_s = nic_bytes = 0.0
     kernels = []
     for each in ops:
         evidence[each.grade] += each.seconds
@@ -58,6 +58,7 @@ def sum_block(
             communication_s += each.seconds
             channels += each.seconds * price.channels
             wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
+            nic_bytes += price.nic_bytes
     place = 0
     for group in groups:
         for each in ops[place : group.place]:
@@ -79,6 +80,7 @@ def sum_block(
         kernel_s=kernel_s,
         channels=channels / communication_s if communication_s else 0.0,
         wire_bytes_per_s=wire_bytes_per_s / communication_s if communication_s else 0.0,
+        nic_bytes=nic_bytes,
         evidence_s=np.array(evidence),
         estimated=frozenset(estimated),
     )

@@ -74,20 +74,21 @@ class Kinds:
 
     Kind 0 is neutral. A compute kind is a share of kernel time (the rest does not compete) and
     the mix of those kernels; a communication kind is its channels and the bytes per second it
-    moves through device memory.
+    moves through device memory. Both have the share of their time that a node's NICs are busy
+    for them: side by side they divide them, as long as both are.
     """
 
     def __init__(self) -> None:
-        self._computes: dict[tuple[float, bytes], int] = {}
-        self._wires: dict[tuple[float, float], int] = {}
+        self._computes: dict[tuple[float, bytes, float], int] = {}
+        self._wires: dict[tuple[float, float, float], int] = {}
 
-    def compute(self, share: float, kernel_s: Floats) -> int:
+    def compute(self, share: float, kernel_s: Floats, nic_share: float = 0.0) -> int:
         """The kind of kernels, ``kernel_s`` their seconds as in ``PricedBlock``."""
-        key = (share, kernel_s.tobytes())
+        key = (share, kernel_s.tobytes(), nic_share)
         return self._computes.setdefault(key, self._next())
 
-    def communication(self, channels: float, bytes_per_s: float) -> int:
-        return self._wires.setdefault((channels, bytes_per_s), self._next())
+    def communication(self, channels: float, bytes_per_s: float, nic_share: float = 0.0) -> int:
+        return self._wires.setdefault((channels, bytes_per_s, nic_share), self._next())
 
     def _next(self) -> int:
         return len(self._computes) + len(self._wires) + 1
@@ -96,14 +97,18 @@ class Kinds:
         """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it.
         ``excess`` as in ``overlap_slowdowns``."""
         matrix = np.ones((self._next(),) * 2)
-        if not self._computes or not self._wires:
-            return matrix
         rows, columns = list(self._computes.values()), list(self._wires.values())
+        if not columns:
+            return matrix
+        channels, bytes_per_s, nic_share = np.array(list(self._wires)).T
+        matrix[np.ix_(columns, columns)] += np.outer(nic_share, nic_share)
+        if not rows:
+            return matrix
         share = np.array([key[0] for key in self._computes])[:, None]
         kernel_s = np.stack([np.frombuffer(key[1]).reshape(2, -1) for key in self._computes])
-        channels, bytes_per_s = np.array(list(self._wires)).T
         on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s, excess)
-        # Only the kernels of a pass compete; its own exposed communication does not.
-        matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1)
-        matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1)).T
+        # Of a pass its kernels compete, and its own communication for the NICs.
+        both_send = np.array([key[2] for key in self._computes])[:, None] * nic_share
+        matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1) + both_send
+        matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1) + both_send).T
         return matrix

@@ -27,13 +27,15 @@ class PassPrice:
     """Time of consecutive blocks on one rank.
 
     ``part_s`` sums to ``seconds``. When the host cannot launch as fast as the device runs,
-    the device waits for it: the excess is the ``host`` part. ``kernel_s`` as in ``PricedBlock``.
+    the device waits for it: the excess is the ``host`` part. ``kernel_s`` and ``nic_bytes`` as in
+    ``PricedBlock``.
     """
 
     seconds: float
     part_s: np.ndarray
     compute_share: float
     kernel_s: np.ndarray
+    nic_bytes: float
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ def sum_blocks(
     """
     parts = np.zeros(len(PARTS))
     kernel_s = np.zeros((2, len(KERNEL_CLASSES)))
-    device_s = host_s = behind_s = 0.0
+    device_s = host_s = behind_s = nic_bytes = 0.0
     for block, count in blocks:
         parts += block.part_s * count
         device_s += block.seconds * count
         host_s += block.host_s * count
         kernel_s += block.kernel_s * count
+        nic_bytes += block.nic_bytes * count
         behind_s = max(behind_s, host_s - device_s)
     if host_excess_s is None:
         host_excess_s = behind_s
@@ -75,6 +78,7 @@ def sum_blocks(
         part_s=parts,
         compute_share=min(1.0, float(kernel_s[0].sum()) / device_s) if device_s else 0.0,
         kernel_s=kernel_s,
+        nic_bytes=nic_bytes,
     )
 
 

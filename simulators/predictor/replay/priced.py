@@ -78,7 +78,7 @@ class PricedBlock:
     needs to launch it. ``kernel_s``, shape (2, kernel classes), are the seconds of its kernels
     by class, and how many of those are limited by memory bandwidth.
     ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
-    ``CollectivePrice``).
+    ``CollectivePrice``), ``nic_bytes`` what of it this rank sends over its node's NICs.
     ``evidence_s`` are the seconds priced as measured, fitted, estimated.
     """
 
@@ -88,6 +88,7 @@ class PricedBlock:
     kernel_s: np.ndarray
     channels: float
     wire_bytes_per_s: float
+    nic_bytes: float
     evidence_s: np.ndarray
     estimated: frozenset[str] = field(default_factory=frozenset)
 

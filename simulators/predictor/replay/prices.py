@@ -192,6 +192,14 @@ class Pricer:
         """Where it is kept what the device takes for a block."""
         return self._known, (self._key(block), self.launch_blocking)
 
+    def nic_share(self, nic_bytes: float, seconds: float) -> float:
+        """Share of some seconds that a node's NICs take for what each of its ranks sends."""
+        if not nic_bytes or not seconds:
+            return 0.0
+        cluster = self.cluster
+        rate = cluster.nics_per_node * cluster.nic_gbps * 1e9 / 8 / cluster.gpus_per_node
+        return min(1.0, nic_bytes / rate / seconds)
+
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Ints, Times, run
@@ -43,9 +43,6 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES, pass_blocks
 from trainscout.simulators.predictor.workload.schedule import stage_order
-
-if TYPE_CHECKING:
-    pass
 
 
 def unroll(step: StepProgram) -> Timeline:
@@ -231,9 +228,12 @@ class _Unroll:
         if price is None:
             kind, stream = self.kinds.compute(1.0, kernel_seconds([priced])), COMPUTE
         else:
-            kind = self.kinds.communication(price.channels, price.wire_bytes_per_s)
-            stream = COMMUNICATION
+            kind, stream = self.wire_kind(price, priced.seconds), COMMUNICATION
         return self.add(operation, priced.seconds, kind, stage, stream, micro_batch, block, host)
+
+    def wire_kind(self, price: CollectivePrice, seconds: float) -> int:
+        nic_share = self.step.pricer.nic_share(price.nic_bytes, seconds)
+        return self.kinds.communication(price.channels, price.wire_bytes_per_s, nic_share)
 
     def of_block(self, block: Block) -> list[_Launched]:
         """A block's device operations in launch order."""
@@ -316,8 +316,7 @@ class _Unroll:
                 priced = self.operations[launched.operation]
                 assert priced is not None
                 assert priced.communication is not None
-                price = priced.communication
-                kind = self.kinds.communication(price.channels, price.wire_bytes_per_s)
+                kind = self.wire_kind(priced.communication, priced.seconds)
                 number = launched.operation
                 chain.append(self.add(number, priced.seconds, kind, stage, DATA_PARALLEL))
             if not chain:
