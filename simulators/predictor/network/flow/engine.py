@@ -155,27 +155,6 @@ class FlowEngine:
         self._roll_back(late, flows.event[late])
         return flows.identity[new].copy()
 
-    def move(self, flow: int, start_s: float) -> None:
-        """Announce another start for a flow, earlier or later; what it influenced is undone.
-
-        Raises:
-            InputError: when the flow is unknown, or the old or the new start was forgotten.
-        """
-        _require(np.array([start_s]), "flow.start_s", _LONGEST_S)
-        if self._behind:
-            self._play(self._now)
-        (slot,) = self._slots([flow])
-        earliest = to_femtoseconds(np.array([start_s]))
-        flows = self._flows
-        waits = flows.state[slot] == t.WAITING
-        old = flows.earliest[slot] if waits else self._start(slot)
-        self._require_remembered("flow.start_s", np.array([old, *earliest]))
-        flows.earliest[slot] = earliest[0]
-        if waits:
-            return
-        # Also when nothing has to be undone: it gives the flow its new event.
-        self._roll_back(np.array([slot]), np.array([min(old, self._start(slot))]))
-
     def advance(self, until_s: float | None = None) -> Progress:
         """Play up to and including ``until_s`` (None: until every flow has drained).
 
@@ -203,23 +182,10 @@ class FlowEngine:
             until = max(self._now, int(to_femtoseconds(np.array([until_s]))[0]))
         if self._behind:
             self._play(self._now)
-        last = self._play(until, play.NEXT_DRAINED)
+        last = self._play(until, to_drained=True)
         drained = bool(self._counters[t.LOGGED])
         self._now = max(self._now, last) if drained or until == t.CLOCK_END else until
         return self._report()
-
-    def finish(self, flow: int) -> float:
-        """Play until ``flow`` has drained, no further; returns when it arrives, in seconds.
-
-        Raises:
-            InputError: when the flow is unknown, or ends beyond the clock.
-        """
-        if self._behind:
-            self._play(self._now)
-        (slot,) = self._slots([flow])
-        if self._flows.state[slot] != t.DRAINED:
-            self._now = max(self._now, self._play(t.CLOCK_END, int(slot)))
-        return float(self.completion_s([flow])[0])
 
     def completion_s(self, flows: ArrayLike) -> Floats:
         """When flows arrive; infinite for those that have not drained by now, shape (n,).
@@ -258,7 +224,7 @@ class FlowEngine:
         return np.array(times[::-1]) / t.FEMTOSECONDS, np.array(values[::-1])
 
     def forget(self, before_s: float) -> None:
-        """Promise that no flow will start or be moved before ``before_s``; frees what that needs.
+        """Promise that no flow will start before ``before_s``; frees what that needs.
 
         Flows that drained before then, and have been reported, may no longer be asked for.
 
@@ -293,28 +259,12 @@ class FlowEngine:
         )
         self._behind = self._behind or bool(times[0] <= self._now)
 
-    def _start(self, slot: int) -> int:
-        """When a flow starts, or started, that waits for nothing."""
-        flows, ties = self._flows, self._ties
-        return int(
-            play.release_time(
-                slot,
-                flows.earliest,
-                flows.delay,
-                flows.latency,
-                flows.drained,
-                flows.parents,
-                ties.parent,
-                ties.next_of_child,
-            )
-        )
-
-    def _play(self, until: int, target: int = t.NONE) -> int:
+    def _play(self, until: int, *, to_drained: bool = False) -> int:
         last = t.NONE
         while True:
             status, reached, solves = play.play(
                 until,
-                target,
+                to_drained,
                 self._flows,
                 self._links,
                 self._history,

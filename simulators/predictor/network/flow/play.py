@@ -29,8 +29,6 @@ from trainscout.simulators.predictor.network.flow.event_queue import put_all, re
 from trainscout.simulators.predictor.network.flow.water_filling import attach, detach, fill
 
 REACHED, NO_SPACE, CLOCK_ENDED = range(3)
-# As a target: whichever flow drains next.
-NEXT_DRAINED = -2
 
 
 @njit(cache=True)
@@ -180,9 +178,8 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
 
 
 @njit(cache=True)
-def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
-    """Take events up to and including ``until``, or until flow ``target`` has drained
-    (``NEXT_DRAINED``: any).
+def play(until, to_drained, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+    """Take events up to and including ``until``, or ``to_drained`` until any flow has drained.
 
     Returns why it stopped, the time of the last events taken (``NONE``: there were none), and
     how often rates were solved. With ``NO_SPACE`` it can be called again after ``past`` grew.
@@ -252,9 +249,6 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
         solves += 1
         _apply_rates(now, found, flows, past, counters)
         last = now
-        if target == NEXT_DRAINED:
-            if any_drained:
-                break
-        elif target >= 0 and state[target] == DRAINED:
+        if to_drained and any_drained:
             break
     return REACHED, last, solves

@@ -161,15 +161,6 @@ def test_on_one_link_another_flow_speeds_nobody_up(flows: list[tuple[int, int]])
     assert (ends[0] >= ends[1] - 1e-13).all()
 
 
-def test_finish_plays_no_further_than_it_must() -> None:
-    engine = FlowEngine([1.0], 1)
-    engine.add(on_one_link(2), [1.0, 5.0])
-    assert engine.finish(0) == 2.0
-    assert engine.now_s == 2.0
-    assert engine.completion_s([0, 1]).tolist() == [2.0, np.inf]
-    assert engine.finish(1) == 6.0
-
-
 def test_reports_name_each_flow_once() -> None:
     engine = FlowEngine([1.0], 1)
     engine.add(on_one_link(2), [1.0, 5.0])

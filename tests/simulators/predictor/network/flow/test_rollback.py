@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,10 +71,8 @@ def test_any_order_of_announcing_gives_the_in_order_result(
     number: dict[int, int] = {}
     for place, index in enumerate(order):
         add(engine, flows[index], number, index)
-        then = data.draw(st.sampled_from(["nothing", "advance", "finish", "forget"]))
-        if then == "finish":
-            engine.finish(number[data.draw(st.sampled_from(order[: place + 1]))])
-        elif then != "nothing":
+        then = data.draw(st.sampled_from(["nothing", "advance", "forget"]))
+        if then != "nothing":
             reader.read(engine.advance(data.draw(st.integers(0, 90)) * 1e-6))
         to_come = [flows[later].start_s for later in order[place + 1 :]]
         waited_for = {other for later in order[place + 1 :] for other in flows[later].after}
@@ -85,27 +81,6 @@ def test_any_order_of_announcing_gives_the_in_order_result(
     reader.read(engine.advance())
     np.testing.assert_array_equal(
         [reader.stated[number[index]] for index in range(count)], expected
-    )
-
-
-@given(schedules(max_flows=10, ties=False), st.data())
-def test_flows_moved_to_their_start_give_the_in_order_result(
-    schedule: Schedule, data: st.DataObject
-) -> None:
-    capacity, flows = schedule
-    engine = FlowEngine(capacity, HOPS)
-    number: dict[int, int] = {}
-    for index, flow in enumerate(flows):
-        wrong = Fraction(data.draw(st.integers(0, 40))) * MICRO
-        add(engine, PlainFlow(flow.route, flow.size_bytes, wrong, flow.latency_s), number, index)
-        engine.advance(data.draw(st.integers(0, 60)) * 1e-6)
-    for index in data.draw(st.permutations(range(len(flows)))):
-        engine.move(number[index], float(flows[index].start_s))
-        engine.advance(data.draw(st.integers(0, 60)) * 1e-6)
-    engine.advance()
-    np.testing.assert_array_equal(
-        engine.completion_s([number[index] for index in range(len(flows))]),
-        in_order(capacity, flows),
     )
 
 
