@@ -3,8 +3,8 @@
 Communications of one kind over 64 to 16,384 hosts (Table I), one step of a model with all kinds on
 one network (Table III), and an all-reduce over every GPU of 16,384. CPU seconds of one thread,
 compiled code loaded before; one run a cell. Errors are those of completion times against every
-packet played, where that ends: cells of more packet-hops than ``--most-hops`` are played by the
-hybrid engine alone. ``--write`` renews those rows of the page's tables that were played.
+packet played: cells of more packet-hops than ``--most-hops`` are played by the hybrid engine
+alone. ``--write`` renews those rows of the page's tables that were played.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from trainscout.simulators.predictor.replay.meeting import unhurried_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 KINDS = {"PP": pipeline, "TP": tensor_ring, "DP": data_ring, "mixed": mixed}
-# Whose flows meet by chance, so that little of them is steady.
+# Whose flows meet by chance.
 COLLIDING = ("PP", "mixed")
 # HyGra's Table I (mean and most FCT error in percent, of one size) and Fig. 4 (speed-up).
 PUBLISHED_ERROR = {
@@ -67,7 +67,7 @@ PUBLISHED_ERROR = {
 PUBLISHED_MIXED = (4.2, 6.7)
 PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-15.5x"}
 # Sections of the page, and how many of the first columns tell the rows of each apart.
-KEYS = {"singles": 3, "chance": 4, "steps": 2, "everyone": 2, "scale": 2, "hashes": 3}
+KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2, "scale": 2}
 ENGINES = {
     "flow": EngineSettings("flow"),
     "hybrid, with memory": EngineSettings("hybrid"),
@@ -112,9 +112,6 @@ def singles(
         for kind in kinds:
             for size in sizes:
                 what = KINDS[kind](fabric)
-                if kind in COLLIDING and hops_of(what, size * MB) > most_hops:
-                    # Little of it is skipped: it would take as long as its packets.
-                    continue
                 fast = run(fabric.engine(HybridEngine, settings), what, size * MB)
                 truth: Run | None = None
                 if hops_of(what, size * MB) <= most_hops:
@@ -130,66 +127,36 @@ def singles(
     return table
 
 
-def chance(cells: list[tuple[str, int, float]], seeds: int = 5) -> Table:
-    """How far the completion times of flows that collide move by chance: every packet,
-    against every packet of flows that start up to a microsecond later; and the hybrid engine
-    against all of those."""
-    table = Table(
-        "nodes", "of", "MB", "against packets", "FCT mean", "most, median / worst of pairs",
-        "job mean / worst", "CPU s", title="Hashed at random",
-    )  # fmt: skip
-    settings = PacketSettings()
-    for kind, count, size in cells:
-        fabric = fabric_of(count)
-        what = KINDS[kind](fabric)
-        later = [
-            np.random.default_rng(seed).uniform(0, 1e-6 * (seed > 0), len(what.routes.links))
-            for seed in range(seeds + 1)
-        ]
-        moved = [replace(what, start_s=np.asarray(what.start_s) + each) for each in later]
-        truth, fast = (
-            [run(fabric.engine(engine, settings), each, size * MB) for each in moved]
-            for engine in (PacketEngine, HybridEngine)
-        )
-        for name, runs in (("packets", truth), ("hybrid", fast)):
-            pairs = [(a, b) for a in runs for b in truth if a is not b]
-            errors = [np.abs(a.took_s / b.took_s - 1) for a, b in pairs]
-            jobs = [abs(a.job_s / b.job_s - 1) for a, b in pairs]
-            most = [each.max() for each in errors]
-            table.add_row(
-                f"{count:,}", kind, f"{size:.0f}", name, f"{np.mean(errors):.2%}",
-                f"{np.median(most):.0%} / {max(most):.0%}",
-                f"{np.mean(jobs):.2%} / {max(jobs):.2%}",
-                f"{np.mean([each.cpu_s for each in runs]):.2f}",
-            )  # fmt: skip
-    return table
-
-
-def hashes(nodes: int, size: float, seeds: int) -> Table:
-    """Whether mixed steps are early or late: under several hashes, every packet and the hybrid
+def chance(kinds: list[str], hosts: list[int], sizes: list[float], hashes: int) -> Table:
+    """What chance does to flows that collide: under several hashes, every packet and the hybrid
     engine of flows that start up to a microsecond later, against every packet of those that do
-    not. Means over the hashes, with their standard errors."""
+    not. Means over the hashes, some with their standard errors."""
     table = Table(
-        "nodes", "MB", "against packets", "hashes", "job", "job, most", "FCT mean",
-        title="Mixed steps, hashed in several ways",
+        "nodes", "of", "MB", "hashes", "against packets", "FCT error mean", "most, median", "job",
+        "job, most", "mean FCT", "CPU s", title="Hashed at random, started up to 1 us later",
     )  # fmt: skip
-    fabric, settings = fabric_of(nodes), PacketSettings()
-    jobs: dict[str, list[float]] = {"packets": [], "hybrid": []}
-    means: dict[str, list[float]] = {"packets": [], "hybrid": []}
-    for seed in range(1, seeds + 1):
-        what = mixed(fabric, seed=seed)
-        later = np.random.default_rng(seed).uniform(0, 1e-6, len(what.routes.links))
-        moved = replace(what, start_s=np.asarray(what.start_s) + later)
-        truth = run(fabric.engine(PacketEngine, settings), what, size * MB)
-        for name, engine in (("packets", PacketEngine), ("hybrid", HybridEngine)):
-            found = run(fabric.engine(engine, settings), moved, size * MB)
-            jobs[name].append(found.job_s / truth.job_s - 1)
-            means[name].append(found.took_s.mean() / truth.took_s.mean() - 1)
-    for name in jobs:
-        table.add_row(
-            f"{nodes:,}", f"{size:.0f}", name, f"{seeds}", _with_error(jobs[name]),
-            f"{max(map(abs, jobs[name])):.1%}", _with_error(means[name]),
-        )  # fmt: skip
+    for kind in kinds:
+        for count, size in ((count, size) for count in hosts for size in sizes):
+            fabric = fabric_of(count)
+            runs: dict[str, list[tuple[Run, Run]]] = {"packets": [], "hybrid": []}
+            for seed in range(hashes):
+                what = KINDS[kind](fabric, seed=seed)
+                later = np.random.default_rng(seed).uniform(0, 1e-6, len(what.routes.links))
+                moved = replace(what, start_s=np.asarray(what.start_s) + later)
+                truth = run(fabric.engine(PacketEngine, PacketSettings()), what, size * MB)
+                for name, engine in (("packets", PacketEngine), ("hybrid", HybridEngine)):
+                    found = run(fabric.engine(engine, PacketSettings()), moved, size * MB)
+                    runs[name].append((found, truth))
+            for name, pairs in runs.items():
+                errors = [np.abs(each.took_s / of.took_s - 1) for each, of in pairs]
+                job = [each.job_s / of.job_s - 1 for each, of in pairs]
+                table.add_row(
+                    f"{count:,}", kind, f"{size:.0f}", f"{hashes}", name,
+                    f"{np.mean(errors):.1%}", f"{np.median([each.max() for each in errors]):.0%}",
+                    _with_error(job), f"{max(map(abs, job)):.1%}",
+                    _with_error([each.took_s.mean() / of.took_s.mean() - 1 for each, of in pairs]),
+                    f"{np.mean([each.cpu_s for each, _ in pairs]):.2f}",
+                )  # fmt: skip
     return table
 
 
@@ -314,9 +281,6 @@ def scale(hosts: list[int], kinds: list[str]) -> Table:
     )  # fmt: skip
     for count in hosts:
         for kind in kinds:
-            if kind in COLLIDING and count > 1024:
-                # Little of it is skipped.
-                continue
             one = get_context("spawn")
             with ProcessPoolExecutor(1, mp_context=one) as alone:
                 table.add_row(f"{count:,}", kind, *alone.submit(_alone, count, kind).result())
@@ -364,7 +328,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64, 256], help="MB")
     parser.add_argument("--most-hops", type=float, default=3e8, help="that packets are played for")
     parser.add_argument("--references", type=Path, help="a folder to keep packets' answers in")
-    parser.add_argument("--hashes", type=int, default=8, help="of a mixed step")
+    parser.add_argument("--hashes", type=int, default=6, help="of flows that collide")
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--budget", type=float, default=3600, help="CPU s of one step's play")
     parser.add_argument("--write", type=Path, help="the page whose tables to renew, row by row")
@@ -381,17 +345,14 @@ def main() -> None:
             arguments.references,
         ),
         "chance": lambda: chance(
-            [
-                (kind, nodes, size)
-                for kind in arguments.kinds
-                for nodes, size in ((64, 16.0), (64, 64.0), (256, 16.0))
-                if kind in COLLIDING and nodes in arguments.nodes and size in arguments.sizes
-            ]
+            [kind for kind in arguments.kinds if kind in COLLIDING],
+            arguments.nodes,
+            arguments.sizes,
+            arguments.hashes,
         ),
         "steps": lambda: steps(arguments.steps, arguments.budget),
         "everyone": lambda: everyone(256.0),
         "scale": lambda: scale(arguments.nodes, arguments.kinds),
-        "hashes": lambda: hashes(min(arguments.nodes), min(arguments.sizes), arguments.hashes),
     }
     console = Console(width=160)
     for section in arguments.sections:

@@ -88,7 +88,7 @@ def data_ring(fabric: Fabric, seed: int = 0) -> Pattern:
     return Pattern(fabric.routes(hosts, there, spines))
 
 
-def pipeline(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern:
+def pipeline(fabric: Fabric, stages: int = 4, micro_batches: int = 4, seed: int = 0) -> Pattern:
     """Chains over stages, micro-batch by micro-batch, spines hashed at random."""
     wide = fabric.hosts // stages
     batch, stage, lane = (
@@ -98,7 +98,7 @@ def pipeline(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern
         )
     )
     source = stage * wide + lane
-    spines = np.random.default_rng(0).integers(0, fabric.spines, len(source))
+    spines = np.random.default_rng(seed).integers(0, fabric.spines, len(source))
     number = np.arange(len(source))
     later = stage > 0
     after = np.stack([number[later], number[later] - wide], axis=1)

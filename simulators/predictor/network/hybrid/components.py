@@ -187,76 +187,38 @@ def measure(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def judge_queues(  # type: ignore[no-untyped-def]
-    live, at, depths, samples, queue_bytes, state, flows, paths, group
-):
-    """Marks components with a queue that grows or shrinks."""
+def judge(  # type: ignore[no-untyped-def]
+    live, at, speed, depths, queue_bytes, paused, carried, per_sample, sample, samples, wire, used,
+    pauses, state, flows, paths, group,
+):  # fmt: skip
+    """Marks components with a queue that grows or shrinks, that swing though no port of theirs was
+    paused (their rates still change), or with a flow that meets no full link, its NIC's cable
+    included.
+
+    Where rates swing a link is full that sends or is paused all the time. ``per_sample``: bytes
+    each link carries in a sample, which lasts ``sample``; ``wire``: bytes on the wire per byte of
+    payload; ``carried`` and ``pauses``, by leading port, are scratch.
+    """
     width = samples + 1
     half = samples // 2
     for flow in live:
+        pauses[group[paths[flow, 0]]] = 0
+        for hop in range(flows[flow, HOPS]):
+            carried[paths[flow, hop]] = 0.0
+    for flow in live:
         leader = group[paths[flow, 0]]
-        if state[leader] == UNSTEADY:
-            continue
         for hop in range(flows[flow, HOPS]):
             port = paths[flow, hop]
+            carried[port] += speed[flow] * wire
+            pauses[leader] += paused[port, at] - paused[port, (at + 1) % width]
+            if state[leader] == UNSTEADY:
+                continue
             newer = older = 0
             for step in range(half):
                 newer += depths[port, (at - step) % width]
                 older += depths[port, (at - half - step) % width]
             if abs(newer - older) > queue_bytes * half:
                 state[leader] = UNSTEADY
-
-
-@njit(cache=True)
-def judge_swings(live, at, paused, samples, pauses, state, flows, paths, group):  # type: ignore[no-untyped-def]
-    """Marks components that swing though no port of theirs was paused: their rates still change.
-
-    ``pauses`` is scratch, by leading port.
-    """
-    width = samples + 1
-    for flow in live:
-        pauses[group[paths[flow, 0]]] = 0
-    for flow in live:
-        for hop in range(flows[flow, HOPS]):
-            port = paths[flow, hop]
-            if paused[port, at] > paused[port, (at + 1) % width]:
-                pauses[group[paths[flow, 0]]] = 1
-    for flow in live:
-        leader = group[paths[flow, 0]]
-        if state[leader] == SWINGING and pauses[leader] == 0:
-            state[leader] = UNSTEADY
-
-
-@njit(cache=True)
-def judge_use(  # type: ignore[no-untyped-def]
-    live,
-    at,
-    speed,
-    carried,
-    paused,
-    per_sample,
-    sample,
-    samples,
-    wire,
-    used,
-    state,
-    flows,
-    paths,
-    group,
-):
-    """Marks components with a flow that meets no full link, its NIC's cable included.
-
-    Where rates swing a link is full that sends or is paused all the time. ``per_sample``: bytes
-    each link carries in a sample, which lasts ``sample``; ``wire``: bytes on the wire per byte of
-    payload; ``carried`` is scratch.
-    """
-    width = samples + 1
-    for flow in live:
-        for hop in range(flows[flow, HOPS]):
-            carried[paths[flow, hop]] = 0.0
-    for flow in live:
-        for hop in range(flows[flow, HOPS]):
-            carried[paths[flow, hop]] += speed[flow] * wire
     for flow in live:
         leader = group[paths[flow, 0]]
         if state[leader] == UNSTEADY:
@@ -268,5 +230,5 @@ def judge_use(  # type: ignore[no-untyped-def]
             if state[leader] == SWINGING:
                 still = (paused[port, at] - paused[port, (at + 1) % width]) / (sample * samples)
             full = full or carried[port] >= (used - still) * per_sample[port]
-        if not full:
+        if not full or (state[leader] == SWINGING and pauses[leader] == 0):
             state[leader] = UNSTEADY

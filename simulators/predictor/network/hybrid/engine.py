@@ -244,17 +244,11 @@ class HybridEngine(RepeatingEngine):
         )  # fmt: skip
         if (state[leaders] == components.UNSTEADY).all():
             return
-        components.judge_swings(
-            live, at, self._paused, hybrid.samples, self._members, state, flows, paths, group
-        )
-        components.judge_queues(
-            live, at, self._depths, hybrid.samples, hybrid.queue_bytes, state, flows, paths,
-            group,
-        )  # fmt: skip
         wire = 1 + self.settings.header_bytes / packet
-        components.judge_use(
-            live, at, self._speed, self._carried, self._paused, self._per_sample, self._step,
-            hybrid.samples, wire, hybrid.used, state, flows, paths, group,
+        components.judge(
+            live, at, self._speed, self._depths, hybrid.queue_bytes, self._paused, self._carried,
+            self._per_sample, self._step, hybrid.samples, wire, hybrid.used, self._members, state,
+            flows, paths, group,
         )  # fmt: skip
         rests = state[leaders] != components.UNSTEADY
         order = np.argsort(leaders[rests], kind="stable")
