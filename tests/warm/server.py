@@ -34,8 +34,10 @@ class Server:
     def __init__(self, path: str, imported: Sequence[str]) -> None:
         self._to_import = list(imported)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
+        # There is nobody to call before it listens.
+        self._listener.bind(f"{path}.new")
         self._listener.listen()
+        os.rename(f"{path}.new", path)
         self._asking: dict[int, socket.socket] = {}
         self._waiting = selectors.DefaultSelector()
         self._ended, ended = os.pipe()

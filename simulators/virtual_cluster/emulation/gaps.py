@@ -36,7 +36,7 @@ def describe_gap(error: BaseException) -> str | None:
     if isinstance(error, ImportError) and needs_own_python(
         package := (error.name or "").split(".")[0]
     ):
-        return f"gap of the emulator: stand-in for {package}: {error}; {_INSTALL.format(package)}"
+        return f"gap of the emulator: {error}; {_INSTALL.format(package)}"
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     inside = []
     for frame in reversed(frames):

@@ -144,7 +144,7 @@ STOOD_IN = "import flash_attn; import flash_attn.no_such_module"
     ("script", "code", "stated"),
     [
         (MISSING, 1, "No such file or directory: 'no_such_file.pt'"),
-        (STOOD_IN, 3, "gap of the emulator: stand-in for flash_attn: No module named"),
+        (STOOD_IN, 3, "gap of the emulator: No module named 'flash_attn.no_such_module'"),
     ],
 )
 def test_what_is_missing_is_told_from_what_is_not_emulated(
