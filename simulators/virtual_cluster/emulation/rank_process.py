@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
-_PACKAGES = ("torch", "megatron-core", "transformers", "torchtitan", "deepspeed", "accelerate")
+_PACKAGES = (
+    *("torch", "megatron-core", "transformer-engine", "transformers"),
+    *("torchtitan", "deepspeed", "accelerate"),
+)
 
 
 @dataclass(frozen=True)
