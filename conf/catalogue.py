@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -43,10 +43,18 @@ class Group(Mapping[str, T], Generic[T]):
     Folders that stand first hide what later ones declare under the same name.
     """
 
-    def __init__(self, group: str, cls: type[T], folders: tuple[Path, ...]) -> None:
+    def __init__(
+        self,
+        group: str,
+        cls: type[T],
+        folders: tuple[Path, ...],
+        complete: Callable[[Any], Any] = lambda content: content,
+    ) -> None:
+        """``complete``: puts declarations in the place of their names."""
         self.group = group
         self._cls = cls
         self._folders = folders
+        self._complete = complete
         self._read: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
@@ -114,7 +122,7 @@ class Group(Mapping[str, T], Generic[T]):
             for key in reversed(place.split(".") if place else ()):
                 fields = {key: fields}
             _merge(merged, fields)
-        return merged
+        return self._complete(merged)
 
     def __repr__(self) -> str:
         return f"<{self.group}: {', '.join(self)}>"
@@ -171,17 +179,6 @@ class Gpus(Group[Gpu]):
         return catalogue.with_architecture(super().content(file))
 
 
-class Frameworks(Group[Framework]):
-    """Frameworks by name, with the alternatives that their files name."""
-
-    def __init__(self, catalogue: Catalogue, folders: tuple[Path, ...]) -> None:
-        super().__init__("framework", Framework, folders)
-        self._catalogue = catalogue
-
-    def content(self, file: Path) -> Any:
-        return self._catalogue.with_alternatives(super().content(file))
-
-
 class Contents(Group[dict[str, Any]]):
     """The declarations of one group by name, as the plain fields that their files have."""
 
@@ -193,17 +190,6 @@ class Contents(Group[dict[str, Any]]):
         if not isinstance(content, dict):
             raise InputError(self.group, file, "is not a group of fields", "names with values")
         return content
-
-
-class Trainings(Group[Training]):
-    """Trainings by name, with the teachers that their files name."""
-
-    def __init__(self, catalogue: Catalogue, folders: tuple[Path, ...]) -> None:
-        super().__init__("training", Training, folders)
-        self._catalogue = catalogue
-
-    def content(self, file: Path) -> Any:
-        return self._catalogue.with_teacher(super().content(file))
 
 
 def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -224,8 +210,8 @@ class Catalogue:
         self.architectures = self._group("architecture", Architecture)
         self.gpus = Gpus(self, tuple(folder / "gpu" for folder in folders))
         self.clusters = self._group("cluster", Cluster)
-        self.trainings = Trainings(self, tuple(folder / "training" for folder in folders))
-        self.frameworks = Frameworks(self, tuple(folder / "framework" for folder in folders))
+        self.trainings = self._group("training", Training, self.with_teacher)
+        self.frameworks = self._group("framework", Framework, self.with_alternatives)
 
     @functools.cached_property
     def topologies(self) -> Group[SwitchFabric]:
@@ -284,8 +270,10 @@ class Catalogue:
         """Any group's declarations as plain fields."""
         return Contents(group, tuple(folder / group for folder in self.folders))
 
-    def _group(self, name: str, cls: type[T]) -> Group[T]:
-        return Group(name, cls, tuple(folder / name for folder in self.folders))
+    def _group(
+        self, name: str, cls: type[T], complete: Callable[[Any], Any] = lambda content: content
+    ) -> Group[T]:
+        return Group(name, cls, tuple(folder / name for folder in self.folders), complete)
 
     def machines(
         self, cluster: str, gpu: str | None = None, *, prefix: str = ""

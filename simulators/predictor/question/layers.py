@@ -12,6 +12,7 @@ import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
 
 from trainscout.simulators.predictor.question.diffusion import TEXTS
 from trainscout.simulators.predictor.question.errors import (
@@ -264,18 +265,22 @@ class Mixer:
     compressed: CompressedAttention | None = None
     """Attention to a window and to compressed keys."""
 
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What mixes, by name."""
+        each = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: part for name, part in each.items() if part is not None}
+
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
 
         Raises:
             InputError: naming the field, which begins with ``field``.
         """
-        parts = {each.name: getattr(self, each.name) for each in fields(self)}
-        if not any(part is not None for part in parts.values()):
-            raise InputError(field, "{}", "mixes nothing", parts)
-        for name, part in parts.items():
-            if part is not None:
-                _check_sizes(f"{field}.{name}", part)
+        if not self.parts:
+            raise InputError(field, "{}", "mixes nothing", (each.name for each in fields(self)))
+        for name, part in self.parts.items():
+            _check_sizes(f"{field}.{name}", part)
         attention, ssm, delta = self.attention, self.mamba2, self.delta
         if attention is not None and attention.index is not None:
             _check_sizes(f"{field}.attention.index", attention.index)

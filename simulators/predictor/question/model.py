@@ -224,8 +224,7 @@ class Model:
         diffusion.check()
         diffusion.check_for(self.hidden_size)
         parts = (self.moe, self.mla, self.towers, self.num_mtp_layers, self.per_layer_input)
-        parts += (self.masked_head,)
-        if any(parts) or self.residual_streams > 1 or self.vocab_size != 1:
+        if any(parts) or self.masked_head or self.residual_streams > 1 or self.vocab_size != 1:
             problem = "is beside experts, latent attention, towers or a vocabulary"
             raise InputError("model.diffusion", "...", problem, "a model without them")
         texts = set()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
@@ -15,6 +16,15 @@ from trainscout.simulators.predictor.workload.selective_scan import mamba1_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.short_conv import short_conv_parts
 from trainscout.simulators.predictor.workload.state_space import mamba2_parts
+
+_PARTS: Mapping[str, Callable[[Shard, Any], list[Part]]] = {
+    "attention": attention_parts,
+    "mamba2": mamba2_parts,
+    "delta": delta_parts,
+    "mamba1": mamba1_parts,
+    "short_conv": short_conv_parts,
+    "compressed": compressed_parts,
+}
 
 
 def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
@@ -30,19 +40,9 @@ def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
             keep_output=column_input_bytes(shard, "qkv"),
         )
     ]
-    if mixer.attention is not None:
-        parts += attention_parts(shard, mixer.attention)
-    if mixer.mamba2 is not None:
-        parts += mamba2_parts(shard, mixer.mamba2)
-    if mixer.delta is not None:
-        parts += delta_parts(shard, mixer.delta)
-    if mixer.mamba1 is not None:
-        parts += mamba1_parts(shard, mixer.mamba1)
-    if mixer.short_conv is not None:
-        parts += short_conv_parts(shard, mixer.short_conv)
-    if mixer.compressed is not None:
-        parts += compressed_parts(shard, mixer.compressed)
-    parallel = sum(getattr(mixer, each.name) is not None for each in fields(mixer))
+    parallel = len(mixer.parts)
+    for name, part in mixer.parts.items():
+        parts += _PARTS[name](shard, part)
     if parallel > 1:
         # Outputs are added up, and so are the gradients of what they share.
         moved = (parallel + 1) * shard.local_tokens * hidden * shard.element_bytes

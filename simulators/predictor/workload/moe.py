@@ -56,8 +56,7 @@ _LOOP_LAUNCHES = {"fwd": 13, "bwd": 20}
 
 def routed_rows(shard: Shard) -> int:
     """Token copies one rank sends to experts, after the capacity limit if there is one."""
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     rows = shard.local_tokens * moe.top_k
     if moe.capacity_factor is None:
         return rows
@@ -70,15 +69,12 @@ def routed_rows(shard: Shard) -> int:
 
 def _busiest(shard: Shard, amount: int) -> int:
     """What of ``amount``, a rank's mean, reaches the rank with the most popular experts."""
-    moe = shard.model.moe
-    assert moe is not None
-    return amount if moe.padded else round(amount * _imbalance(shard))
+    return amount if shard.moe.padded else round(amount * _imbalance(shard))
 
 
 def _imbalance(shard: Shard) -> float:
     """How many times the mean the busiest rank receives, on average over the layers."""
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     if not moe.routed:
         # Nobody receives more than the capacity of its experts.
         return max(1.0, min(moe.load_imbalance, moe.capacity_factor or math.inf))
@@ -137,8 +133,7 @@ def _expert_layers(model: Model) -> int:
 
 def moe_parts(shard: Shard) -> list[Part]:
     """Router, experts and shared experts of one layer."""
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     parts = [_router(shard), _counts(shard), _experts(shard)]
     if moe.latent_size is not None:
         into, out = (
@@ -154,9 +149,7 @@ def moe_parts(shard: Shard) -> list[Part]:
 
 def _travelling(shard: Shard) -> int:
     """Width of a token on its way to experts."""
-    moe = shard.model.moe
-    assert moe is not None
-    return moe.latent_size or shard.model.hidden_size
+    return shard.moe.latent_size or shard.model.hidden_size
 
 
 def _projection(shard: Shard, name: str, inputs: int, outputs: int) -> Part:
@@ -177,8 +170,7 @@ def _projection(shard: Shard, name: str, inputs: int, outputs: int) -> Part:
 
 def _router(shard: Shard) -> Part:
     """Logits GEMM, softmax, top-k and the auxiliary loss's statistics, in fp32."""
-    moe, tokens = shard.model.moe, shard.local_tokens
-    assert moe is not None
+    moe, tokens = shard.moe, shard.local_tokens
     hidden, experts = shard.model.hidden_size, moe.num_experts
     score_bytes = tokens * experts * 4
     dtype = shard.dtype
@@ -219,8 +211,7 @@ def _counts(shard: Shard) -> Part:
     Experts that are padded to their capacity need no count, and one kernel for all of them takes
     it on the device (Megatron-Bridge captures whole iterations with such).
     """
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     if moe.padded:
         return Part((), ())
     forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=6)]
@@ -233,8 +224,7 @@ def _counts(shard: Shard) -> Part:
 
 def _experts(shard: Shard) -> Part:
     shard = shard.of_module("experts")
-    moe, model, size = shard.model.moe, shard.model, shard.element_bytes
-    assert moe is not None
+    moe, model, size = shard.moe, shard.model, shard.element_bytes
     rows_out = routed_rows(shard)
     rows_in = _busiest(shard, rows_out * shard.etp)
     groups = moe.num_experts // shard.ep
@@ -308,8 +298,7 @@ def _loop(shard: Shard, pass_: str, groups: int, rows: int) -> list[Op]:
 
 def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
     """Tokens to their experts: sort by expert, exchange over ep, gather over etp."""
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     if moe.dispatcher == "allgather":
         return _allgather_dispatch(shard, received, suffix)
     if moe.dispatcher == "deepep" and shard.ep > 1:
@@ -337,8 +326,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
 
 def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
     """Expert outputs back to their tokens, weighted by the router."""
-    moe = shard.model.moe
-    assert moe is not None
+    moe = shard.moe
     if moe.dispatcher == "allgather":
         return _allgather_combine(shard, received, suffix)
     ops: list[Op] = []
@@ -383,9 +371,7 @@ def _gathered_weights(shard: Shard, kind: str) -> Collective:
 
 def _sort(shard: Shard, name: str, sent: int) -> list[Op]:
     """Chunks travel by rank and are sorted by local expert, where there are several."""
-    moe = shard.model.moe
-    assert moe is not None
-    return [Streaming(name, "permute", 2 * sent)] if moe.num_experts > shard.ep else []
+    return [Streaming(name, "permute", 2 * sent)] if shard.moe.num_experts > shard.ep else []
 
 
 def is_exchange(op: Collective) -> bool:
@@ -395,9 +381,7 @@ def is_exchange(op: Collective) -> bool:
 
 def _reached(destinations: int, shard: Shard) -> float:
     """Different destinations that host an expert of one token, routed evenly: at most all."""
-    moe = shard.model.moe
-    assert moe is not None
-    return destinations * (1 - (1 - 1 / destinations) ** moe.top_k)
+    return destinations * (1 - (1 - 1 / destinations) ** shard.moe.top_k)
 
 
 def _received_once(shard: Shard) -> int:

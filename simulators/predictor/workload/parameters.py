@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
@@ -17,7 +18,6 @@ from trainscout.simulators.predictor.question.layers import (
     Layer,
     Mamba1,
     Mamba2,
-    Mixer,
     ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Model
@@ -104,11 +104,10 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     dense = halves * norm_parameters(shard, h) * (2 if model.post_norms else 1)
     wide = dense
     if mixer is not None:
-        dense += _mixer(shard, mixer)
+        dense += sum(_MIXERS[name](shard, part) for name, part in mixer.parts.items())
     expert = 0
     if layer.mlp == MOE:
-        moe = model.moe
-        assert moe is not None
+        moe = shard.moe
         dense += h * moe.num_experts
         wide += h * moe.num_experts
         if moe.latent_size is not None:
@@ -130,23 +129,6 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     return LocalParameters(
         dense, expert, quantised=LocalParameters(dense - wide, expert) if quantised else None
     )
-
-
-def _mixer(shard: Shard, mixer: Mixer) -> int:
-    count = 0
-    if mixer.attention is not None:
-        count += _attention(shard, mixer.attention)
-    if mixer.mamba2 is not None:
-        count += _mamba2(shard, mixer.mamba2)
-    if mixer.delta is not None:
-        count += _delta(shard, mixer.delta)
-    if mixer.mamba1 is not None:
-        count += _mamba1(shard, mixer.mamba1)
-    if mixer.short_conv is not None:
-        count += _short_conv(shard, mixer.short_conv)
-    if mixer.compressed is not None:
-        count += _compressed(shard, mixer.compressed)
-    return count
 
 
 def _mamba1(shard: Shard, ssm: Mamba1) -> int:
@@ -247,6 +229,16 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
         heads = shard.heads + (0 if attention.reuses_kv else shard.kv_heads)
         norms = norm_parameters(shard, heads * model.qk_head_dim)
     return h * width + (width if model.qkv_bias else 0) + norms + output + extra
+
+
+_MIXERS: Mapping[str, Callable[[Shard, Any], int]] = {
+    "attention": _attention,
+    "mamba2": _mamba2,
+    "delta": _delta,
+    "mamba1": _mamba1,
+    "short_conv": _short_conv,
+    "compressed": _compressed,
+}
 
 
 def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]:

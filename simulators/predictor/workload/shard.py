@@ -6,8 +6,12 @@ and the builders can be cached on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
@@ -97,7 +101,9 @@ class Shard:
 
     @classmethod
     def of(cls, job: Job) -> Shard:
-        recipe = job.recipe
+        """What a rank of a job holds, of a framework what fields are called as there."""
+        recipe, framework = job.recipe, job.framework
+        facts: dict[str, Any] = {name: getattr(framework, name) for name in _of_framework()}
         return cls(
             model=_dispatching(job),
             batch=recipe.micro_batch * job.training.sequences_per_sample,
@@ -120,42 +126,21 @@ class Shard:
             fp8_transposes=job.gpu.architecture.fp8_transposes,
             quantises_weights=PRECISION_BITS[job.precision] <= 8
             and not job.keeps_quantised
-            and (recipe.zero_stage == 3 or job.framework.quantises_each_pass),
+            and (recipe.zero_stage == 3 or framework.quantises_each_pass),
             hadamard=job.training.nvfp4_hadamard,
-            fused_fp4_casts=job.framework.fused_fp4_casts,
             attention=job.attention,
             fp8_attention=recipe.fp8_dot_product_attention and job.precision in QUANTISED,
             fp8_output=recipe.fp8_output_proj and job.precision in QUANTISED,
-            fused_router=job.framework.fused_router,
-            fused_latent_rope=job.framework.fused_latent_rope,
-            fused_experts=job.framework.fused_experts and job.precision == "mxfp8",
-            loops_experts=job.framework.loops_experts,
-            fusion=job.framework.fusion,
-            fused_norm=job.framework.fused_norm,
-            fused_softmax=job.framework.fused_softmax,
-            complex_rope=job.framework.complex_rope,
+            fused_experts=framework.fused_experts and job.precision == "mxfp8",
             # Latent attention has a key for every head.
-            repeats_kv=job.framework.repeats_kv
+            repeats_kv=framework.repeats_kv
             and job.model.kv_heads < job.model.num_heads
             and job.model.mla is None,
-            separate_projections=job.framework.separate_projections,
-            inputs_apart=job.framework.inputs_apart,
-            whole_embedding=job.framework.whole_embedding,
-            batch_first=job.framework.batch_first,
-            gathers_ring=job.framework.gathers_ring,
             # Without sequence parallelism nothing is gathered.
-            keeps_gathered=job.framework.keeps_gathered and recipe.sp,
-            pads_vocabulary=job.framework.aligns_vocabulary,
-            writes_gelu=job.framework.writes_gelu,
-            packs_heads=job.framework.packs_heads,
-            recompute_stops_early=job.framework.recompute_stops_early,
-            fused_wgrad=job.framework.fused_wgrad,
-            accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
+            keeps_gathered=framework.keeps_gathered and recipe.sp,
+            pads_vocabulary=framework.aligns_vocabulary,
             loss="next" if job.training.distillation is None else "divergence",
-            cross_entropy=job.framework.cross_entropy,
-            gathers_logits=job.framework.gathers_logits,
-            logged_losses=job.framework.logged_losses,
-            overlap_tp_gradients=job.framework.overlap_tp_gradients,
+            **facts,
         )
 
     def for_layer(self, layer: Layer) -> Shard:
@@ -174,6 +159,12 @@ class Shard:
     def of_product(self, name: str) -> Shard:
         """The same in the precision of linear layer ``name``."""
         return self.of_module(_MODULE.get(name, "")) if self.module_precision else self
+
+    @property
+    def moe(self) -> Moe:
+        """The experts of a model that has them."""
+        assert self.model.moe is not None
+        return self.model.moe
 
     @property
     def tokens(self) -> int:
@@ -256,6 +247,17 @@ class Shard:
     def kv_heads(self) -> int:
         """KV heads on this rank; replicated when there are fewer groups than ranks."""
         return max(1, self.model.kv_heads // self.tp)
+
+
+# What a recipe or a model has its part in, too.
+_ASKED = {"attention", "fused_experts", "repeats_kv", "keeps_gathered", "pads_vocabulary"}
+
+
+@functools.cache
+def _of_framework() -> tuple[str, ...]:
+    """Fields of a shard that a framework alone says."""
+    declared = {each.name for each in fields(Framework)} - _ASKED
+    return tuple(each.name for each in fields(Shard) if each.name in declared)
 
 
 def _dispatching(job: Job) -> Model:
