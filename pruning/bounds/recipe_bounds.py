@@ -128,7 +128,7 @@ class Bounds:
         groups = communicators(job)
         known = self._calibration
         factors = AS_IT_COMES if known is None else known.part_factors
-        return Pricer(job.gpu, job.network, job.framework, groups, factors, self._measured)
+        return Pricer.of(job, groups, factors, self._measured)
 
     def knows(self, what: str, key: tuple[Any, ...]) -> bool:
         """Whether ``once`` was asked for it."""

@@ -10,8 +10,8 @@ from functools import partial
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.memory.footprint import (
     flattened_bytes,
-    outside_bytes,
     placeholder_bytes,
+    process_bytes,
     static_bytes,
 )
 from trainscout.simulators.predictor.question.job import Job
@@ -85,7 +85,7 @@ class StageHeld:
         return cls(
             sum(static_bytes(job, whole).values()) + scratch,
             flattened_bytes(job, whole),
-            sum(outside_bytes(job, channels).values()),
+            sum(process_bytes(job.gpu, job.cluster, channels).values()),
         )
 
 

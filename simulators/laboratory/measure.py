@@ -189,7 +189,7 @@ def kernels_of(job: Job) -> Counter[TransformerKernel]:
     for stage in build_workload(job).stages:
         add(stage.finish, 1)
         add(stage.optimizer, 1)
-        for run in (run for chunk in stage.chunks for run in chunk.runs):
+        for run in stage.runs:
             add(run.forward, run.count * job.num_micro_batches)
             add(run.backward, run.count * job.num_micro_batches)
     return calls

@@ -21,7 +21,6 @@ from trainscout.simulators.laboratory.kernels.regression import (
     rounded,
     solve,
 )
-from trainscout.simulators.predictor.kernels.choice import gpu_peak
 from trainscout.simulators.predictor.kernels.coefficients import GemmCoefficients
 from trainscout.simulators.predictor.kernels.gemm import (
     ELEMENT_BYTES,
@@ -139,7 +138,7 @@ def fit_gemm(
     Raises:
         InputError: when neither holds enough rows.
     """
-    peak = gpu_peak(gpu, dtype)
+    peak = gpu.peak(dtype)
     if len(rows) < FEWEST_ROWS:
         rows, long_rows = long_rows, rows
     rows, long_rows = usable_rows(rows, peak), usable_rows(long_rows, peak)

@@ -1,10 +1,10 @@
 """NCCL, white-box: its choice of algorithm, protocol and channels, and the seconds that follow;
 and the exchange of tokens by kernels of their own."""
 
-from trainscout.simulators.predictor.collectives.exchange import price_exchange
 from trainscout.simulators.predictor.collectives.price import (
     CollectivePrice,
     price_collective,
+    price_exchange,
     price_send_recv,
 )
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import execution, p2p
-from trainscout.simulators.predictor.collectives.chunks import channels_used
 from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
+from trainscout.simulators.predictor.collectives.execution import channels_used
 from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
 from trainscout.simulators.predictor.collectives.measured import (
     Figure,
@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.collectives.tuning_tables import COLLNET
 from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import Communicator
+from trainscout.simulators.predictor.workload.ir import Collective, Communicator
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 
@@ -426,4 +426,44 @@ def _price(
         wire_bytes_per_s=traffic.memory_bytes / (time_us * 1e-6),
         nvlink_bytes=traffic.nvlink_bytes,
         nic_bytes=traffic.nic_bytes,
+    )
+
+
+SHARE_OF_NVLINK = 0.768
+PEER_S = 2.65e-6
+SMS = 32
+
+
+def price_exchange(
+    op: Collective, communicator: Communicator, gpu: Gpu, cluster: Cluster
+) -> CollectivePrice:
+    """Price one collective call: NCCL's, or an exchange by kernels that store tokens directly.
+
+    NCCL copies a message through buffers, four passes over memory for each byte sent. HybridEP,
+    the dispatcher of racks whose servers share an NVLink domain, has its kernels read a token once
+    and store a copy in the memory of every GPU that hosts one of its experts (dispatch), or read
+    the copies there, add them up and store the sum (combine). With ``n`` GPUs
+
+        time = bytes (n - 1) / n / (share x NVLink rate) + peer x (n - 1)
+
+    fitted to its own benchmark (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md:
+    GB200, 4096 tokens of 7168 in 16 bits to 8 experts each, 8 to 36 GPUs, 32 SMs, kernels alone;
+    dispatch and combine, ten rates, all within 3.5 %). The SMs are those that Megatron-Bridge's
+    benchmarks give it. Inside one server DeepEP's kernels copy through buffers as NCCL's do, and
+    between domains the network decides: both are priced as NCCL's exchange.
+
+    Raises:
+        InputError: as ``price_collective``.
+    """
+    price = price_collective(op.kind, op.bytes, communicator, gpu, cluster, op.dtype)
+    racks = cluster.domain > cluster.gpus_per_node and communicator.nodes == 1
+    if not (op.stored_bytes and racks and price.seconds):
+        return price
+    sent = op.bytes * (1 - 1 / communicator.size)
+    seconds = sent / (SHARE_OF_NVLINK * gpu.nvlink_bytes_per_s) + PEER_S * (communicator.size - 1)
+    return replace(
+        price,
+        seconds=seconds,
+        channels=SMS,
+        wire_bytes_per_s=op.stored_bytes / seconds,
     )

@@ -9,12 +9,14 @@ data: nothing here imports ``conf``.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 
 DIRECTORY = DECLARATIONS / "transport"
@@ -52,12 +54,12 @@ class Transport:
 
     name: str
     nic_latency_us: float
-    protocols: Mapping[str, tuple[str, ...]]
+    protocols: dict[str, tuple[str, ...]]
     algorithms: tuple[str, ...]
     eager_bytes: float
     message_us: float
-    through_host_share: float
-    nic_rate_share: float
+    through_host_share: float = 0.0
+    nic_rate_share: float = 1.0
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])
@@ -74,16 +76,9 @@ def transport(fabric: str) -> Transport:
     """The declared part of a fabric; ``none`` is read as InfiniBand and never used."""
     name = "infiniband" if fabric == "none" else fabric
     declared = load(name)["declared"]
-    return Transport(
-        name=name,
-        nic_latency_us=float(declared["nic_latency_us"]),
-        protocols={key: tuple(value) for key, value in declared["protocols"].items()},
-        algorithms=tuple(declared["algorithms"]),
-        eager_bytes=float(declared["eager_bytes"]),
-        message_us=float(declared["message_us"]),
-        through_host_share=float(declared.get("through_host_share", 0.0)),
-        nic_rate_share=float(declared.get("nic_rate_share", 1.0)),
-    )
+    names = [field.name for field in dataclasses.fields(Transport)]
+    stated = {each: value for each, value in declared.items() if each in names}
+    return typed_value(Transport, "transport", {"name": name, **stated})
 
 
 @functools.cache

@@ -1,16 +1,21 @@
 """Which coefficients serve which GPU.
 
 A GPU without a fit of its own borrows from the most similar one of its architecture, a GPU of an
-architecture without any takes those of the median architecture (``unfitted.py``). Times scale
-with the declared peaks, SM count and bandwidth, and the price is then flagged *estimated*.
+architecture without any takes those of the median architecture: every coefficient is the median
+over the architectures with fits, of each the median over its GPUs. Times scale with the declared
+peaks, SM count and bandwidth, and the price is then flagged *estimated*.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.coefficients import (
@@ -23,7 +28,6 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     GroupedCoefficients,
     fitted_gpus,
 )
-from trainscout.simulators.predictor.kernels.unfitted import median_architecture
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -89,7 +93,7 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     Raises:
         InputError: when the GPU has no such arithmetic.
     """
-    gpu_peak(gpu, precision)
+    gpu.peak(precision)
     wanted = PRECISION_CLASS[precision]
     family = family_of(gpu)
     for key in (wanted, *STAND_INS.get(wanted, ())):
@@ -105,15 +109,6 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED)
 
 
-def gpu_peak(gpu: Gpu, precision: str) -> float:
-    """Dense peak of one GPU in FLOP/s at a precision of the kernel models.
-
-    Raises:
-        InputError: when the GPU has no such arithmetic.
-    """
-    return gpu.peak(precision)
-
-
 @functools.lru_cache(maxsize=256)
 def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
     """FLOP/s that the board's power feeds for long, from the most similar GPU that says so.
@@ -127,7 +122,7 @@ def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
     if wanted == "fp32":
         return math.inf
     if gpu.sustained_fraction is not None:
-        return gpu.sustained_fraction * gpu_peak(gpu, precision)
+        return gpu.sustained_fraction * gpu.peak(precision)
     keys = (wanted, "half")
     powered = [fit for fit in family_of(gpu) if any(key in fit.sustained_fraction for key in keys)]
     found = _nearest(gpu, powered, "gemm", wanted)
@@ -135,7 +130,7 @@ def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
         return math.inf
     fit = found[0]
     fraction = next(fit.sustained_fraction[key] for key in keys if key in fit.sustained_fraction)
-    return fraction * (fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms) * gpu.sms
+    return fraction * (fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms) * gpu.sms
 
 
 @functools.lru_cache(maxsize=256)
@@ -197,3 +192,61 @@ def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> Attenti
                 evidence = evidence if key == wanted else Evidence.ESTIMATED
                 return AttentionChoice(fit.attention[section][key], fit, evidence)
     raise InputError("gpu.architecture", gpu.architecture.name, "has no attention coefficients")
+
+
+@functools.lru_cache(maxsize=64)
+def median_architecture(gpu: Gpu) -> FittedGpu:
+    """The median architecture as a fit that a GPU may borrow: of those with all kernels fitted."""
+    return median_of((fit for fit in fitted_gpus() if fit.attention), gpu)
+
+
+def median_of(fits: Iterable[FittedGpu], gpu: Gpu) -> FittedGpu:
+    """The median of some fits, as shares of the peaks of a GPU and with its architecture's tiles.
+
+    Everything counts as transferred, so that no price is better than *estimated*.
+    """
+    middle = _median([(fit.architecture, _coefficients(fit)) for fit in fits])
+    tiles = gpu.architecture.gemm_tiles
+    gemm = {}
+    for precision, values in middle["gemm"].items():
+        known = values["tile_efficiency"]
+        shares = {tile: known[tile] for tile in tiles if tile in known} or known
+        gemm[precision] = GemmCoefficients(**{**values, "tile_efficiency": shares})
+    attention = {
+        section: {
+            precision: {name: AttentionCoefficients(**values) for name, values in passes.items()}
+            for precision, passes in sets.items()
+        }
+        for section, sets in middle["attention"].items()
+    }
+    measured = [("gemm", precision) for precision in gemm]
+    measured += [(section, precision) for section in attention for precision in attention[section]]
+    return FittedGpu(
+        name="the median architecture",
+        architecture=gpu.architecture.name,
+        sms=gpu.sms,
+        peak_flops=gpu.peak_flops,
+        gemm=gemm,
+        attention=attention,
+        sustained_fraction=middle["sustained_fraction"],
+        transferred=frozenset(measured),
+    )
+
+
+def _coefficients(fit: FittedGpu) -> dict[str, Any]:
+    values = dataclasses.asdict(fit)
+    return {name: values[name] for name in ("gemm", "attention", "sustained_fraction")}
+
+
+def _median(found: Sequence[tuple[str, Any]]) -> Any:
+    """Entry by entry of nested mappings, the median over architectures of those over GPUs."""
+    if isinstance(found[0][1], Mapping):
+        names = dict.fromkeys(name for _, entries in found for name in entries)
+        return {
+            name: _median([(of, entries[name]) for of, entries in found if name in entries])
+            for name in names
+        }
+    by_architecture = defaultdict(list)
+    for architecture, value in found:
+        by_architecture[architecture].append(value)
+    return median(median(values) for values in by_architecture.values())

@@ -212,9 +212,7 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
             gemm=gemm,
             attention=attention,
             sustained_fraction=sustained,
-            cast_dram_efficiency=content.get("gemm", {})
-            .get("fp8", {})
-            .get("cast_dram_efficiency"),
+            cast_dram_efficiency=gemm_parts.get("fp8", {}).get("cast_dram_efficiency"),
             grouped=(
                 parse(GroupedCoefficients, grouped["half"]["coefficients"], f"{where}:grouped")
                 if grouped
@@ -248,8 +246,3 @@ def fitted_files() -> tuple[tuple[str, dict[str, Any]], ...]:
 def fitted_gpus() -> tuple[FittedGpu, ...]:
     """Every fitted GPU shipped with the package, by file name."""
     return tuple(fitted_gpu_from_dict(content, name) for name, content in fitted_files())
-
-
-def cast_dram_efficiency(fit: FittedGpu) -> float:
-    """Bandwidth share of casts that tables time with fp8 products; a third where not fitted."""
-    return fit.cast_dram_efficiency or 1.0 / 3.0

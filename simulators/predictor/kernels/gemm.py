@@ -49,7 +49,6 @@ from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.choice import (
     choose_gemm,
     choose_grouped,
-    gpu_peak,
     sustained_flops_per_s,
 )
 from trainscout.simulators.predictor.kernels.coefficients import (
@@ -194,7 +193,7 @@ def _machine(
     gpu: Gpu, precision: str
 ) -> tuple[GemmCoefficients, GemmRates, TileVariants, Evidence]:
     choice = choose_gemm(gpu, precision)
-    peak_per_sm = gpu_peak(gpu, precision) / gpu.sms
+    peak_per_sm = gpu.peak(precision) / gpu.sms
     rates = GemmRates(
         sms=gpu.sms,
         peak_per_sm=peak_per_sm,

@@ -14,10 +14,11 @@ correction is whole beside a measured shape, a third one octave away and gone tw
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ class MeasuredTable:
     """Measured rows by class. Equal by content: ``digest`` names it, so it can key a cache."""
 
     digest: str
-    rows: tuple[tuple[str, pd.DataFrame], ...] = field(repr=False, compare=False)
+    rows: tuple[tuple[str, pd.DataFrame], ...] = dataclasses.field(repr=False, compare=False)
 
 
 def load_measured(path: Path) -> MeasuredTable:
@@ -57,29 +58,20 @@ def load_measured(path: Path) -> MeasuredTable:
         InputError: when there is none with rows, or one cannot be read or holds no training
             kernels.
     """
+    field, allowed = "simulator.measured_kernels", "a file of trainscout measure"
     files = sorted(path.glob("*.csv*")) if path.is_dir() else [path]
     if not files:
-        raise InputError(
-            "simulator.measured_kernels",
-            path,
-            "holds no CSV tables",
-            "a file of trainscout measure",
-        )
+        raise InputError(field, path, "holds no CSV tables", allowed)
     digest = hashlib.sha256()
     rows = []
     for file in files:
         for kind, table in read_tables(file):
             if kind not in CLASSES:
-                raise InputError("simulator.measured_kernels", file, f"holds {kind}", CLASSES)
+                raise InputError(field, file, f"holds {kind}", CLASSES)
             rows.append((kind, table))
         digest.update(file.read_bytes())
     if all(table.empty for _, table in rows):
-        raise InputError(
-            "simulator.measured_kernels",
-            path,
-            "holds no rows",
-            "a file of trainscout measure",
-        )
+        raise InputError(field, path, "holds no rows", allowed)
     return MeasuredTable(digest.hexdigest(), tuple(rows))
 
 

@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.kernels.choice import grouped_evidence
 from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
 from trainscout.simulators.predictor.kernels.convolution import price_convolutions
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
-from trainscout.simulators.predictor.kernels.streaming import price_streaming, streaming_evidence
+from trainscout.simulators.predictor.kernels.streaming import price_streaming
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Kernel
@@ -97,7 +97,9 @@ def price_batch(
         found = _attention(gpu, batch, sustained)
     elif isinstance(batch, Streamings):
         seconds, share, measured = price_streaming(gpu, batch.names, batch.sizes)
-        found = seconds, share, streaming_evidence(measured)
+        # A measured class is a fitted price: one share for all sizes.
+        codes = np.where(measured, _CODE[Evidence.FITTED], _CODE[Evidence.ESTIMATED])
+        found = seconds, share, codes.astype(np.int8)
     elif isinstance(batch, FusedProducts):
         found = _fused_products(gpu, batch)
     else:

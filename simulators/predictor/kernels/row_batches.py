@@ -23,10 +23,7 @@ from trainscout.simulators.predictor.kernels.batches import (
     Streamings,
 )
 from trainscout.simulators.predictor.kernels.choice import choose_gemm
-from trainscout.simulators.predictor.kernels.coefficients import (
-    ATTENTION_SECTIONS,
-    cast_dram_efficiency,
-)
+from trainscout.simulators.predictor.kernels.coefficients import ATTENTION_SECTIONS
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES
 from trainscout.simulators.predictor.kernels.measured_rows import (
     CAST_INCLUDED,
@@ -165,7 +162,8 @@ def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
     precision = str(rows["dtype"].iloc[0])
     if precision in CAST_INCLUDED or precision.endswith("+quant"):
         m, k, batch = (rows[name].to_numpy(np.float64) for name in ("m", "k", "batch"))
-        efficiency = cast_dram_efficiency(choose_gemm(gpu, dtype).fit)
+        # A third where it is not fitted.
+        efficiency = choose_gemm(gpu, dtype).fit.cast_dram_efficiency or 1.0 / 3.0
         moved = (2 + ELEMENT_BYTES[dtype]) * batch * m * k
         cast_s = CAST_LAUNCH_S + moved / (gpu.memory_bandwidth_bytes_per_s * efficiency)
         stated += ("includes casting the activation to fp8",)

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.coefficients import StreamingCoefficients, fitted_gpus
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.question.errors import require_choice
@@ -93,11 +92,3 @@ def price_streaming(
     reachable = gpu.memory_bandwidth_bytes_per_s * classes["elementwise"].share
     pressure = np.minimum(moved / (reachable * seconds), 1.0)
     return seconds, pressure, measured > 0
-
-
-def streaming_evidence(measured: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Evidence codes: a measured class is a fitted price (one share for all sizes)."""
-    order = list(Evidence)
-    fitted, estimated = order.index(Evidence.FITTED), order.index(Evidence.ESTIMATED)
-    codes: NDArray[np.int8] = np.where(measured, fitted, estimated).astype(np.int8)
-    return codes

@@ -78,7 +78,7 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
 
     ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
     """
-    outside = outside_bytes(job, channels)
+    outside = process_bytes(job.gpu, job.cluster, channels)
     stages = _stage_memories(job, workload, outside)
     free = 1 - job.cluster.memory_reserve
     capacity = int(job.gpu.memory_bytes * free)
@@ -110,13 +110,9 @@ def host_bytes(job: Job, stage: Stage) -> int:
     return copied + host_states_bytes(stage.parameters, job)
 
 
-def outside_bytes(job: Job, channels: int) -> dict[str, int]:
-    """What the framework's allocator does not see: NCCL's buffers and the CUDA context."""
-    return process_bytes(job.gpu, job.cluster, channels)
-
-
 def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
-    """As ``outside_bytes``, of a process on such a GPU whose communicators opened ``channels``."""
+    """What the framework's allocator does not see of a process on such a GPU: buffers of the
+    ``channels`` that its communicators opened, and the CUDA context."""
     major, minor = cluster.nccl_version.split("-")[0].split(".")[:2]
     nccl = int(major), int(minor)
     connections = NCCL_LAZY_CONNECTIONS if nccl >= NCCL_LAZY_SINCE else NCCL_CONNECTIONS
@@ -256,18 +252,17 @@ def placeholder_bytes(job: Job, stage: Stage) -> int:
 
 def _ends(stage: Stage) -> int:
     """Parameters of the embedding and the head, where the stage holds them."""
-    runs = [run for chunk in stage.chunks for run in chunk.runs]
-    return sum(run.held.held.total for run in runs if not _is_layer(run))
+    return sum(run.held.held.total for run in stage.runs if not _is_layer(run))
 
 
 def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
-    runs = [run.parameters for chunk in stage.chunks for run in chunk.runs if _is_layer(run)]
+    runs = [run.parameters for run in stage.runs if _is_layer(run)]
     return max((each.total if trained else each.held.total for each in runs), default=0)
 
 
 def _largest_quantised(stage: Stage) -> LocalParameters:
     """Of the layer with most quantised weights."""
-    layers = [run.parameters for chunk in stage.chunks for run in chunk.runs if _is_layer(run)]
+    layers = [run.parameters for run in stage.runs if _is_layer(run)]
     return max(layers, key=_quantised, default=LocalParameters())
 
 
@@ -286,8 +281,7 @@ def _is_layer(run: Run) -> bool:
 
 def _largest_unit(stage: Stage) -> int:
     """Parameters of the largest piece that is reduced at once."""
-    runs = [run for chunk in stage.chunks for run in chunk.runs]
-    return max((run.parameters.total for run in runs), default=0)
+    return max((run.parameters.total for run in stage.runs), default=0)
 
 
 @dataclass(frozen=True)

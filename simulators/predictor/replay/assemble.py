@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,7 +57,7 @@ from trainscout.simulators.predictor.workload.data_parallel import (
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.passes import FORWARD
+from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
 
@@ -119,6 +119,20 @@ class Program:
         slots = self.structure.slot[others].tolist()
         found = zip(others.tolist(), (held[slot] for slot in slots), strict=True)
         return {task: block for task, block in found if block is not None}
+
+
+@dataclass(frozen=True)
+class Content:
+    """The blocks that a task runs, as part of a pass of this kind (``way``), chunk and
+    micro-batch, which it ``begins`` and ``ends`` or not."""
+
+    task: int
+    blocks: list[Block]
+    way: int
+    chunk: int
+    micro_batch: int
+    begins: bool
+    ends: bool
 
 
 class Assembler:
@@ -225,6 +239,23 @@ class Assembler:
         """What each kind of pass over each chunk of a stage takes."""
         whole, ways = self.passes.whole, range(ways_of(self.job.schedule))
         return [[whole(chunk, way).seconds for chunk in stage.chunks] for way in ways]
+
+    def contents(self, program: Program, stage: int) -> Iterator[Content]:
+        """What the tasks of a stage's passes run, in order."""
+        structure, recipe = program.structure, self.job.recipe
+        tasks, starts = structure.compute_tasks[stage], structure.pass_start[stage].tolist()
+        count = program.micro_batches
+        order = stage_order(self.job.schedule, stage, recipe.pp, recipe.vpp, count)
+        stops = [*starts[1:], structure.pass_tasks[stage]]
+        for (way, chunk, micro), start, stop in zip(order.T.tolist(), starts, stops, strict=True):
+            whole = self.workload.stages[stage].chunks[chunk]
+            if stop - start == 1:
+                parts = [[block for block, times in pass_blocks(whole, way) for _ in range(times)]]
+            else:
+                parts = [list(each.blocks) for each in self.passes.segments(whole, way)]
+            for place, blocks in zip(range(start, stop), parts, strict=True):
+                ends = place == stop - 1
+                yield Content(int(tasks[place]), blocks, way, chunk, micro, place == start, ends)
 
     def kind_of(self, price: PassPrice) -> int:
         nic_share = self.pricer.nic_share(price.nic_bytes, price.seconds)

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.replay.host_memory import (
+from trainscout.simulators.predictor.replay.host import (
     COPY_EFFICIENCY,
     UPDATE_EFFICIENCY,
 )

@@ -43,17 +43,15 @@ def expert_load(job: Job, prediction: Prediction, simulator: ReplaySimulator) ->
 
 
 def _gemm_s(job: Job, workload: Workload) -> float:
-    pricer = Pricer(job.gpu, job.network, job.framework, workload.communicators)
-    stages = []
-    for stage in workload.stages:
-        runs = [run for chunk in stage.chunks for run in chunk.runs]
-        stages.append(
-            sum(
-                priced.seconds * run.count
-                for run in runs
-                for block in (run.forward, run.backward)
-                for priced in pricer.operations(block)
-                if isinstance(priced.op, GroupedGemm)
-            )
+    pricer = Pricer.of(job, workload.communicators)
+    stages = (
+        sum(
+            priced.seconds * run.count
+            for run in stage.runs
+            for block in (run.forward, run.backward)
+            for priced in pricer.operations(block)
+            if isinstance(priced.op, GroupedGemm)
         )
+        for stage in workload.stages
+    )
     return max(stages) * job.num_micro_batches

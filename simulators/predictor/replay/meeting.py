@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.replay.engine import Floats, run
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.replay.step_activities import StepActivities, step_activities
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
 
@@ -138,9 +138,8 @@ def unhurried_step(
 def _assembler(
     job: Job, workload: Workload, congestion: Congestion, calibration: Calibration | None
 ) -> Assembler:
-    factors = AS_IT_COMES if calibration is None else calibration.part_factors
-    groups = workload.communicators
-    pricer = Pricer(job.gpu, job.network, job.framework, groups, factors, None, congestion)
+    factors = factors_of(calibration)
+    pricer = Pricer.of(job, workload.communicators, factors, network=congestion)
     return Assembler(job, workload, pricer)
 
 

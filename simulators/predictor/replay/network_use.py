@@ -14,8 +14,8 @@ from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Communicator, SendRecv
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
+from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
 
 Floats = np.ndarray
@@ -61,8 +61,7 @@ def network_use(
     """
     congestion = Congestion(job, of)
     groups = workload.communicators
-    factors = AS_IT_COMES if calibration is None else calibration.part_factors
-    pricer = Pricer(job.gpu, job.network, job.framework, groups, factors, None, congestion)
+    pricer = Pricer.of(job, groups, factors_of(calibration), network=congestion)
     longest: dict[str, Collective | SendRecv] = {}
     for op in _communication(job, workload, pricer):
         known = longest.get(op.communicator)
@@ -104,13 +103,7 @@ def _communication(
 ) -> Iterator[Collective | SendRecv]:
     """Every communication of a step, each at least once."""
     program = Assembler(job, workload, pricer).assemble(job.least_micro_batches)
-    blocks: list[Block] = list(program.blocks.values())
-    for stage in workload.stages:
-        blocks += [stage.finish, stage.optimizer]
-        for chunk in stage.chunks:
-            for run in chunk.runs:
-                blocks += [run.forward, run.backward]
-    for block in blocks:
+    for block in (*program.blocks.values(), *workload.blocks):
         yield from (op for op in block.ops if isinstance(op, Collective | SendRecv))
     if job.recipe.pp > 1:
         yield SendRecv("boundary", workload.stage_boundary_bytes, "pp")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.replay.host_memory import copy_s
+from trainscout.simulators.predictor.replay.host import copy_s
 from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,17 +17,18 @@ from trainscout.simulators.predictor.collectives import (
     price_send_recv,
 )
 from trainscout.simulators.predictor.kernels import price_kernels
+from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.host import HostShare
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.device_block import (
     groups_beside,
     slowdowns_beside,
     sum_block,
 )
-from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
-from trainscout.simulators.predictor.replay.host_memory import update_s
+from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s, update_s
 from trainscout.simulators.predictor.replay.priced import (
     COMMUNICATIONS,
     EVIDENCE,
@@ -36,7 +38,6 @@ from trainscout.simulators.predictor.replay.priced import (
     PricedBlock,
     PricedOp,
 )
-from trainscout.simulators.predictor.replay.stragglers import slowest_excess
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
@@ -134,6 +135,24 @@ class Pricer:
             float(self.launch_blocking),
         )
         self._known = _priced(gpu, cluster, factors, measured, congestion and congestion.key)
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        communicators: Mapping[str, Communicator],
+        factors: Factors = AS_IT_COMES,
+        measured: MeasuredTable | None = None,
+        network: CongestedNetwork | Congestion | None = None,
+    ) -> Pricer:
+        """Of a job's own machine and software, with what else a declared network adds."""
+        if isinstance(network, CongestedNetwork):
+            # Few declare one, and what plays it takes a while to load.
+            from trainscout.simulators.predictor.replay.congestion import Congestion
+
+            network = Congestion(job, network)
+        gpu, cluster = job.gpu, job.network
+        return cls(gpu, cluster, job.framework, communicators, factors, measured, network)
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -381,3 +400,22 @@ def _host_work(
             launches = int(not work) if graphed and not waited else each.launches
             work.append((launches, each.seconds if alone else 0.0))
     return work
+
+
+@functools.cache
+def slowest_excess(ranks: int, spread: float) -> float:
+    """Extra time of the slowest of ``ranks`` GPUs, as a share of the average one's time.
+
+    GPUs of one kind differ in speed: silicon, cooling and power delivery set what clock each holds
+    under load. Every step all ranks meet (gradient norm, data-parallel reduction), and within it
+    tensor-parallel ranks meet in every layer and stages at every message, so the job runs at the
+    speed of the slowest rank. With speeds spread normally around the figure that kernels are
+    priced at, the slowest of ``n`` is expected ``spread x E[max of n standard normals]`` behind.
+
+    ``spread``: the standard deviation of speeds (``Architecture.speed_spread``). The expected
+    maximum by Blom's approximation, ``quantile((n - 3/8) / (n + 1/4))``: exact to
+    2 % of itself for more than three. One GPU is as fast as it was priced.
+    """
+    if ranks <= 1:
+        return 0.0
+    return spread * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))

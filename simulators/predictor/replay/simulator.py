@@ -34,7 +34,7 @@ from trainscout.simulators.predictor.replay.priced import (
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -156,21 +156,8 @@ class ReplaySimulator:
         return prediction, _shares(job, prediction, streaming)
 
     def _pricer(self, job: Job, workload: Workload) -> Pricer:
-        known, congestion = self._calibration, None
-        if self._network is not None:
-            # Few declare a network, and what plays it takes a while to load.
-            from trainscout.simulators.predictor.replay.congestion import Congestion
-
-            congestion = Congestion(job, self._network)
-        return Pricer(
-            job.gpu,
-            job.network,
-            job.framework,
-            workload.communicators,
-            AS_IT_COMES if known is None else known.part_factors,
-            self._measured,
-            congestion,
-        )
+        factors = factors_of(self._calibration)
+        return Pricer.of(job, workload.communicators, factors, self._measured, self._network)
 
 
 def _predict(
@@ -227,7 +214,7 @@ def _streaming_share(workload: Workload, pricer: Pricer) -> float:
     """Share of the kernels' seconds of all stages that only stream memory."""
     kernel_s = np.zeros(len(KERNEL_CLASSES))
     for stage in workload.stages:
-        for run in (run for chunk in stage.chunks for run in chunk.runs):
+        for run in stage.runs:
             for block in (run.forward, run.backward):
                 kernel_s += pricer.block(block).kernel_s[0] * run.count
     total = float(kernel_s.sum())
@@ -268,7 +255,7 @@ def _evidence(
     passes: dict[int, np.ndarray] = {}
     for stage in workload.stages:
         if id(stage) not in passes:
-            runs = [run for chunk in stage.chunks for run in chunk.runs]
+            runs = stage.runs
             priced = [pricer.block(each) for run in runs for each in (run.forward, run.backward)]
             estimated.update(*(each.estimated for each in priced))
             counts = np.repeat([run.count * job.num_micro_batches for run in runs], 2)

@@ -38,8 +38,6 @@ from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
-from trainscout.simulators.predictor.workload.passes import pass_blocks
-from trainscout.simulators.predictor.workload.schedule import stage_order
 
 # Bytes for which a message's time on an unshared network is taken; it is in proportion to them.
 _UNIT_BYTES = 1e9
@@ -150,34 +148,14 @@ class _Build:
     def _contents(self) -> Iterator[tuple[int, tuple[list[Block], float, tuple[int, int] | None]]]:
         """Blocks of each task that has some, and the transfer that ends it: its seconds, and the
         stage it goes to with the boundary it crosses."""
-        job, recipe, of = self.job, self.job.recipe, self.of
         for stage in range(self.stages):
-            tasks = self.program.structure.compute_tasks[stage]
-            starts = self.program.structure.pass_start[stage]
-            passes = self.program.structure.pass_tasks[stage]
-            stops = np.append(starts[1:], passes)
-            count = self.program.micro_batches
-            order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, count)
-            for (direction, chunk, _), start, stop in zip(
-                order.T.tolist(), starts.tolist(), stops.tolist(), strict=True
-            ):
-                whole = of.workload.stages[stage].chunks[chunk]
-                sent_s = of.sent_s(stage, chunk, direction)
-                to = of.sent_to(stage, chunk, direction)
-                send = None if to is None else (to, crossed(stage, to))
-                if stop - start == 1:
-                    blocks = [
-                        block
-                        for block, times in pass_blocks(whole, direction)
-                        for _ in range(times)
-                    ]
-                    yield int(tasks[start]), (blocks, sent_s, send)
-                    continue
-                segments = of.passes.segments(whole, direction)
-                for place, segment in enumerate(segments):
-                    last = place == len(segments) - 1
-                    content = list(segment.blocks), sent_s if last else 0.0, send if last else None
-                    yield int(tasks[start + place]), content
+            for each in self.of.contents(self.program, stage):
+                sent_s, send = 0.0, None
+                if each.ends:
+                    sent_s = self.of.sent_s(stage, each.chunk, each.way)
+                    to = self.of.sent_to(stage, each.chunk, each.way)
+                    send = None if to is None else (to, crossed(stage, to))
+                yield each.task, (each.blocks, sent_s, send)
         for task, block in self.program.blocks.items():
             yield task, ([block], 0.0, None)
 

@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -55,22 +55,9 @@ def step_program(
         allowed = f"{least}..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
-    factors, congestion = AS_IT_COMES, None
+    factors = factors_of(calibration)
     if calibration is not None:
-        factors = calibration.part_factors.slowed(calibration.scale_of(job))
-    if network is not None:
-        # As in the simulator: what plays a network takes a while to load.
-        from trainscout.simulators.predictor.replay.congestion import Congestion
-
-        congestion = Congestion(job, network)
-    pricer = Pricer(
-        job.gpu,
-        job.network,
-        job.framework,
-        workload.communicators,
-        factors,
-        measured,
-        congestion,
-    )
+        factors = factors.slowed(calibration.scale_of(job))
+    pricer = Pricer.of(job, workload.communicators, factors, measured, network)
     assembler = Assembler(job, workload, pricer)
     return StepProgram(job, workload, pricer, assembler, assembler.assemble(count), count)

@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Ints, Times, run
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
-from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
+from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.replay.timeline import (
@@ -41,8 +41,7 @@ from trainscout.simulators.predictor.workload.ir import (
     HostSync,
     SendRecv,
 )
-from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES, pass_blocks
-from trainscout.simulators.predictor.workload.schedule import stage_order
+from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 
 
 def unroll(step: StepProgram) -> Timeline:
@@ -60,7 +59,6 @@ class _Task:
     pass_: int
     micro_batch: int
     direction: int
-    chunk: int
     copied_s: float
     sent_s: float
 
@@ -268,36 +266,22 @@ class _Unroll:
 
     def contents(self, stage: int) -> Iterator[_Task]:
         """A stage's compute tasks in order."""
-        job = self.step.job
-        tasks = self.program.structure.compute_tasks[stage]
-        starts = self.program.structure.pass_start[stage]
-        passes = self.program.structure.pass_tasks[stage]
-        stops = np.append(starts[1:], passes)
-        stages, chunks = job.recipe.pp, job.recipe.vpp
-        order = stage_order(job.schedule, stage, stages, chunks, self.step.micro_batches)
-        for column, start, stop in zip(order.T.tolist(), starts, stops, strict=True):
-            direction, chunk, micro = column
-            whole = self.step.workload.stages[stage].chunks[chunk]
-            sent_s = self.step.assembler.sent_s(stage, chunk, direction)
-            copied_s = self.step.assembler.passes.copies_left_s(whole, direction)
-            number = self.new_pass(PASS_NAMES[direction], stage, chunk, micro)
-            if stop - start == 1:
-                blocks = [
-                    block for block, count in pass_blocks(whole, direction) for _ in range(count)
-                ]
-                ends_s = (copied_s, sent_s)
-                yield _Task(int(tasks[start]), blocks, number, micro, direction, chunk, *ends_s)
-                continue
-            segments = self.step.assembler.passes.segments(whole, direction)
-            for index, segment in enumerate(segments):
-                ends_s = (copied_s, sent_s) if index == len(segments) - 1 else (0.0, 0.0)
-                task = int(tasks[start + index])
-                blocks = list(segment.blocks)
-                yield _Task(task, blocks, number, micro, direction, chunk, *ends_s)
-        for task in tasks[passes:].tolist():
+        structure, assembler = self.program.structure, self.step.assembler
+        number = NONE
+        for each in assembler.contents(self.program, stage):
+            way, chunk, micro = each.way, each.chunk, each.micro_batch
+            if each.begins:
+                number = self.new_pass(PASS_NAMES[way], stage, chunk, micro)
+            ends_s = (0.0, 0.0)
+            if each.ends:
+                whole = self.step.workload.stages[stage].chunks[chunk]
+                copied_s = assembler.passes.copies_left_s(whole, way)
+                ends_s = copied_s, assembler.sent_s(stage, chunk, way)
+            yield _Task(each.task, each.blocks, number, micro, way, *ends_s)
+        for task in structure.compute_tasks[stage][structure.pass_tasks[stage] :].tolist():
             block = self.program.blocks[task]
             number = self.new_pass(block.name, stage, NONE, NONE)
-            yield _Task(task, [block], number, NONE, NONE, NONE, 0.0, 0.0)
+            yield _Task(task, [block], number, NONE, NONE, 0.0, 0.0)
 
     def new_pass(self, name: str, stage: int, chunk: int, micro_batch: int) -> int:
         self.passes.append((name, stage, chunk, micro_batch))

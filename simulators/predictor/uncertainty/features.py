@@ -147,12 +147,3 @@ def similarity(
     squared = _PENALTIES @ (kinds != of_kinds) + ((sizes - of_sizes) ** 2).sum(axis=0)
     weights: NDArray[np.float64] = np.exp(-0.5 * squared)
     return weights
-
-
-def likeness(one: Features, other: Features) -> float:
-    """``similarity`` of two predictions."""
-    kinds = zip(KINDS.values(), kinds_of(one), kinds_of(other), strict=True)
-    sizes = zip(sizes_of(one), sizes_of(other), strict=True)
-    squared = sum(distance**2 for distance, mine, theirs in kinds if mine != theirs)
-    squared += sum((mine - theirs) ** 2 for mine, theirs in sizes)
-    return math.exp(-0.5 * squared)

@@ -95,6 +95,11 @@ class Stage:
     finish: Block
     optimizer: Block
 
+    @property
+    def runs(self) -> list[Run]:
+        """Those of all chunks."""
+        return [run for chunk in self.chunks for run in chunk.runs]
+
     @cached_property
     def parameters(self) -> LocalParameters:
         return sum((chunk.parameters for chunk in self.chunks), LocalParameters())
@@ -121,6 +126,6 @@ class Workload:
     def blocks(self) -> Iterator[Block]:
         """Every block of the passes and of the step's end, those of equal stages once."""
         for stage in {id(stage): stage for stage in self.stages}.values():
-            for run in (run for chunk in stage.chunks for run in chunk.runs):
+            for run in stage.runs:
                 yield from (run.forward, run.backward)
             yield from (stage.finish, stage.optimizer)

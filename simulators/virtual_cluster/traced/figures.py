@@ -122,7 +122,7 @@ def builtin_work(job: Job, workload: Workload, index: int) -> Work:
 
 def _step_ops(job: Job, workload: Workload, stage: Stage, index: int) -> Iterable[tuple[Op, int]]:
     micro_batches = job.num_micro_batches
-    for run in (run for chunk in stage.chunks for run in chunk.runs):
+    for run in stage.runs:
         for block in (run.forward, run.backward):
             yield from ((op, run.count * micro_batches) for op in block.ops)
     for block in (stage.finish, stage.optimizer, *_data_parallel(job, stage)):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import GIB, KIB, MIB, cluster, group
-from trainscout.simulators.predictor.collectives import chunks, execution
+from trainscout.simulators.predictor.collectives import execution
 from trainscout.simulators.predictor.collectives.cost import Option, choose, options_of
 from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
 
@@ -20,7 +20,7 @@ ONE_NODE = wiring_of(group(8), m.H100, cluster(1, 8))
 )
 def test_tree_chunks_are_moyes_table_5(size_mib: int, chunk: int) -> None:
     # Moye, Table 5: 32 H800 on 4 nodes, NCCL 2.22, 16 channels; thousands of bytes.
-    found = chunks.tree_chunk_bytes(size_mib * MIB, "ll128", H800_32, 16)
+    found = execution.tree_chunk_bytes(size_mib * MIB, "ll128", H800_32, 16)
     assert found == chunk * 1000
 
 
@@ -53,8 +53,8 @@ def test_tree_grows_as_moyes_equation_5() -> None:
 
 def test_simple_tree_chunk_shrinks_only_before_2_20() -> None:
     old = wiring_of(group(8, 4), m.H800, cluster(4, 8, version="2.19"))
-    assert chunks.tree_chunk_bytes(MIB, "simple", H800_32, 16) == 512 * KIB
-    assert chunks.tree_chunk_bytes(MIB, "simple", old, 16) == 32 * KIB
+    assert execution.tree_chunk_bytes(MIB, "simple", H800_32, 16) == 512 * KIB
+    assert execution.tree_chunk_bytes(MIB, "simple", old, 16) == 32 * KIB
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,15 @@ def test_small_messages_use_few_channels() -> None:
     newer = wiring_of(group(8), m.H100, cluster(1, 8, version="2.23"))
     small = choose("all_reduce", KIB, newer)
     large = choose("all_reduce", 64 * MIB, newer)
-    assert chunks.channels_used("all_reduce", KIB, small, newer) == 1
-    assert chunks.channels_used("all_reduce", 64 * MIB, large, newer) == 16
+    assert execution.channels_used("all_reduce", KIB, small, newer) == 1
+    assert execution.channels_used("all_reduce", 64 * MIB, large, newer) == 16
 
 
 @pytest.mark.parametrize(("size", "channels"), [(128, 1), (512, 4), (2048, 16), (8192, 16)])
 def test_before_2_22_a_channel_needs_4_kib_of_ll_per_rank(size: int, channels: int) -> None:
     old = wiring_of(group(8, 4), m.A100, cluster(4, 8, 8, 200, "2.18"))
     ring = next(o for o in options_of("all_reduce", old) if o.protocol == "ll")
-    assert chunks.channels_used("all_reduce", size * KIB, ring, old) == channels
+    assert execution.channels_used("all_reduce", size * KIB, ring, old) == channels
 
 
 def test_ring_work_of_an_all_reduce_is_two_laps() -> None:

@@ -10,9 +10,9 @@ import pytest
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels import choice, gemm
+from trainscout.simulators.predictor.kernels.choice import median_architecture, median_of
 from trainscout.simulators.predictor.kernels.coefficients import fitted_gpus
 from trainscout.simulators.predictor.kernels.uncertainty import OF_THE_MEDIAN, kernel_uncertainty
-from trainscout.simulators.predictor.kernels.unfitted import median_architecture, median_of
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 GPUS = load_catalogue().gpus

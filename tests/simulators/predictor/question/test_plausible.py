@@ -7,8 +7,7 @@ import pytest
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.plausible import check_plausible
-from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.question import Question, check_plausible
 
 QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
 

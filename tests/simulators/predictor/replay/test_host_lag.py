@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
+from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 SYNC = (SYNC_LAUNCHES, None)

@@ -9,7 +9,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.host_memory import (
+from trainscout.simulators.predictor.replay.host import (
     COPY_EFFICIENCY,
     UPDATE_EFFICIENCY,
 )

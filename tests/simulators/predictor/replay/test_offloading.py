@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.host_memory import COPY_EFFICIENCY
+from trainscout.simulators.predictor.replay.host import COPY_EFFICIENCY
 from trainscout.simulators.predictor.replay.step_program import step_program
 from trainscout.simulators.predictor.replay.unroll import unroll
 from trainscout.simulators.predictor.workload.megatron import build_workload

@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.kernels import KernelPrices
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import prices
-from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
+from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.passes import PassPricer, sum_blocks
 from trainscout.simulators.predictor.replay.priced import COMMUNICATION, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer

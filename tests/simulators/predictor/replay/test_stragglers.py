@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trainscout.simulators.predictor.replay.stragglers import slowest_excess
+from trainscout.simulators.predictor.replay.prices import slowest_excess
 
 
 def test_one_gpu_is_as_fast_as_priced() -> None:

@@ -11,10 +11,17 @@ from trainscout.simulators.predictor.uncertainty.features import (
     KINDS,
     features_of,
     kinds_of,
-    likeness,
     similarity,
     sizes_of,
 )
+
+
+def likeness(one, other):
+    """``similarity`` of two predictions, written out."""
+    kinds = zip(KINDS.values(), kinds_of(one), kinds_of(other), strict=True)
+    squared = sum(distance**2 for distance, mine, theirs in kinds if mine != theirs)
+    sizes = zip(sizes_of(one), sizes_of(other), strict=True)
+    return math.exp(-0.5 * (squared + sum((mine - theirs) ** 2 for mine, theirs in sizes)))
 
 
 def test_a_prediction_is_like_itself():

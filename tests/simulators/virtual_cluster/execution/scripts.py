@@ -11,7 +11,7 @@ from tests.samples import CLUSTER, GPU
 from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
 from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.replay.stragglers import slowest_excess
+from trainscout.simulators.predictor.replay.prices import slowest_excess
 from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,

@@ -1,0 +1,68 @@
+"""Seconds that the host adds: where it must wait for the device, copies to and from its memory,
+and what its CPU does there.
+
+Normally the host launches far ahead of the device and only its total time matters
+(``passes.sum_blocks``). Where it needs a value from the device (``HostSync``) it stops until the
+device has caught up, and what follows starts no sooner than the host launches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.host import HostShare
+from trainscout.simulators.predictor.workload.ir import HostUpdate
+
+# Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
+# some 24 (PCIe), and nothing is published for links between chips.
+COPY_EFFICIENCY = 0.85
+# Of the peak of its memory that a CPU's Adam reaches: 1, 2, 4, 8 and 10 billion parameters of 28
+# bytes in 0.22, 0.51, 1.03, 2.41 and 2.57 s on two Xeon 8168 of 255.9 GB/s (Ren et al. 2021,
+# ZeRO-Offload, table 4) are 0.50, 0.43, 0.42, 0.36 and 0.43. Ranks that are not bound to cores of
+# their own take up to three times as long (deepspeedai/DeepSpeed issue 6834, pull request 7474).
+UPDATE_EFFICIENCY = 0.43
+
+
+def copy_s(copied_bytes: int, gpu: Gpu) -> float:
+    """Seconds that copying to the host's memory takes, or back."""
+    return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
+
+
+def update_s(update: HostUpdate, host: HostShare) -> float:
+    """Seconds of an update by the host's CPU, whose memory the GPUs of its node share."""
+    link_bytes_per_s = COPY_EFFICIENCY * host.link_bytes_per_s
+    steps_s = (
+        update.gradient_bytes / link_bytes_per_s,
+        update.host_bytes / (UPDATE_EFFICIENCY * host.memory_bytes_per_s),
+        update.parameter_bytes / link_bytes_per_s,
+    )
+    return max(steps_s) if update.pipelined else sum(steps_s)
+
+
+# Megatron-Core's dropless dispatchers copy three tables of token counts to the host and read
+# each: as much work for the host as launching so many kernels.
+SYNC_LAUNCHES = 6
+
+
+def host_lag_s(work: Sequence[tuple[int, float | None]], launch_s: float) -> float:
+    """Seconds the device idles in one of many equal blocks that follow each other.
+
+    ``work`` holds, in launch order, the launches of each operation and the seconds it runs; None
+    for one at which the host waits for everything before it. Without such an operation the lag
+    is no matter of a single block: zero.
+    """
+    if not launch_s or all(seconds is not None for _, seconds in work):
+        return 0.0
+    host = device = ended = 0.0
+    # The second block meets the host where the first has left it.
+    for _ in range(2):
+        ended = device
+        for launches, seconds in work:
+            if seconds is None:
+                host = max(host, device)
+            host += launches * launch_s
+            if seconds is not None:
+                device = max(device, host) + seconds
+    busy_s = sum(seconds for _, seconds in work if seconds is not None)
+    return max(0.0, device - ended - busy_s)
