@@ -38,7 +38,7 @@ class Certificate:
     ``reading`` is how memory is read: a recipe *fits* with at least the probability
     ``fits``, and is *beyond doubt* too large below the probability ``no``
     (``predictor.memory.bands``). What is proved is proved of recipes that fit, and
-    that no other tight recipe is worth more than those shown (``optimizer.tight``).
+    that no other tight recipe is worth more than those shown (``optimizer.choices``).
 
     ``proved``: no recipe outside the ``top_k`` reported, or the front, beats any of them by more
     than ``epsilon``, a fraction. So are the best of each of the ``layouts`` best layouts (0: they

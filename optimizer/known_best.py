@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainscout.optimizer.bounding import Bounded, Bounding
-from trainscout.optimizer.layouts import Layout, count_switches, layout_of
+from trainscout.optimizer.choices import Layout, count_switches, layout_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.reach import Reach

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainscout.optimizer.choices import choices
+from trainscout.optimizer.choices import SHOWN_TIGHT, Layout, choices, layout_of, worth
 from trainscout.optimizer.executors import Outcome
-from trainscout.optimizer.layouts import Layout, layout_of
 from trainscout.optimizer.objective import Objective, non_dominated
 from trainscout.optimizer.samplers import Evaluation
 from trainscout.optimizer.screen import Screened
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
-from trainscout.optimizer.tight import SHOWN, worth
 from trainscout.optimizer.trial import STATUSES, Choices, Trial
 from trainscout.pruning import History, Known, Verdict
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -65,7 +63,7 @@ class Ledger:
 
     def tight(self) -> list[Trial]:
         """Of the ``tight`` trials that no one that fits beats in every objective, those worth most
-        (``optimizer.tight``), one a layout, best first."""
+        (``optimizer.choices``), one a layout, best first."""
         if not self._tight:
             return []
         losses, chances, numbers = zip(*self._tight, strict=True)
@@ -75,7 +73,7 @@ class Ledger:
         layouts: dict[Layout, Trial] = {}
         for *_, at in ranked:
             layouts.setdefault(layout_of(self.trials[at].recipe), self.trials[at])
-        return list(layouts.values())[:SHOWN]
+        return list(layouts.values())[:SHOWN_TIGHT]
 
     def best_losses(self, count: int) -> list[tuple[float, ...]]:
         """What a newcomer must beat: the ``count`` smallest losses, or those of the front."""

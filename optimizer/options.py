@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
+    require_whole,
 )
 
 
@@ -72,7 +73,7 @@ class SearchOptions:
             if value is None and name in ("n_trials", "patience"):
                 continue
             require_whole(f"search.{name}", value)
-        require_whole("search.min_trials", self.min_trials, allow_zero=True)
+        require_whole("search.min_trials", self.min_trials, 0)
         for name in ("timeout_s", "proof_timeout_s"):
             if getattr(self, name) is not None:
                 require_positive(f"search.{name}", getattr(self, name))
@@ -122,16 +123,3 @@ class ExecutorOptions:
             problem = f"{self.name} takes no options"
             raise InputError("executor.options", dict(self.options), problem, "{}")
         require_package("executor.name", self.name, EXECUTORS)
-
-
-def require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:
-    """Refuse what is no count.
-
-    Raises:
-        InputError: naming the field.
-    """
-    require_positive(field_name, value, allow_zero=allow_zero)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(
-            field_name, value, "is not a whole number", f"{0 if allow_zero else 1} or more"
-        )

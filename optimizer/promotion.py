@@ -59,18 +59,18 @@ def _format_promotion(
     kept: Sequence[Trial],
     outcomes: Sequence[Outcome],
 ) -> str:
-    words = f"the best {len(trials)} were simulated again by {simulator} and ranked by it"
+    note = f"the best {len(trials)} were simulated again by {simulator} and ranked by it"
     shifts = [
         after[0] / before[0] - 1
         for trial in kept
         if (after := trial.values) and (before := trial.searched_values) and before[0]
     ]
     if shifts:
-        words += f", which moved their first objective by {min(shifts):+.1%} to {max(shifts):+.1%}"
+        note += f", which moved their first objective by {min(shifts):+.1%} to {max(shifts):+.1%}"
     missed = sum(o.prediction is not None and not o.prediction.fits for o in outcomes)
     failed = [outcome.error for outcome in outcomes if outcome.prediction is None]
     if missed:
-        words += f"; {missed} of them do not fit there"
+        note += f"; {missed} of them do not fit there"
     if failed:
-        words += f"; {len(failed)} failed there (the first: {failed[0]})"
-    return words
+        note += f"; {len(failed)} failed there (the first: {failed[0]})"
+    return note

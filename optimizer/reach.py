@@ -3,9 +3,9 @@
 A search by bounds has several things to prove of one objective, each a best of its own:
 
 * *recipes*: the best ``top_k``;
-* *layouts*: the best recipe of each of the best layouts (``optimizer.layouts``);
+* *layouts*: the best recipe of each of the best layouts (``optimizer.choices``);
 * *roomy*: the best that needs clearly less memory than the best of all;
-* *tight*: those that may fit and would be worth most (``optimizer.tight``), one a layout;
+* *tight*: those that may fit and would be worth most (``optimizer.choices``), one a layout;
 * *simple*: of those nearly as good as the best, the one with the fewest switches.
 
 A recipe is open while its bounds let it become one of these. A bound of the loss is never above
@@ -20,11 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.optimizer.bounding import Rows, beaten
-from trainscout.optimizer.choices import CLEARLY_LESS, NEARLY_BEST, SHOWN_LAYOUTS
+from trainscout.optimizer.choices import (
+    CLEARLY_LESS,
+    NEARLY_BEST,
+    SHOWN_LAYOUTS,
+    SHOWN_TIGHT,
+    worth,
+)
 from trainscout.optimizer.objective import non_dominated
 from trainscout.optimizer.samplers.base import Evaluation
-from trainscout.optimizer.tight import SHOWN as SHOWN_TIGHT
-from trainscout.optimizer.tight import worth
 from trainscout.simulators.predictor.memory.bands import LEAST_FITS
 
 # Of a layout so many are simulated before what they came to says what else is open.

@@ -107,11 +107,11 @@ def run_search(
     notes = (*_notes(surveyed), *workers.notes)
     best, pareto = result.best, result.pareto
     if options.promote_to is not None and best and result.stopped != "interrupted":
-        asked = pareto if len(objective.names) > 1 else best
+        finalists = pareto if len(objective.names) > 1 else best
         promotion = make_executor(
             executor, declared, _promotion_simulator(options.promote_to, simulator)
         )
-        promoted = promote(asked, options.promote_to, promotion, objective)
+        promoted = promote(finalists, options.promote_to, promotion, objective)
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
         notes += (promoted.note,)

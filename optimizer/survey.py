@@ -355,6 +355,13 @@ def _can_hold(constraint: Expression, space: Space) -> bool:
     )
 
 
+def reasons_of(rejected: Iterable[tuple[str, Rejected]]) -> str:
+    """How many points each rule rejects, and why one of them."""
+    return "; ".join(
+        f"{rule} rejects {entry.count} (e.g. {entry.example.reason})" for rule, entry in rejected
+    )
+
+
 def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
     """The refusal of a space without a launchable recipe."""
     parts = space.parts if isinstance(space, UnionSpace) else (space,)
@@ -378,9 +385,7 @@ def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputErro
         )
     total = sum(entry.count for entry in rejected.values())
     worst = sorted(rejected.items(), key=lambda item: -item[1].count)
-    reasons = "; ".join(
-        f"{rule} rejects {entry.count} (e.g. {entry.example.reason})" for rule, entry in worst
-    )
+    reasons = reasons_of(worst)
     fields = sorted({entry.example.field for entry in rejected.values()})
     return InputError(
         "space",

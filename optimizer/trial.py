@@ -59,7 +59,7 @@ class SearchResult:
     ``best`` holds the top ``ok`` trials, best first; ``pareto`` the non-dominated ones (equal
     to ``best[:1]`` for one objective); with several, ``best`` goes by the first objective.
     ``tight``: of those that may fit and that nothing which fits beats (or, where nothing fits, of
-    all that may) the ones worth most (``optimizer.tight``).
+    all that may) the ones worth most (``optimizer.choices``).
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
     ``unstored`` is why the store lacks some of the trials; ``certificate`` is the proof of an

@@ -88,13 +88,13 @@ def _other_knobs(
         changes += [layout, {**together, **layout, "zero_stage": max(1, closest.zero_stage)}]
     for change in changes:
         recipe = dataclasses.replace(closest, **change)
-        told = tuple(
+        fitting = tuple(
             f"space.knobs.{name}={'null' if value is None else str(value).lower()}"
             for name, value in change.items()
             if value != getattr(closest, name)
         )
-        if told:
-            yield from _simulated(told, declared.job(recipe), simulator)
+        if fitting:
+            yield from _simulated(fitting, declared.job(recipe), simulator)
 
 
 def _finer_layouts(declared: Question, closest: Recipe) -> list[tuple[int, int]]:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainscout.pruning.distributed_optimizer import DistributedOptimizer
-from trainscout.pruning.history import History, Known
 from trainscout.pruning.memory_order import MEMORY_ORDER
 from trainscout.pruning.micro_batches import MicroBatches
-from trainscout.pruning.order import resolves_others_rank
-from trainscout.pruning.tactic import Tactic, Verdict
+from trainscout.pruning.tactic import History, Known, Tactic, Verdict, resolves_others_rank
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.job import Job
 

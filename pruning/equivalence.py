@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainscout.pruning.launchable import JobOf
-from trainscout.pruning.recipe_table import Column, Mask, RecipeTable
+from trainscout.pruning.recipe_table import Column, Mask, RecipeTable, column
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, Knob
@@ -108,10 +108,8 @@ def canonicalize(
                 if name in fields and fields[name] != values[index]:
                     values[index] = fields[name]
                     changed[index] = True
-            known: dict[tuple[type, Any], int] = {}
-            codes = [known.setdefault((type(value), value), len(known)) for value in values]
-            spread = changes.spread(np.array(codes, dtype=np.int32))
-            columns[name] = Column(tuple(value for _, value in known), spread)
+            made = column(values)
+            columns[name] = Column(made.values, changes.spread(made.codes))
         if changed.any():
             rewritten[rule_name] = changes.spread(changed).astype(np.bool_)
             table = RecipeTable(columns, len(table))

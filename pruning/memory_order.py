@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from trainscout.pruning.history import History
-from trainscout.pruning.tactic import Verdict
+from trainscout.pruning.tactic import History, Verdict
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe

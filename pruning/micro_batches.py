@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.pruning.history import History
-from trainscout.pruning.tactic import Verdict
+from trainscout.pruning.tactic import History, Verdict
 from trainscout.simulators.predictor.question.job import Job
 
 # How much faster per sample a smaller micro-batch may yet be, by tile and wave quantisation

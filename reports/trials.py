@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainscout.optimizer.layouts import Layout, count_switches, layout_of
+from trainscout.optimizer.choices import Layout, count_switches, layout_of
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.answer.prediction import Prediction

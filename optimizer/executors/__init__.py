@@ -43,8 +43,10 @@ def make_executor(
     # Nobody asked for so many workers or a limit, and what simulates is ours: it neither hangs nor
     # dies.
     spec = SimulatorSpec.of(simulator)
-    asked = options.n_jobs != -1 or options.trial_timeout_s != ExecutorOptions.trial_timeout_s
-    if entry.local and options.address is None and spec.name == "replay" and not asked:
+    set_by_user = (
+        options.n_jobs != -1 or options.trial_timeout_s != ExecutorOptions.trial_timeout_s
+    )
+    if entry.local and options.address is None and spec.name == "replay" and not set_by_user:
         pay_s = WORKERS_PAY_S if spec.network is None else WORKERS_PAY_WITH_NETWORK_S
         return ShortFirstExecutor(alone, pooled, pay_s)
     return pooled()

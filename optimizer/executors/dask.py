@@ -18,7 +18,47 @@ from trainscout.simulators.predictor.question.errors import InputError
 _CONNECT_S = 20
 
 
-class DaskWorkers:
+class DaskClient:
+    """Workers that a client of Dask sends tasks to, and the cluster that this process has."""
+
+    deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
+
+    def __init__(self) -> None:
+        # A task that was on a worker that died is suspect at once: retrying is ours.
+        dask.config.set({"distributed.scheduler.allowed-failures": 0})
+        self._cluster: Any = None
+        self._client: Any = None
+
+    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
+        """Have a worker do a task."""
+        executor = self._client.get_executor(pure=False, retries=0)
+        future: Future[Report] = executor.submit(call, task)
+        return future
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _start_cluster(self, security: distributed.Security, **settings: Any) -> Any:
+        """The client of a cluster that this process starts, and that only ``security`` opens."""
+        self._cluster = distributed.LocalCluster(
+            dashboard_address=None,
+            # What it logs while workers come and go is about its insides.
+            silence_logs=logging.CRITICAL,
+            # Others reach its ports, and whoever may talk to a scheduler can run code as us.
+            protocol="tls://",
+            security=security,
+            **settings,
+        )
+        return distributed.Client(self._cluster)
+
+
+class DaskWorkers(DaskClient):
     """``address`` is that of a scheduler (``tls://host:8786``), reached with what Dask's own
     configuration says of certificates; None starts a local cluster that only this process, which
     has made its certificate, can talk to.
@@ -26,19 +66,14 @@ class DaskWorkers:
     Workers have one thread each: a recipe that hangs is ended together with its process.
     """
 
-    deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
-
     def __init__(self, options: ExecutorOptions) -> None:
+        super().__init__()
         self._address = options.address
         self.local = options.address is None
-        self._cluster: Any = None
-        self._client: Any = None
 
     def start(self, count: int) -> int:
         if self._client is None:
-            # A task that was on a worker that died is suspect at once: retrying is ours.
-            dask.config.set({"distributed.scheduler.allowed-failures": 0})
-            self._client = self._connect(count) if self._address else self._local(count)
+            self._client = self._connect() if self._address else self._local(count)
         elif self._cluster is not None:
             self._cluster.scale(count)
         if self._cluster is not None:
@@ -52,20 +87,13 @@ class DaskWorkers:
         return int(threads if count == -1 else min(count, threads))
 
     def _local(self, count: int) -> Any:
-        # What it logs while workers come and go is about its insides.
-        self._cluster = distributed.LocalCluster(
+        return self._start_cluster(
+            distributed.Security.temporary(),
             n_workers=joblib.effective_n_jobs(count),
             threads_per_worker=1,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,
-            # Other users of this machine reach its ports, and whoever may talk to a scheduler can
-            # run code as us.
-            protocol="tls://",
-            security=distributed.Security.temporary(),
         )
-        return distributed.Client(self._cluster)
 
-    def _connect(self, count: int) -> Any:
+    def _connect(self) -> Any:
         try:
             client = distributed.Client(self._address, timeout=_CONNECT_S)
             client.wait_for_workers(1, timeout=_CONNECT_S)
@@ -75,19 +103,5 @@ class DaskWorkers:
             ) from error
         return client
 
-    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
-        future: Future[Report] = self._client.get_executor(pure=False, retries=0).submit(
-            call, task
-        )
-        return future
-
     def check(self) -> None:
         """Dask starts dead workers again."""
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from types import TracebackType
 from typing import Protocol, Self
 
 from trainscout.optimizer.executors.base import Executor, Outcome
@@ -108,12 +107,7 @@ class PooledExecutor(Executor):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A second Ctrl-C would interrupt the ending of processes, which takes no time.
         with interrupts_ignored():
             self._workers.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from types import TracebackType
 
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -48,10 +47,5 @@ class ShortFirstExecutor(Executor):
         for position, outcome in self._workers.run(recipes[done:]):
             yield done + position, outcome
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._started.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._started.close()

@@ -16,16 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import distributed
 import submitit
 
-from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.optimizer.executors.dask import DaskClient
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -33,39 +31,29 @@ _POLL_S = 0.2
 _SCHEDULER_LOST_S = 60
 
 
-class SlurmWorkers:
+class SlurmWorkers(DaskClient):
     """``options`` go to submitit (``slurm_partition``, ``timeout_min``, ``cpus_per_task``, ...),
     but for two: ``cluster`` (``slurm``, or ``local`` to try it without one) and ``folder``, a
     shared directory for the jobs' logs. A job runs one worker for each of its CPUs.
     """
 
-    deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
+    local = False
 
     def __init__(self, options: ExecutorOptions) -> None:
+        super().__init__()
         parameters = dict(options.options)
         self._folder = str(parameters.pop("folder", "slurm_logs"))
         self._cluster_kind = str(parameters.pop("cluster", "slurm"))
         self._workers_per_job = int(parameters.setdefault("cpus_per_task", 1))
         self._parameters = parameters
-        self.local = False
-        self._scheduler: Any = None
-        self._client: Any = None
         self._certificate: Path | None = None
         self._jobs: list[Any] = []
 
     def start(self, count: int) -> int:
         if self._client is None:
-            dask.config.set({"distributed.scheduler.allowed-failures": 0})
             security = distributed.Security.temporary()
-            self._scheduler = distributed.LocalCluster(
-                n_workers=0,
-                host="127.0.0.1" if self._cluster_kind == "local" else socket.getfqdn(),
-                dashboard_address=None,
-                silence_logs=50,
-                protocol="tls://",
-                security=security,
-            )
-            self._client = distributed.Client(self._scheduler)
+            host = "127.0.0.1" if self._cluster_kind == "local" else socket.getfqdn()
+            self._client = self._start_cluster(security, n_workers=0, host=host)
             self._certificate = _write_certificate(Path(self._folder), security)
             self._jobs = self._submit_jobs(math.ceil(count / self._workers_per_job))
         # Jobs queue for as long as they must; the first worker is enough to begin.
@@ -78,7 +66,7 @@ class SlurmWorkers:
         try:
             executor = submitit.AutoExecutor(folder=self._folder, cluster=self._cluster_kind)
             executor.update_parameters(**self._parameters)
-            address = self._scheduler.scheduler_address
+            address = self._cluster.scheduler_address
             with _modules_found_in_jobs():
                 return [
                     executor.submit(serve, address, self._workers_per_job, str(self._certificate))
@@ -93,22 +81,11 @@ class SlurmWorkers:
             log = Path(self._folder).absolute()
             raise RuntimeError(f"every Slurm job has ended; {log} has what they printed")
 
-    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
-        future: Future[Report] = self._client.get_executor(pure=False, retries=0).submit(
-            call, task
-        )
-        return future
-
     def close(self) -> None:
         for job in self._jobs:
             job.cancel()
         self._jobs = []
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        if self._scheduler is not None:
-            self._scheduler.close()
-            self._scheduler = None
+        super().close()
         if self._certificate is not None:
             self._certificate.unlink(missing_ok=True)
             self._certificate = None

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.certificate import Certificate, DegreesBound
-from trainscout.optimizer.choices import SHOWN_LAYOUTS
-from trainscout.optimizer.layouts import count_switches, layout_numbers
+from trainscout.optimizer.choices import SHOWN_LAYOUTS, count_switches, layout_numbers
 from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
@@ -71,7 +70,7 @@ class ExactSampler:
         self._capacity_bytes = self._misses = 0
         # Rows that may fit by their bound; what was simulated, and what is being simulated.
         self._able = np.arange(0)
-        self._told: dict[int, Evaluation] = {}
+        self._evaluations: dict[int, Evaluation] = {}
         self._pending: set[int] = set()
         self._queue: deque[int] | None = None
         self.proof = self
@@ -97,19 +96,19 @@ class ExactSampler:
 
     def _note(self, row: int, evaluation: Evaluation) -> None:
         self._queue = None
-        self._told[row] = evaluation
+        self._evaluations[row] = evaluation
         if self._reach is not None:
             self._reach.add(row, evaluation)
 
     def open_recipes(self) -> int:
         """How many recipes could yet be among the best: as many simulations at most."""
         if self._reach is None:
-            return len(self._survey) - len(self._told)
+            return len(self._survey) - len(self._evaluations)
         return len(self._pending) + int(np.count_nonzero(self._reach.is_open(self._left())))
 
     def _left(self) -> NDArray[np.int64]:
         """Rows that may fit and are neither simulated nor asked for."""
-        taken = np.fromiter([*self._told, *self._pending], dtype=np.int64)
+        taken = np.fromiter([*self._evaluations, *self._pending], dtype=np.int64)
         return self._able[~np.isin(self._able, taken)]
 
     def _bounded(self) -> Reach:
@@ -137,18 +136,18 @@ class ExactSampler:
                 self._epsilon,
             )
             self._able = able
-            for row, evaluation in self._told.items():
+            for row, evaluation in self._evaluations.items():
                 self._reach.add(row, evaluation)
         return self._reach
 
     def certificate(self) -> Certificate:
         """What is proved so far."""
-        survey, bounded, told = self._survey, self._reach is not None, self._told
+        survey, bounded, evaluations = self._survey, self._reach is not None, self._evaluations
         still_open = self.open_recipes()
-        simulated = len(told)
+        simulated = len(evaluations)
         known = [
             each.losses
-            for each in told.values()
+            for each in evaluations.values()
             if each.losses is not None and not each.tight and each.memory_violation <= 0
         ]
         best = min(known)[0] if known else None
@@ -162,7 +161,7 @@ class ExactSampler:
             gap = 0.0 if rest is None else max(0.0, (best - rest) / abs(best))
         out_of_memory = 0
         if bounded:
-            able = np.count_nonzero(~np.isin(np.fromiter(told, dtype=np.int64), self._able))
+            able = np.count_nonzero(~np.isin(np.fromiter(evaluations, dtype=np.int64), self._able))
             out_of_memory = len(survey) - len(self._able) - int(able)
         recipes, unlisted = survey.num_recipes, 0
         if survey.left_out is not None:
@@ -182,8 +181,8 @@ class ExactSampler:
             out_of_memory=out_of_memory,
             out_of_reach=recipes - out_of_memory - simulated - still_open if bounded else 0,
             simulated=simulated,
-            tight=sum(each.tight > 0 for each in told.values()),
-            failed=sum(each.losses is None for each in told.values()),
+            tight=sum(each.tight > 0 for each in evaluations.values()),
+            failed=sum(each.losses is None for each in evaluations.values()),
             open=still_open,
             top_k=self._top_k,
             epsilon=self._epsilon,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import optuna
@@ -23,36 +22,25 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 _INFEASIBLE_LOSS = 1e30
 
 
-def _gp(options: SearchOptions, seed: int) -> dict[str, Any]:
-    return {"seed": seed, "deterministic_objective": True, "n_startup_trials": 32}
-
-
-def _nsga2(options: SearchOptions, seed: int) -> dict[str, Any]:
-    return {"seed": seed, "population_size": max(2, options.batch_size)}
-
-
-def _cmaes(options: SearchOptions, seed: int) -> dict[str, Any]:
-    # One generation per batch: a larger batch would sample a generation's law twice over.
-    return {
-        "seed": seed,
-        "popsize": max(5, options.batch_size),
-        "with_margin": True,
-        "warn_independent_sampling": False,
-    }
-
-
-def _random(options: SearchOptions, seed: int) -> dict[str, Any]:
-    return {"seed": seed}
-
-
-Factory = Callable[[SearchOptions, int], dict[str, Any]]
-
-_BACKENDS: dict[str, tuple[str, Factory]] = {
-    "gp": ("GPSampler", _gp),
-    "nsga2": ("NSGAIISampler", _nsga2),
-    "cmaes": ("CmaEsSampler", _cmaes),
-    "random": ("RandomSampler", _random),
+_CLASSES = {
+    "gp": "GPSampler",
+    "nsga2": "NSGAIISampler",
+    "cmaes": "CmaEsSampler",
+    "random": "RandomSampler",
 }
+
+
+def _defaults(options: SearchOptions) -> dict[str, Any]:
+    match options.sampler:
+        case "gp":
+            return {"deterministic_objective": True, "n_startup_trials": 32}
+        case "nsga2":
+            return {"population_size": max(2, options.batch_size)}
+        case "cmaes":
+            # One generation per batch: a larger batch would sample a generation's law twice over.
+            generation = max(5, options.batch_size)
+            return {"popsize": generation, "with_margin": True, "warn_independent_sampling": False}
+    return {}
 
 
 def build_sampler(search: SearchSpec) -> OptunaSampler:
@@ -67,12 +55,11 @@ def build_sampler(search: SearchSpec) -> OptunaSampler:
 
         # Its matrices are small: threads gain nothing and fight the workers for the cores.
         torch.set_num_threads(1)
-    class_name, defaults = _BACKENDS[options.sampler]
-    backend = getattr(optuna.samplers, class_name)
+    backend = getattr(optuna.samplers, _CLASSES[options.sampler])
     accepted = set(inspect.signature(backend.__init__).parameters) - {"self", "constraints_func"}
     for name in options.options:
         require_choice("search.options", name, accepted)
-    arguments = {**defaults(options, search.seed), **options.options}
+    arguments = {"seed": search.seed, **_defaults(options), **options.options}
     with warnings.catch_warnings():
         # Margin and multivariate sampling are marked experimental; choosing them is on purpose.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -126,7 +113,7 @@ class OptunaSampler:
             return
         if self._constrained:
             proposal.token.set_constraint("memory", evaluation.memory_violation)
-        self._study.tell(proposal.token, self._told(evaluation, evaluation.losses))
+        self._study.tell(proposal.token, self._values(evaluation, evaluation.losses))
 
     def learn(self, indices: Indices, evaluation: Evaluation) -> None:
         if evaluation.losses is None:
@@ -136,14 +123,14 @@ class OptunaSampler:
             optuna.trial.create_trial(
                 params={name: chosen[name] for name in self._distributions},
                 distributions=self._distributions,
-                values=self._told(evaluation, evaluation.losses),
+                values=self._values(evaluation, evaluation.losses),
                 constraints=(
                     {"memory": evaluation.memory_violation} if self._constrained else None
                 ),
             )
         )
 
-    def _told(self, evaluation: Evaluation, losses: tuple[float, ...]) -> list[float]:
+    def _values(self, evaluation: Evaluation, losses: tuple[float, ...]) -> list[float]:
         if self._constrained or evaluation.memory_violation <= 0:
             return list(losses)
         return [_INFEASIBLE_LOSS * (1.0 + evaluation.memory_violation)]

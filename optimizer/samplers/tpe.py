@@ -17,10 +17,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.optimizer.options import require_whole
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
-from trainscout.simulators.predictor.question.errors import require_choice
+from trainscout.simulators.predictor.question.errors import require_choice, require_whole
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -71,18 +70,18 @@ class TpeSampler:
         self._points: list[Indices] = []
         self._evaluations: list[tuple[tuple[float, ...], float]] = []
         self._pending: dict[int, Indices] = {}
-        self._asked = 0
+        self._count = 0
         # The told points that are the best, and the others; None where there are new ones.
-        self._told: tuple[Shorts, Shorts] | None = None
+        self._best_and_others: tuple[Shorts, Shorts] | None = None
 
     def ask(self) -> Proposal:
         if len(self._points) < self._startup:
             point = tuple(self._random.integers(self._sizes).tolist())
         else:
             point = self._promising()
-        self._asked += 1
-        self._pending[self._asked] = point
-        return Proposal(point, self._asked)
+        self._count += 1
+        self._pending[self._count] = point
+        return Proposal(point, self._count)
 
     def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
         self.learn(self._pending.pop(proposal.token), evaluation)
@@ -92,14 +91,14 @@ class TpeSampler:
             self._points.append(indices)
             missing = max(0.0, evaluation.memory_violation)
             self._evaluations.append((evaluation.losses, missing))
-            self._told = None
+            self._best_and_others = None
 
     def _promising(self) -> Indices:
-        if self._told is None:
+        if self._best_and_others is None:
             losses, missing = map(np.array, zip(*self._evaluations, strict=True))
-            told, chosen = np.array(self._points, dtype=np.int16), _best(losses, missing)
-            self._told = told[chosen], told[~chosen]
-        kept, left = self._told
+            points, chosen = np.array(self._points, dtype=np.int16), _best(losses, missing)
+            self._best_and_others = points[chosen], points[~chosen]
+        kept, left = self._best_and_others
         best = _Mixture(kept, self._sizes, alike=len(self._evaluations[0][0]) > 1)
         pending = np.array([*self._pending.values()], dtype=np.int16)
         others = np.concatenate([left, pending.reshape(-1, left.shape[1])])

@@ -83,8 +83,8 @@ class ScriptSpace(Space):
     """The launches of one script: a ``Space`` whose recipes are ``Launch``es.
 
     ``texts``: of knobs whose choices are written otherwise, by value. ``means``: fields of
-    ``Recipe``, each the name of a knob or derived value, or a value. ``told_by``: names of what
-    tells launches apart beside that.
+    ``Recipe``, each the name of a knob or derived value, or a value. ``distinguished_by``: names
+    of what tells launches apart beside that.
     """
 
     template: Template = field(default_factory=Template)
@@ -92,7 +92,7 @@ class ScriptSpace(Space):
     means: Mapping[str, Any] = field(default_factory=dict)
     work: Expression | None = None
     repeats: Mapping[str, Repeated] = field(default_factory=dict)
-    told_by: tuple[str, ...] = ()
+    distinguished_by: tuple[str, ...] = ()
 
     @property
     def question(self) -> ScriptQuestion:
@@ -101,9 +101,7 @@ class ScriptSpace(Space):
     def holds(self, indices: Indices) -> bool:
         """Whether indices are a point: canonical, and every constraint is met."""
         canonical, values = self._resolve(indices)
-        return canonical == indices and all(
-            each.holds(values) for group in self.constraints for each in group
-        )
+        return canonical == indices and not self.broken(values)
 
     def candidate(self, indices: Indices) -> Candidate:
         """The launch at a point; the rule that forbids it where a derived value is not whole, or
@@ -122,7 +120,7 @@ class ScriptSpace(Space):
             return Candidate(Launch(), violation)
         launch = Launch(
             **fields,
-            settings=tuple((name, whole[name]) for name in self.told_by),
+            settings=tuple((name, whole[name]) for name in self.distinguished_by),
             start=self._start(whole),
             traced=tuple(map(self._start, shorter)),
             work=work,

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainscout.optimizer.scripts.space import ScriptSpace
 from trainscout.optimizer.space import Indices
-from trainscout.optimizer.survey import Points, Rejected, RowOf, Survey
+from trainscout.optimizer.survey import Counts, Points, Rejected, RowOf, Survey, reasons_of
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import Launch
@@ -51,13 +51,12 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
     launches: dict[tuple[Any, ...], int] = {}
     rows, kept, refused = [], [], []
     made: list[Launch] = []
-    rejected: dict[str, Rejected] = {}
+    counts = Counts()
     for point in _points(space):
         launch, violation = space.candidate(point)
         if violation is not None:
             refused.append(point)
-            before = rejected.get(violation.rule, Rejected(0, violation))
-            rejected[violation.rule] = Rejected(before.count + 1, before.example)
+            counts.reject(violation.rule, 1, violation)
             continue
         assert isinstance(launch, Launch)
         started = (launch.start, launch.traced, launch.micro_batches, launch.linear)
@@ -67,8 +66,8 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
         rows.append(row)
         kept.append(point)
     if not made:
-        raise _nothing_to_launch(space, rejected)
-    told = _distinguished(
+        raise _nothing_to_launch(space, counts.rejected)
+    names, settled = _distinguished(
         space, made, [space.point(kept[rows.index(row)]) for row in range(len(made))]
     )
     points = np.array(kept, dtype=np.int16)
@@ -77,17 +76,15 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
     own = points[first]
     shape = (len(refused), len(space.knobs))
     return LaunchSurvey(
-        space=replace(space, told_by=told.names),
+        space=replace(space, distinguished_by=names),
         # Search reads recipes one by one.
-        recipes=cast(RecipeTable, told.launches),
+        recipes=cast(RecipeTable, settled),
         points=Points(own),
         row_of=RowOf(space, points, numbers),
-        rejected=rejected,
+        rejected=counts.rejected,
         rejected_points=Points(np.array(refused, dtype=np.int16).reshape(shape)),
         rewritten={},
-        point_by_launch={
-            launch: tuple(map(int, own[row])) for row, launch in enumerate(told.launches)
-        },
+        point_by_launch={launch: tuple(map(int, own[row])) for row, launch in enumerate(settled)},
     )
 
 
@@ -109,17 +106,11 @@ def _points(space: ScriptSpace) -> list[Indices]:
     return found
 
 
-@dataclass(frozen=True)
-class _Told:
-    names: tuple[str, ...]
-    launches: tuple[Launch, ...]
-
-
 def _distinguished(
     space: ScriptSpace, launches: Sequence[Launch], points: Sequence[dict[str, Any]]
-) -> _Told:
-    """As few knobs without a meaning as tell the launches apart, beside their meaning: none that
-    follows from the others, so that a tactic finds a launch's twins."""
+) -> tuple[tuple[str, ...], tuple[Launch, ...]]:
+    """As few knobs without a meaning as tell the launches apart, beside their meaning (none that
+    follows from the others, so that a tactic finds a launch's twins), and launches with them."""
     meant = set(space.means.values())
     names = [knob.name for knob in space.knobs if knob.name not in meant]
     for name in list(names):
@@ -134,7 +125,7 @@ def _distinguished(
         replace(launch, settings=tuple((name, point[name]) for name in names))
         for launch, point in zip(launches, points, strict=True)
     )
-    return _Told(tuple(names), settled)
+    return tuple(names), settled
 
 
 def _nothing_to_launch(space: ScriptSpace, rejected: dict[str, Rejected]) -> InputError:
@@ -142,10 +133,6 @@ def _nothing_to_launch(space: ScriptSpace, rejected: dict[str, Rejected]) -> Inp
         texts = "; ".join(each.text for group in space.constraints for each in group)
         return InputError("constraints", texts, "no combination of the knobs meets them")
     total = sum(entry.count for entry in rejected.values())
-    reasons = "; ".join(
-        f"{rule} rejects {entry.count} (e.g. {entry.example.reason})"
-        for rule, entry in rejected.items()
-    )
-    problem = f"fits none of the {total} combinations of knobs: {reasons}"
+    problem = f"fits none of the {total} combinations of knobs: {reasons_of(rejected.items())}"
     allowed = "another world size, or other choices"
     return InputError("--world-size", space.question.world_size, problem, allowed)

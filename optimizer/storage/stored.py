@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 from optuna.exceptions import StorageInternalError
@@ -52,13 +51,8 @@ class StoredExecutor(Executor):
         self._executor.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._executor.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._executor.__exit__()
         with self._writing():
             self._claims.__exit__()
         self.notes += self._executor.notes

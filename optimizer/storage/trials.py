@@ -87,13 +87,14 @@ class TrialStore:
         self.storage = open_storage(location)
         found = _refuse_mismatch(location, self.storage, question, mode)
         try:
-            self._study = self._load() if found else self._create(question)
+            self._study = (
+                optuna.load_study(storage=self.storage, study_name=self.name)
+                if found
+                else self._create(question)
+            )
             self.refresh()
         except Exception as error:  # whatever a damaged file or a database makes a backend raise
             raise damaged(location, error) from error
-
-    def _load(self) -> optuna.Study:
-        return optuna.load_study(storage=self.storage, study_name=self.name)
 
     def _create(self, question: Mapping[str, Any]) -> optuna.Study:
         ways = ["minimize" if each.minimise else "maximize" for each in self._objective.measures]

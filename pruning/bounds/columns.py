@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.pruning.bounds.beside import Exchange, Passing, least_s
 from trainscout.pruning.bounds.blocks import (
     PassSizes,
     SlotPrices,
@@ -20,8 +19,9 @@ from trainscout.pruning.bounds.blocks import (
     pass_s,
     slot_counts,
 )
+from trainscout.pruning.bounds.exchanges import Exchange, Passing, least_s
 from trainscout.pruning.bounds.in_flight import most_held
-from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
+from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, MOST_STAGES, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
 from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
@@ -44,7 +44,7 @@ from trainscout.simulators.predictor.replay.boundary import (
 from trainscout.simulators.predictor.replay.prices import price_together
 from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.megatron import ChunkMode
+from trainscout.simulators.predictor.workload.megatron import ChunkMode, boundary_bytes
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
@@ -65,7 +65,6 @@ PASS_FIELDS = knobs_entering(LAYER_BLOCKS, HOST, PASSES, LAYOUT)
 _HELD_FIELDS = tuple(name for name in END_FIELDS if name not in knobs_entering(HOST))
 _BOUNDARY_FIELDS = knobs_entering(BOUNDARY)
 _MICRO_BATCH_FIELDS = knobs_entering(MICRO_BATCHES)
-_MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -204,7 +203,7 @@ class Columns:
         u, e = self.passes.of, self.ends.of
         allocated = ends["fixed_bytes"][e].astype(np.int64) + held_bytes[u]
         if self.framework.pipeline_buffers == "preallocated":
-            places = np.zeros((len(self.layouts), _MOST_STAGES), dtype=np.int64)
+            places = np.zeros((len(self.layouts), MOST_STAGES), dtype=np.int64)
             for index, layout in enumerate(self.layouts):
                 for place, stage in enumerate(layout.stages):
                     places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
@@ -222,7 +221,7 @@ class Columns:
 
     def held_bytes(self, boundary_bytes: Ints) -> Ints:
         """The most activations, shape (unique rows, stages)."""
-        held = np.zeros((len(self.unique), _MOST_STAGES), dtype=np.int64)
+        held = np.zeros((len(self.unique), MOST_STAGES), dtype=np.int64)
         saved, peak = (
             np.stack([getattr(each, name) for each in self.slots], axis=1)
             for name in ("saved", "peak")
@@ -266,13 +265,13 @@ class Columns:
 
     def boundary_bytes(self) -> Ints:
         """What a stage sends on, shape (unique rows,)."""
-        of, each = self.once_each(self.unique, "boundary_bytes", _BOUNDARY_FIELDS, _boundary_bytes)
+        of, each = self.once_each(self.unique, "boundary_bytes", _BOUNDARY_FIELDS, boundary_bytes)
         return np.array(each, dtype=np.int64)[of]
 
     def boundary_s(self, job: Job) -> tuple[float, float]:
         """Seconds of a transfer between domains and inside one."""
         pricer = self.given.pricer(job)
-        workload = Workload((), dict(pricer.communicators), _boundary_bytes(job))
+        workload = Workload((), dict(pricer.communicators), boundary_bytes(job))
         seconds = boundary_seconds(job, workload, pricer.factors).tolist()
         by_link = {True: 0.0, False: 0.0}
         by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))
@@ -283,7 +282,7 @@ class Columns:
             self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary_s
         )
         links = np.array(boundaries)[link_of]
-        seconds_to = np.full((KINDS, len(self.unique), _MOST_STAGES), -np.inf)
+        seconds_to = np.full((KINDS, len(self.unique), MOST_STAGES), -np.inf)
         priced_of, prices = self.slot_prices()
         seconds, host_s = (
             np.stack([getattr(each, name) for each in prices], axis=1)
@@ -349,7 +348,7 @@ class Columns:
         (combinations, stages); zero where a layout has fewer stages to look at."""
         names = [field.name for field in fields(kind)]
         read = operator.attrgetter(*names)
-        columns = np.zeros((len(self.ends.first), _MOST_STAGES, len(names)))
+        columns = np.zeros((len(self.ends.first), MOST_STAGES, len(names)))
         keys = self.table.values(reads, self.ends.first)
         for index, (row, key) in enumerate(zip(self.ends.first.tolist(), keys, strict=True)):
             stages = self.given.once(what, key, partial(make, row))
@@ -469,9 +468,3 @@ class Columns:
         )
         bounded: Floats = step_time_s * (1 - ROUNDING)
         return bounded
-
-
-def _boundary_bytes(job: Job) -> int:
-    """What a stage sends to the next for a micro-batch."""
-    shard = Shard.of(job)
-    return shard.local_tokens * job.model.hidden_size * shard.element_bytes

@@ -8,11 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.blocks import Ints, PassSizes
-from trainscout.simulators.predictor.workload.passes import (
-    BACKWARD,
-    FORWARD,
-    WEIGHT_GRADIENT,
-)
+from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from trainscout.simulators.predictor.workload.schedule import stage_order
 
 

@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.workload.megatron import layers_by_stage
 # The recipe fields that enter a layout.
 LAYOUT_FIELDS = knobs_entering(LAYOUT)
 # Stages whose memory and end of the step are bounded: more contents than these are rare.
-_MOST_STAGES = 4
+MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Layout:
             recipe.vpp,
             tuple(kinds),
             tuple(kind_of),
-            (*firsts[: _MOST_STAGES - 1], last),
+            (*firsts[: MOST_STAGES - 1], last),
             tuple(boundary_crosses_domain(job)),
         )
 

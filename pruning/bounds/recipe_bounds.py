@@ -14,9 +14,8 @@ from trainscout.pruning.launchable import JobOf
 from trainscout.pruning.recipe_table import Column, RecipeTable
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.posterior import RECIPE_TRAITS, traits_of
 from trainscout.simulators.predictor.workload.communicators import communicators
 
@@ -53,7 +52,7 @@ class Bounds:
         *,
         congested: bool = False,
     ) -> None:
-        self._job_of, self.congested = job_of, congested
+        self.job, self.congested = job_of, congested
         self._calibration, self._measured = calibration, measured
         self.ends = EndPricer()
         self._known: dict[tuple[Any, ...], Any] = {}
@@ -75,7 +74,7 @@ class Bounds:
         step_time_s = np.zeros(len(table))
         for rows, columns in self._by_framework(table):
             step_time_s[rows] = columns.step_time_s()
-        return step_time_s if self._calibration is None else step_time_s * self.scales(table)
+        return self._calibrated(step_time_s, table)
 
     def passes(self, table: RecipeTable) -> tuple[Ints, Floats]:
         """What passes alone say, below the bounds of all recipes that differ only in fields that
@@ -83,9 +82,7 @@ class Bounds:
         held_bytes, step_time_s = np.zeros(len(table), dtype=np.int64), np.zeros(len(table))
         for rows, columns in self._by_framework(table):
             held_bytes[rows], step_time_s[rows] = columns.passes_alone()
-        return held_bytes, (
-            step_time_s if self._calibration is None else step_time_s * self.scales(table)
-        )
+        return held_bytes, self._calibrated(step_time_s, table)
 
     def least_step_s(self, table: RecipeTable) -> Floats:
         """Below ``passes`` and with far fewer prices: the passes without recomputation, which only
@@ -99,7 +96,7 @@ class Bounds:
         step_time_s = np.zeros(len(table))
         for rows, each in self._by_framework(plainer):
             step_time_s[rows] = each.passes_end_s() * (1 - ROUNDING)
-        return step_time_s if self._calibration is None else step_time_s * self.scales(table)
+        return self._calibrated(step_time_s, table)
 
     def passes_read(self, framework: Framework) -> set[str]:
         """The fields that ``passes`` reads of recipes under a framework."""
@@ -107,12 +104,13 @@ class Bounds:
         sharding = ("zero_stage",) if framework.copies_gathered else ()
         return {*PASS_FIELDS, *sharding, *(() if self._calibration is None else RECIPE_TRAITS)}
 
-    def scales(self, table: RecipeTable) -> Floats:
+    def _calibrated(self, step_time_s: Floats, table: RecipeTable) -> Floats:
         """What a calibration makes of whole steps: the same for recipes of the same traits."""
-        assert self._calibration is not None
+        if self._calibration is None:
+            return step_time_s
         found = table.distinct(RECIPE_TRAITS)
         traits = [traits_of(self.job(table[int(row)])) for row in found.first]
-        return found.spread(np.array(self._calibration.scales_of(traits)))
+        return step_time_s * found.spread(np.array(self._calibration.scales_of(traits)))
 
     def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, Columns]]:
         """Software differs in what the columns of all recipes have in common."""
@@ -121,14 +119,9 @@ class Bounds:
             rows = np.flatnonzero(frameworks.of == number)
             yield rows, Columns(self, table.take(rows))
 
-    def job(self, recipe: Recipe) -> Job:
-        return self._job_of(recipe)
-
     def pricer(self, job: Job) -> Pricer:
-        groups = communicators(job)
-        known = self._calibration
-        factors = AS_IT_COMES if known is None else known.part_factors
-        return Pricer.of(job, groups, factors, self._measured)
+        factors = factors_of(self._calibration)
+        return Pricer.of(job, communicators(job), factors, self._measured)
 
     def knows(self, what: str, key: tuple[Any, ...]) -> bool:
         """Whether ``once`` was asked for it."""

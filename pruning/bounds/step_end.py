@@ -26,11 +26,7 @@ from trainscout.simulators.predictor.workload.data_parallel import (
     gather_parameters,
     reduce_gradients,
 )
-from trainscout.simulators.predictor.workload.ir import (
-    Block,
-    Collective,
-    Op,
-)
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
 from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk, Stage
@@ -130,77 +126,60 @@ class EndPricer:
         self, job: Job, pricer: Pricer, layout: Layout, stage: int, chunks: Sequence[Chunk]
     ) -> StageEnd:
         """The end of one stage that holds ``chunks``."""
-        whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
-        parameters = whole.parameters
+        parameters = Stage(tuple(chunks), _NOTHING, _NOTHING).parameters
         sharing, transfer = Sharing.of(job), Transfer.of(job)
+        reduce = partial(reduce_gradients, transfer=transfer)
+        gather = partial(gather_parameters, transfer=transfer)
         shares = shares_embedding(job, stage)
         finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
         optimizer_s = self.alone(optimizer_block(job, parameters, layout.layers(stage)), pricer)
-        if sharing.gathers and not sharing.gather_beside:
-            optimizer_s += self.alone(gather_parameters(parameters, transfer), pricer)
-        reduce_alone_s = last_s = all_s = first_s = gather_s = 0.0
+        begins, ends = sharing.ends
+        if ends:
+            optimizer_s += self.alone(gather(parameters), pricer)
+        reduce_alone_s = self.alone(reduce(parameters), pricer) if begins else 0.0
+        last_s = all_s = first_s = gather_s = 0.0
         every: dict[str, float] = {}
-        if sharing.reduces and not sharing.reduce_beside:
-            reduce_alone_s = self.alone(reduce_gradients(parameters, transfer), pricer)
-        if sharing.reduce_beside or sharing.gather_beside:
+        if sharing.reduce_overlaps or sharing.gather_overlaps:
             buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
             # The first chunk's first layers meet communication first and last.
             outer = buckets[0][-1][0] if buckets[0] else None
             counts: Counter[LocalParameters] = Counter()
             for bucket, count in (each for of_chunk in buckets for each in of_chunk):
                 counts[bucket] += count
-            if sharing.reduce_beside:
-                reduce = {p: self.seconds(reduce_gradients(p, transfer), pricer) for p in counts}
-                last_s = reduce[outer] if outer is not None else 0.0
-                all_s = sum(reduce[p] * count for p, count in counts.items())
-                if sharing.reduce_every:
-                    most, make = (
-                        _most(reduce, counts),
-                        partial(reduce_gradients, transfer=transfer),
-                    )
-                    every |= _every("reducing", most, counts, make, pricer)
-            if sharing.gather_beside:
-                gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
-                first_s = gather[outer] if outer is not None else 0.0
-                gather_s = sum(gather[p] * count for p, count in counts.items())
-                if sharing.gather_every:
-                    most, make = (
-                        _most(gather, counts),
-                        partial(gather_parameters, transfer=transfer),
-                    )
-                    every |= _every("gathering", most, counts, make, pricer)
-        return StageEnd(
-            reduce_alone_s,
-            self.alone(finish, pricer),
-            optimizer_s,
-            last_s,
-            all_s,
-            first_s,
-            gather_s,
-            **every,
-        )
+            if sharing.reduce_overlaps:
+                name = "reducing" if sharing.reduce_every else ""
+                last_s, all_s, more = self._beside_passes(name, reduce, outer, counts, pricer)
+                every |= more
+            if sharing.gather_overlaps:
+                name = "gathering" if sharing.gather_every else ""
+                first_s, gather_s, more = self._beside_passes(name, gather, outer, counts, pricer)
+                every |= more
+        finish_s = self.alone(finish, pricer)
+        passes_s = last_s, all_s, first_s, gather_s
+        return StageEnd(reduce_alone_s, finish_s, optimizer_s, *passes_s, **every)
 
-
-def _most(
-    seconds: dict[LocalParameters, float], counts: Counter[LocalParameters]
-) -> LocalParameters:
-    """The buckets that most of the time is for."""
-    return max(seconds, key=lambda bucket: seconds[bucket] * counts[bucket])
-
-
-def _every(
-    name: str,
-    bucket: LocalParameters,
-    counts: Counter[LocalParameters],
-    make: Callable[[LocalParameters], Block],
-    pricer: Pricer,
-) -> dict[str, float]:
-    priced = pricer.block(make(bucket))
-    return {
-        f"{name}_s": priced.seconds * (counts[bucket] - 1),
-        f"{name}_channels": priced.channels,
-        f"{name}_bytes_per_s": priced.wire_bytes_per_s,
-    }
+    def _beside_passes(
+        self,
+        name: str,
+        make: Callable[[LocalParameters], Block],
+        outer: LocalParameters | None,
+        counts: Counter[LocalParameters],
+        pricer: Pricer,
+    ) -> tuple[float, float, dict[str, float]]:
+        """Seconds of the ``outer`` bucket and of all; where every pass has them, the fields of
+        ``StageEnd`` that begin with ``name``: of the buckets that most of the time is for."""
+        seconds = {bucket: self.seconds(make(bucket), pricer) for bucket in counts}
+        all_s = sum(seconds[bucket] * count for bucket, count in counts.items())
+        every: dict[str, float] = {}
+        if name:
+            most = max(seconds, key=lambda bucket: seconds[bucket] * counts[bucket])
+            priced = pricer.block(make(most))
+            every = {
+                f"{name}_s": priced.seconds * (counts[most] - 1),
+                f"{name}_channels": priced.channels,
+                f"{name}_bytes_per_s": priced.wire_bytes_per_s,
+            }
+        return 0.0 if outer is None else seconds[outer], all_s, every
 
 
 _NOTHING = Block("nothing", ())

@@ -13,8 +13,8 @@ from trainscout.simulators.predictor.workload.ir import (
     HostUpdate,
     Kernel,
     SendRecv,
+    kernel_flops,
 )
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 # A row this much longer than its operation alone was slowed by what ran beside it.
 _SLOWED = 1.0005

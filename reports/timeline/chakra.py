@@ -25,9 +25,9 @@ from trainscout.simulators.predictor.workload.ir import (
     Collective,
     HostUpdate,
     SendRecv,
+    kernel_flops,
 )
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
-from trainscout.simulators.predictor.workload.work import kernel_flops
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
 from trainscout.simulators.virtual_cluster.traces.chakra.writer import (
     ALL_RANKS,

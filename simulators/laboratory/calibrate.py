@@ -20,9 +20,9 @@ from trainscout.simulators.laboratory.calibration.profiled import OPTION, read_p
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.calibration.runs import (
     MeasuredRun,
-    beside_predictions,
     check_runs,
     equal_jobs,
+    with_predictions,
 )
 from trainscout.simulators.laboratory.calibration.support import left_out, relative, supported
 from trainscout.simulators.laboratory.calibration.tables import read_table
@@ -163,25 +163,25 @@ def read_sources(options: argparse.Namespace, stated: Calibration | None = None)
     """
     runs, origin, statement = measured_runs(options)
     notes = list(statement)
-    beside, jobs = beside_predictions(runs), equal_jobs(runs)
+    predicted, jobs = with_predictions(runs), equal_jobs(runs)
     if stated is not None:
-        informed = beside_predictions(runs, stated)
+        informed = with_predictions(runs, stated)
         was, now = (
-            np.mean([abs(run.log_residual) for run in each]) for each in (beside, informed)
+            np.mean([abs(run.log_residual) for run in each]) for each in (predicted, informed)
         )
         if now < was:
-            beside = informed
+            predicted = informed
             origin = f"{origin}, {stated.made}"
         else:
             notes.append(f"{stated.made} is left out: without it runs are predicted better")
             stated = None
-    used = check_runs(beside, jobs)
-    strange = [run for row, run in enumerate(beside) if row not in used]
+    used = check_runs(predicted, jobs)
+    strange = [run for row, run in enumerate(predicted) if row not in used]
     notes += [
         f"{run.name} is left out: it took {np.exp(run.log_residual):.3g} times what is predicted"
         for run in strange
     ]
-    kept = tuple(beside[row] for row in used)
+    kept = tuple(predicted[row] for row in used)
     return Sources(kept, jobs[list(used)], origin, tuple(notes), stated)
 
 

@@ -15,10 +15,7 @@ from trainscout.simulators.laboratory.published.jobs import (
     shipped_declarations,
 )
 from trainscout.simulators.laboratory.published.plots import validation_html
-from trainscout.simulators.laboratory.published.published import (
-    add_runs,
-    read_peer_predictions,
-)
+from trainscout.simulators.laboratory.published.published import add_runs, read_peer_predictions
 from trainscout.simulators.laboratory.published.regularity import (
     mark_extrapolated,
     with_doubtful_states,

@@ -8,8 +8,7 @@ import pytest
 from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
 from trainscout.optimizer import bounding, sifted
-from trainscout.optimizer.choices import CLEARLY_LESS, choices
-from trainscout.optimizer.layouts import count_switches, layout_of
+from trainscout.optimizer.choices import CLEARLY_LESS, choices, count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.samplers import SearchSpec, make_sampler

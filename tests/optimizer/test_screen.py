@@ -7,11 +7,10 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE
 from tests.optimizer.test_exact import question, search
-from trainscout.optimizer.layouts import layout_of
+from trainscout.optimizer.choices import layout_of, worth
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
-from trainscout.optimizer.tight import worth
 
 FEW = {"n_trials": 60, "batch_size": 8}
 

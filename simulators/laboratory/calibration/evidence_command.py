@@ -22,7 +22,7 @@ from trainscout.simulators.laboratory.calibration.evidence import (
     evidence,
     regrets,
 )
-from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, beside_predictions
+from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, with_predictions
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.markdown import percent, signed, table
 from trainscout.simulators.laboratory.published.published import add_runs
@@ -93,15 +93,15 @@ def read_published(path: Path) -> Published:
         assert result.job is not None
         assert result.measured_s is not None
         runs.append(MeasuredRun(each.id, result.job, result.measured_s))
-    beside = beside_predictions(runs)
+    predicted = with_predictions(runs)
     known = published_residuals()
     bars = [log_interval(known, each.features) for each in residuals]
     return Published(
-        runs=columns_of(beside),
-        errors=np.array([run.log_residual for run in beside]),
+        runs=columns_of(predicted),
+        errors=np.array([run.log_residual for run in predicted]),
         sources=np.array([each.source for each in residuals]),
         sweeps=np.array([f"{each.source}, sweep {each.sweep}" for each in residuals]),
-        measured=np.log([run.measured_s for run in beside]),
+        measured=np.log([run.measured_s for run in predicted]),
         widths=np.expm1([high - low for low, high in bars]),
     )
 

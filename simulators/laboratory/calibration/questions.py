@@ -95,10 +95,11 @@ def question_of(
     recipe = fields.pop("recipe", {})
     for part, more in fields.items():
         whole = {**dataclasses.asdict(parts[part]), **more}
-        parts[part] = typed_value(_PARTS[part], part, _with_architecture(catalogue, part, whole))
-    asked = Question(**parts)
-    asked.check()
-    return asked, recipe
+        whole = catalogue.with_architecture(whole) if part == "gpu" else whole
+        parts[part] = typed_value(_PARTS[part], part, whole)
+    question = Question(**parts)
+    question.check()
+    return question, recipe
 
 
 def job_of_settings(
@@ -112,18 +113,18 @@ def job_of_settings(
     """
     default = {} if given is None else {"model": command_defaults("simulate")[1]["model"]}
     catalogue = load_catalogue() if config_dir is None else load_catalogue(config_dir)
-    asked, fields = question_of({**default, **settings}, catalogue)
+    question, fields = question_of({**default, **settings}, catalogue)
     recipe = {}
     if given is not None:
         stated = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
         stated = {name for name in stated if name.partition(".")[0] != "recipe"}
         model_named = functools.partial(catalogue.models.chosen, "model")
-        found = read_launch(given, asked, stated, model_named, catalogue.frameworks.__getitem__)
+        found = read_launch(given, question, stated, model_named, catalogue.frameworks.__getitem__)
         if "model" not in settings and not found.names_model:
             raise _missing("model")
-        asked, recipe = found.question, dataclasses.asdict(found.recipe)
-        asked.check()
-    job = asked.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
+        question, recipe = found.question, dataclasses.asdict(found.recipe)
+        question.check()
+    job = question.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
     broken = why_invalid(job)
     if broken is not None:
         value = getattr(job.recipe, broken.field, None)
@@ -169,7 +170,3 @@ def _plain(name: str, text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(name, text, "cannot be read as a value") from error
-
-
-def _with_architecture(catalogue: Catalogue, part: str, fields: dict[str, Any]) -> Any:
-    return catalogue.with_architecture(fields) if part == "gpu" else fields

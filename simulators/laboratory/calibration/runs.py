@@ -24,7 +24,7 @@ class MeasuredRun:
     measured_s: float
 
 
-def beside_predictions(
+def with_predictions(
     runs: Sequence[MeasuredRun], stated: Calibration | None = None
 ) -> tuple[CalibrationRun, ...]:
     """Every run beside its prediction, with what is ``stated`` of the machines; equal jobs are

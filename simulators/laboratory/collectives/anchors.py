@@ -15,12 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trainscout.simulators.laboratory.collectives.least_squares import (
-    Fit,
-    Row,
-    predict_us,
-    row_of,
-)
+from trainscout.simulators.laboratory.collectives.least_squares import Fit, Row, predict_us, row_of
 from trainscout.simulators.laboratory.collectives.measurements import Measurement
 from trainscout.simulators.predictor.collectives.measured import Figure, correction
 

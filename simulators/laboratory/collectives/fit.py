@@ -37,9 +37,13 @@ from trainscout.simulators.laboratory.collectives.least_squares import (
     predict_us,
     rows_of,
 )
-from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
+from trainscout.simulators.laboratory.collectives.measurements import (
+    BAND_NAMES,
+    Measurement,
+    read_table,
+    size_band,
+)
 from trainscout.simulators.laboratory.score import medians
-from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
 from trainscout.simulators.predictor.collectives.transport import FABRICS, load
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output

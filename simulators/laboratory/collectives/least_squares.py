@@ -22,11 +22,10 @@ import numpy as np
 from scipy.optimize import nnls
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.collectives.measurements import Measurement
+from trainscout.simulators.laboratory.collectives.measurements import Measurement, size_band
 from trainscout.simulators.predictor.collectives import execution, p2p, tuning_tables
 from trainscout.simulators.predictor.collectives.cost import choose
 from trainscout.simulators.predictor.collectives.graph import wiring_of
-from trainscout.simulators.predictor.collectives.size_bands import size_band
 from trainscout.simulators.predictor.collectives.transport import (
     FABRICS,
     INSIDE_ALGORITHM,

@@ -203,7 +203,9 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "fits": here and here.memory.band != NO,
         "used_gib": here and _used_gib(here),
         "rank": _rank(found.best, place.recipe, here),
-        "best_recipe": "" if best is None else _format_name(question.job(best.recipe)),
+        "best_recipe": ""
+        if best is None
+        else format_recipe(best.recipe, question.job(best.recipe).dp),
         "best_s": None if best is None else _step_s(best),
         "points": found.space_size,
         "simulated": len(found.trials),
@@ -292,10 +294,6 @@ def _step_s(trial: Trial) -> float:
     if trial.prediction is None:
         raise AssertionError("a best recipe has a prediction")
     return trial.prediction.step_time_s
-
-
-def _format_name(job: Job) -> str:
-    return format_recipe(job.recipe, job.dp)
 
 
 def _software(ran: Job, here: Job) -> str:

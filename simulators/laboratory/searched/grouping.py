@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
@@ -100,7 +101,8 @@ def most_telling(questions: Sequence[PublishedQuestion]) -> tuple[PublishedQuest
     """One question of each kind, and of what a publication has on one architecture of GPUs the
     ``FROM_ONE_PUBLICATION`` that tell most: those with the most recipes, then the most GPUs."""
     chosen: dict[Hashable, PublishedQuestion] = {}
-    for each in sorted(questions, key=_weight, reverse=True):
+    order = attrgetter("recipes", "question.cluster.num_gpus")
+    for each in sorted(questions, key=order, reverse=True):
         chosen.setdefault(each.kind, each)
     by_publication: dict[tuple[str, str], list[PublishedQuestion]] = {}
     for each in chosen.values():
@@ -110,10 +112,6 @@ def most_telling(questions: Sequence[PublishedQuestion]) -> tuple[PublishedQuest
         each.name for group in by_publication.values() for each in group[:FROM_ONE_PUBLICATION]
     }
     return tuple(each for each in questions if each.name in kept)
-
-
-def _weight(published: PublishedQuestion) -> tuple[int, int]:
-    return published.recipes, published.question.cluster.num_gpus
 
 
 def _question_key(job: Job) -> Hashable:

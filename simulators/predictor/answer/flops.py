@@ -17,9 +17,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.diffusion import CROSS
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    DEFAULT_RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,

@@ -109,14 +109,14 @@ def _shared(
     return left, limited, on_kernel, comm_speed
 
 
-def _memory_shared(gpu: Gpu, held: Floats, asked: Floats) -> tuple[Floats, Floats]:
+def _memory_shared(gpu: Gpu, held: Floats, demand: Floats) -> tuple[Floats, Floats]:
     """Of a kernel of each class while DRAM limits it: its factor, and the communication's speed
-    beside it, both of shape (classes, k). ``asked``: the share of DRAM's bandwidth, shape (k,)."""
+    beside it, both of shape (classes, k). ``demand``: the share of DRAM's bandwidth, (k,)."""
     rivals = gpu.sms * REQUESTS[:, None]
     # What has no requests of its own to count (copy engines, and beside tensor kernels) adds up.
     crowded = (rivals > 0) & (held > 0)
     fair = np.where(crowded, held / np.where(crowded, held + rivals, 1.0), 1.0)
-    granted = np.minimum(asked / (1.0 + asked), fair)
-    granted = np.where(crowded, np.minimum(asked, fair), granted)
-    speed = np.divide(granted, asked, out=np.ones_like(granted), where=asked > 0)
+    granted = np.minimum(demand / (1.0 + demand), fair)
+    granted = np.where(crowded, np.minimum(demand, fair), granted)
+    speed = np.divide(granted, demand, out=np.ones_like(granted), where=demand > 0)
     return 1.0 / (1.0 - granted), speed

@@ -50,7 +50,7 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
     for name, value in given.items():
         if name not in declared:
             raise unknown_name(f"{field}.{name}", value, declared)
-        if not _is_missing(value):
+        if not (isinstance(value, str) and value == MISSING):
             values[name] = _converted(declared[name][0], f"{field}.{name}", value)
     missing = [
         name
@@ -120,10 +120,6 @@ def _fields(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
 def _options(hint: Any) -> tuple[Any, ...]:
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
-
-
-def _is_missing(value: object) -> bool:
-    return isinstance(value, str) and value == MISSING
 
 
 def _converted(hint: Any, field: str, value: Any) -> Any:

@@ -131,9 +131,9 @@ def _unreadable(field: str, file: object, error: Exception) -> InputError:
 
 def opening_comment(file: Path) -> str:
     """The comment that a file begins with, as one paragraph."""
-    told = []
+    comment = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
-        told.append(line.lstrip("# "))
-    return " ".join(told)
+        comment.append(line.lstrip("# "))
+    return " ".join(comment)

@@ -22,8 +22,8 @@ from trainscout.simulators.predictor.workload.ir import (
     GroupedGemm,
     Kernel,
     Streaming,
+    kernel_flops,
 )
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

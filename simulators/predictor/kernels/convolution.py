@@ -104,7 +104,8 @@ def price_convolutions(gpu: Gpu, dtype: str, ops: Sequence[Convolution]) -> tupl
 
 def _direct(gpu: Gpu, flops: Floats, moved: Floats) -> tuple[Floats, Floats]:
     """Kernels without tensor cores, at the roofline of fp32 units and streaming bandwidth."""
-    streamed, _, _ = price_streaming(gpu, ["elementwise"] * len(moved), _one_launch(moved))
+    launches = np.stack([moved, np.ones(len(moved))], axis=1).astype(np.int64)
+    streamed, _, _ = price_streaming(gpu, ["elementwise"] * len(moved), launches)
     seconds = join(flops / gpu.peak("fp32"), streamed, 2.0)
     return seconds, np.minimum(moved / gpu.memory_bandwidth_bytes_per_s / seconds, 1.0)
 
@@ -114,7 +115,3 @@ def _transposes(gpu: Gpu, moved: Floats) -> tuple[Floats, Floats]:
     copied = np.stack([2.0 * moved, np.full(len(moved), 3.0)], axis=1).astype(np.int64)
     seconds, share, _ = price_streaming(gpu, ["memcpy"] * len(moved), copied)
     return seconds, share
-
-
-def _one_launch(moved: Floats) -> np.ndarray:
-    return np.stack([moved, np.ones(len(moved))], axis=1).astype(np.int64)

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Memory, StageMemory
 from trainscout.simulators.predictor.memory.bands import band_of, spread_of
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
@@ -225,7 +224,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         kept = weight if job.optimizer == "adam_pure_bf16" else 4
         gathered = (away + frozen + 2 * layer + ends) * weight
         if job.keeps_quantised:
-            gathered += 2 * _beside_16bit(job, _largest_quantised(stage))
+            gathered += 2 * _quantised_copies(job, _largest_quantised(stage))
         return {
             "parameters": here * kept + gathered,
             "gradients": here * kept + reduced * (weight + cast),
@@ -236,7 +235,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if zero == 2:
         reduced = min(reduced, here + _largest_unit(stage))
     return {
-        "parameters": parameters.held.total * weight + _beside_16bit(job, parameters),
+        "parameters": parameters.held.total * weight + _quantised_copies(job, parameters),
         "gradients": reduced * gradient,
         "optimizer": here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
@@ -270,7 +269,7 @@ def _quantised(parameters: LocalParameters) -> int:
     return 0 if parameters.quantised is None else parameters.quantised.held.total
 
 
-def _beside_16bit(job: Job, parameters: LocalParameters) -> int:
+def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
     """Bytes that quantised weights have more than 16-bit ones, or fewer."""
     return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.moe.experiment import Experiment, Extent
+from trainscout.simulators.predictor.moe.experiment import Experiment, Extent, Message
 from trainscout.simulators.predictor.moe.mesh import Mesh
-from trainscout.simulators.predictor.moe.message import Message
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name

@@ -6,10 +6,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.declare import require_whole
 from trainscout.simulators.predictor.moe.dispatch import cut_to_capacity
 from trainscout.simulators.predictor.moe.router import Router, expert_loads
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, require_whole
 
 
 @lru_cache(maxsize=4096)

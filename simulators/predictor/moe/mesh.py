@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.declare import parameter, require_whole
-from trainscout.simulators.predictor.moe.router import Counts
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.moe.router import Counts, parameter
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_positive,
+    require_whole,
+)
 
 UNLIMITED = 1 << 62
 """Packets of a round that nothing limits; as many still fit 64 bits when added up."""

@@ -10,19 +10,25 @@ experts never meet; therefore each token takes one of several lines, in random o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainscout.simulators.predictor.moe.declare import parameter, require_whole
 from trainscout.simulators.predictor.moe.popularity import (
     MOST_EXPERTS,
     Shares,
     check_popularity,
     hot_shares,
 )
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, require_whole
+
+
+def parameter(default: Any, meaning: str) -> Any:
+    """A dataclass field with a default and the line of ``--help`` that explains it."""
+    return field(default=default, metadata={"meaning": meaning})
+
 
 Counts = npt.NDArray[np.int64]
 Experts = npt.NDArray[np.int32]

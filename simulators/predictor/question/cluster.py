@@ -10,6 +10,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
 # "1" lets NCCL use switches that sum for the communicators that come into being then.
@@ -102,12 +103,12 @@ class Cluster:
     def check(self) -> None:
         for name in ("num_nodes", "gpus_per_node", "oversubscription"):
             require_positive(f"cluster.{name}", getattr(self, name))
-        for name in ("host_memory_bytes", "host_memory_bytes_per_s"):
+        memory = ("host_memory_bytes", "host_memory_bytes_per_s")
+        for name in (*memory, "nccl_max_channels", "nvlink_domain"):
             if getattr(self, name) is not None:
                 require_positive(f"cluster.{name}", getattr(self, name))
-        require_positive("cluster.nics_per_node", self.nics_per_node, allow_zero=True)
-        require_positive("cluster.nic_gbps", self.nic_gbps, allow_zero=True)
-        require_positive("cluster.memory_reserve", self.memory_reserve, allow_zero=True)
+        for name in ("nics_per_node", "nic_gbps", "memory_reserve"):
+            require_positive(f"cluster.{name}", getattr(self, name), allow_zero=True)
         require_choice("cluster.fabric", self.fabric, FABRICS)
         require_choice("cluster.cpu", self.cpu, ("intel", "amd", "arm"))
         if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
@@ -118,16 +119,12 @@ class Cluster:
             raise InputError("cluster.sharp", True, problem, "false, or cluster.fabric=infiniband")
         if self.nccl_algo is not None:
             require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
-        if self.nccl_max_channels is not None:
-            require_positive("cluster.nccl_max_channels", self.nccl_max_channels)
         if self.oversubscription < 1:
-            raise InputError(
-                "cluster.oversubscription", self.oversubscription, "is out of range", ">= 1"
-            )
+            given = self.oversubscription
+            raise InputError("cluster.oversubscription", given, "is out of range", ">= 1")
         if self.memory_reserve >= 1:
-            raise InputError(
-                "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"
-            )
+            given = self.memory_reserve
+            raise InputError("cluster.memory_reserve", given, "is out of range", "0 <= x < 1")
         if (self.measured_collectives is None) != (not self.measured):
             problem, field = "is where measured collectives are read from", "measured_collectives"
             raise InputError(f"cluster.{field}", self.measured_collectives, problem, "a CSV file")
@@ -140,8 +137,6 @@ class Cluster:
         if self.measured and self.oversubscription != 1:
             problem = "is in what was measured already (cluster.measured_collectives)"
             raise InputError("cluster.oversubscription", self.oversubscription, problem, "1")
-        if self.nvlink_domain is not None:
-            require_positive("cluster.nvlink_domain", self.nvlink_domain)
         multi_domain = self.num_gpus > self.domain
         if multi_domain and self.num_nodes > 1 and not self.nics_per_node * self.nic_gbps:
             name, least = ("nic_gbps", "> 0") if self.nics_per_node else ("nics_per_node", ">= 1")
@@ -157,3 +152,26 @@ class Cluster:
     def domain(self) -> int:
         """GPUs joined by NVLink."""
         return self.gpus_per_node if self.nvlink_domain is None else self.nvlink_domain
+
+
+@dataclass(frozen=True)
+class HostShare:
+    """A GPU's share of its node's host, all GPUs of which do the same at once."""
+
+    memory_bytes: float
+    """Of the host's memory."""
+    memory_bytes_per_s: float
+    """Of the peak of the host's memory."""
+    link_bytes_per_s: float
+    """Peak per direction between both."""
+
+    @classmethod
+    def of(cls, gpu: Gpu, cluster: Cluster) -> HostShare:
+        server, gpus = gpu.server, cluster.gpus_per_node
+        usual = (server.host_memory_bytes, server.host_memory_bytes_per_s)
+        declared = (cluster.host_memory_bytes, cluster.host_memory_bytes_per_s)
+        memory_bytes, memory_bytes_per_s = (
+            each / server.gpus_per_node if own is None else own / gpus
+            for own, each in zip(declared, usual, strict=True)
+        )
+        return cls(memory_bytes, memory_bytes_per_s, gpu.host_bytes_per_s)

@@ -52,9 +52,7 @@ class Diffusion:
         sizes |= {"text_widths": self.text_widths, "conditions": self.conditions}
         for name, values in sizes.items():
             for value in values:
-                require_positive(f"{where}.{name}", value)
-                if value > _MOST:
-                    raise InputError(f"{where}.{name}", value, "is out of range", f"1..{_MOST}")
+                require_positive(f"{where}.{name}", value, most=_MOST)
         require_choice(f"{where}.modulation", self.modulation, MODULATIONS)
 
     def check_for(self, hidden_size: int) -> None:

@@ -83,8 +83,10 @@ MOST = 1e30
 """No quantity of a question is larger: products of several stay numbers that machines have."""
 
 
-def require_positive(field: str, value: float, *, allow_zero: bool = False) -> None:
-    """Refuse NaN, infinities, negatives and (unless allowed) zero.
+def require_positive(
+    field: str, value: float, *, allow_zero: bool = False, most: float = MOST
+) -> None:
+    """Refuse NaN, infinities, negatives, (unless allowed) zero, and what is above ``most``.
 
     Raises:
         InputError: naming the field, its value and the allowed range.
@@ -93,8 +95,19 @@ def require_positive(field: str, value: float, *, allow_zero: bool = False) -> N
     if not finite or value < 0 or (value == 0 and not allow_zero):
         bound = ">= 0" if allow_zero else "> 0"
         raise InputError(field, value, "is out of range", f"a finite number {bound}")
-    if value > MOST:
-        raise InputError(field, value, "is out of range", f"at most {MOST:g}")
+    if value > most:
+        allowed = f"at most {MOST:g}" if most == MOST else f"{int(not allow_zero)}..{most}"
+        raise InputError(field, value, "is out of range", allowed)
+
+
+def require_whole(field: str, value: int, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least ``least``.
+
+    Raises:
+        InputError: naming the field.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(field, value, "is out of range", f"a whole number >= {least}")
 
 
 def require_choice(field: str, value: object, choices: Iterable[str]) -> None:

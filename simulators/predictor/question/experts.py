@@ -81,11 +81,9 @@ class Moe:
         )
 
     def check(self) -> None:
-        for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
+        require_positive("model.moe.num_experts", self.num_experts, most=MOST_EXPERTS)
+        for name in ("top_k", "ffn_hidden_size", "layer_period"):
             require_positive(f"model.moe.{name}", getattr(self, name))
-        if self.num_experts > MOST_EXPERTS:
-            field, given = "model.moe.num_experts", self.num_experts
-            raise InputError(field, given, "is out of range", f"1..{MOST_EXPERTS}")
         for name in ("shared_ffn_hidden_size", "num_dense_layers"):
             require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
         if self.latent_size is not None:

@@ -312,8 +312,8 @@ def chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
     sets it."""
     name = None if recipe.framework == declared.name else recipe.framework
     remainders = recipe.optimizer_states is not None
-    asked = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.fp8_param_gather, remainders)
-    return declared if asked == (None, None, None, None, False) else _chosen(declared, *asked)
+    chosen = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.fp8_param_gather, remainders)
+    return declared if chosen == (None, None, None, None, False) else _chosen(declared, *chosen)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from trainscout.simulators.predictor.question.architecture import (
-    Architecture,
-    UsualServer,
-)
+from trainscout.simulators.predictor.question.architecture import Architecture, UsualServer
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.diffusion import TEXTS
 from trainscout.simulators.predictor.question.errors import (
+    MOST,
     InputError,
     require_choice,
     require_positive,
@@ -325,11 +326,8 @@ def _check_sizes(field: str, part: object) -> None:
     for each in fields(part):  # type: ignore[arg-type]
         value = getattr(part, each.name)
         if isinstance(value, int) and not isinstance(value, bool):
-            require_positive(f"{field}.{each.name}", value)
-            if value > _MOST_SIZE and each.name not in ("window", "chunk", "top_k"):
-                raise InputError(
-                    f"{field}.{each.name}", value, "is out of range", f"1..{_MOST_SIZE}"
-                )
+            most = MOST if each.name in ("window", "chunk", "top_k") else _MOST_SIZE
+            require_positive(f"{field}.{each.name}", value, most=most)
 
 
 @functools.lru_cache(maxsize=256)

@@ -63,10 +63,8 @@ class PerLayerInput:
 
     def check(self) -> None:
         for name in ("vocab_size", "hidden_size"):
-            require_positive(f"model.per_layer_input.{name}", getattr(self, name))
-            if getattr(self, name) > _MOST[name]:
-                field, given = f"model.per_layer_input.{name}", getattr(self, name)
-                raise InputError(field, given, "is out of range", f"1..{_MOST[name]}")
+            field = f"model.per_layer_input.{name}"
+            require_positive(field, getattr(self, name), most=_MOST[name])
 
 
 @dataclass(frozen=True)
@@ -159,24 +157,14 @@ class Model:
         Raises:
             InputError: naming the field.
         """
-        sizes = (
-            "num_layers hidden_size num_heads ffn_hidden_size vocab_size sequence_length "
-            "vocab_multiple residual_streams"
-        )
-        for name in sizes.split():
-            require_positive(f"model.{name}", getattr(self, name))
         for name, most in _MOST.items():
-            if getattr(self, name) > most:
-                field, given = f"model.{name}", getattr(self, name)
-                raise InputError(field, given, "is out of range", f"1..{most}")
+            require_positive(f"model.{name}", getattr(self, name), most=most)
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
         for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
-            require_positive(f"model.{name}", getattr(self, name), allow_zero=True)
-            if getattr(self, name) > self.num_layers:
-                field, given = f"model.{name}", getattr(self, name)
-                raise InputError(field, given, "is out of range", f"0..{self.num_layers}")
+            field, given = f"model.{name}", getattr(self, name)
+            require_positive(field, given, allow_zero=True, most=self.num_layers)
         for name in ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size"):
             value = getattr(self, name)
             if value is not None:
@@ -435,20 +423,20 @@ class Model:
     def special_layers(self) -> tuple[str, ...]:
         """What sets layers apart from attention and an MLP or experts, in words; empty where
         nothing does (``is_plain``)."""
-        words = [f"layers of kind {name}" for name in self.kinds]
+        found = [f"layers of kind {name}" for name in self.kinds]
         for half in ("mixer", "mlp"):
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
-                words.append(f"layers without {half}")
-        words += [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
-        words += ["dense MLPs of two widths"] * (self.wide_ffn_hidden_size is not None)
-        words += ["inputs of each layer's own"] * (self.per_layer_input is not None)
-        words += [f"the {tower.name} tower" for tower in self.towers]
-        words += ["latents in place of words"] * (self.diffusion is not None)
-        words += ["a head for masked words"] * self.masked_head
-        words += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
-        words += ["values of another width than keys"] * (self.value_head_dim is not None)
-        words += ["norms behind attention and MLP"] * self.post_norms
-        return (*words, *["norms over all heads"] * self.qk_norm_whole)
+                found.append(f"layers without {half}")
+        found += [f"a residual of {self.residual_streams} streams"] * (self.residual_streams > 1)
+        found += ["dense MLPs of two widths"] * (self.wide_ffn_hidden_size is not None)
+        found += ["inputs of each layer's own"] * (self.per_layer_input is not None)
+        found += [f"the {tower.name} tower" for tower in self.towers]
+        found += ["latents in place of words"] * (self.diffusion is not None)
+        found += ["a head for masked words"] * self.masked_head
+        found += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
+        found += ["values of another width than keys"] * (self.value_head_dim is not None)
+        found += ["norms behind attention and MLP"] * self.post_norms
+        return (*found, *["norms over all heads"] * self.qk_norm_whole)
 
     def padded_vocab_size(self, tp: int, padded: bool = True) -> int:
         """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``; those that ``tp``

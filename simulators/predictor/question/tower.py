@@ -88,9 +88,7 @@ class Tower:
         for name in f"{sizes} merged projectors".split():
             value = getattr(self, name)
             may_be_zero = name in ("num_layers", "patch_size")
-            require_positive(f"{field}.{name}", value, allow_zero=may_be_zero)
-            if value > _MOST:
-                raise InputError(f"{field}.{name}", value, "is out of range", f"1..{_MOST}")
+            require_positive(f"{field}.{name}", value, allow_zero=may_be_zero, most=_MOST)
         require_choice(f"{field}.normalization", self.normalization, ("layernorm", "rmsnorm"))
         for name in ("positions", "taps"):
             require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)

@@ -20,7 +20,6 @@ from trainscout.simulators.predictor.question.tuning import (
     check_tuning,
 )
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4", "fp32", "tf32")
 # Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
 # delayed scaling) or from the tensor itself (``fp8_current``), one for 128 (of weights 128 x 128)
 # values (``fp8_block``) or for 32 (``mxfp8``); or in 4 bits, one for 16 values under one for the
@@ -29,8 +28,6 @@ TENSOR_CORE_TYPE = {"fp8_current": "fp8", "nvfp4": "fp4"}
 _MOST_SEQUENCES = 10**8
 # Of the numbers that linear layers multiply.
 PRECISION_BITS = {
-    "fp32": 32,
-    "tf32": 19,
     "bf16": 16,
     "fp16": 16,
     "fp8": 8,
@@ -38,20 +35,13 @@ PRECISION_BITS = {
     "fp8_block": 8,
     "mxfp8": 8,
     "nvfp4": 4,
+    "fp32": 32,
+    "tf32": 19,
 }
+PRECISIONS = tuple(PRECISION_BITS)
 QUANTISED = tuple(name for name, bits in PRECISION_BITS.items() if bits <= 8)
 """Those in which linear layers multiply 8 or 4 bits."""
-ACTIVATION_BYTES = {
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 2,
-    "fp8_current": 2,
-    "fp8_block": 2,
-    "mxfp8": 2,
-    "nvfp4": 2,
-    "fp32": 4,
-    "tf32": 4,
-}
+ACTIVATION_BYTES = {name: 4 if bits > 16 else 2 for name, bits in PRECISION_BITS.items()}
 
 
 def operand_of(precision: str) -> str:
@@ -150,16 +140,11 @@ class Training:
         return 1 if self.dpo is None else 2
 
     def check(self) -> None:
-        require_positive("training.global_batch_size", self.global_batch_size)
+        field = "training.global_batch_size"
+        require_positive(field, self.global_batch_size, most=_MOST_SEQUENCES)
         require_positive("training.tokens", self.tokens)
         if self.sequence_length is not None:
-            require_positive("training.sequence_length", self.sequence_length)
-            if self.sequence_length > MOST_TOKENS:
-                field, given = "training.sequence_length", self.sequence_length
-                raise InputError(field, given, "is out of range", f"1..{MOST_TOKENS}")
-        if self.global_batch_size > _MOST_SEQUENCES:
-            field, given = "training.global_batch_size", self.global_batch_size
-            raise InputError(field, given, "is out of range", f"1..{_MOST_SEQUENCES}")
+            require_positive("training.sequence_length", self.sequence_length, most=MOST_TOKENS)
         require_choice("training.precision", self.precision, PRECISIONS)
         require_choice("training.optimizer", self.optimizer, OPTIMIZERS)
         self.module_precision.check()

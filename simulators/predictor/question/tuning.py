@@ -36,11 +36,7 @@ class Lora:
         Raises:
             InputError: naming the field.
         """
-        require_positive("training.lora.rank", self.rank)
-        if self.rank > _MOST_RANK:
-            raise InputError(
-                "training.lora.rank", self.rank, "is out of range", f"1..{_MOST_RANK}"
-            )
+        require_positive("training.lora.rank", self.rank, most=_MOST_RANK)
         _require_some("training.lora.targets", self.targets, LORA_TARGETS)
         if not self.targets:
             raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)
@@ -110,10 +106,7 @@ def check_packed(lengths: Sequence[int]) -> None:
         InputError: naming the field.
     """
     for length in lengths:
-        require_positive("training.packed_lengths", length)
-        if length > MOST_TOKENS:
-            allowed = f"1..{MOST_TOKENS}"
-            raise InputError("training.packed_lengths", length, "is out of range", allowed)
+        require_positive("training.packed_lengths", length, most=MOST_TOKENS)
 
 
 def _require_some(field: str, given: Sequence[str], allowed: Sequence[str]) -> None:

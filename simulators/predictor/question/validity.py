@@ -18,18 +18,11 @@ from trainscout.simulators.predictor.question.framework import declared_framewor
 from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.question.pipeline_rules import Broken
-from trainscout.simulators.predictor.question.recipe import (
-    KNOBS,
-    knobs_entering,
-)
-from trainscout.simulators.predictor.question.training import (
-    PRECISION_BITS,
-)
+from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
+from trainscout.simulators.predictor.question.training import PRECISION_BITS
 
 
 @dataclass(frozen=True)
@@ -62,14 +55,14 @@ def _framework(job: Job) -> Broken:
     offered = [each.name for each in declared.offered]
     if name is not None and name not in offered:
         return "framework", f"framework={name} is not among the question's: {', '.join(offered)}"
-    asked = {
+    needed = {
         "experts": job.model.moe is not None,
         "latent_attention": job.model.mla is not None,
         "multi_token_prediction": job.model.num_mtp_layers > 0,
         "fp8": PRECISION_BITS[job.precision] <= 8,
     }
     for what in job.framework.lacks:
-        if asked[what]:
+        if needed[what]:
             return "framework", f"{job.framework.name} has no {what.replace('_', ' ')}"
     return None
 

@@ -19,11 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedules import (
-    crossed,
-    receivers,
-    schedule_kind,
-)
+from trainscout.simulators.predictor.question.schedules import crossed, receivers, schedule_kind
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds

@@ -6,16 +6,12 @@ from collections.abc import Mapping
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.architecture import StreamingShare
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.replay.host import (
-    COPY_EFFICIENCY,
-    UPDATE_EFFICIENCY,
-)
+from trainscout.simulators.predictor.replay.host import COPY_EFFICIENCY, UPDATE_EFFICIENCY
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard

@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.workload.ir import (
 
 def sum_block(
     ops: Sequence[PricedOp],
-    groups: Sequence[BesideGroup],
+    groups: Sequence[OverlapGroup],
     slowdowns: Iterator[tuple[float, float]],
     excess: float,
 ) -> PricedBlock:
@@ -64,7 +64,7 @@ def sum_block(
         for each in ops[place : group.place]:
             parts[each.part] += each.seconds
         _add_group(parts, group, slowdowns)
-        place = group.place + 1 + len(group.beside)
+        place = group.place + 1 + len(group.overlapped)
     for each in ops[place:]:
         parts[each.part] += each.seconds
     parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
@@ -87,13 +87,13 @@ def sum_block(
 
 
 @dataclass(frozen=True)
-class BesideGroup:
-    """One communication, at a ``place`` of the block, with the operations it runs ``beside``, of
-    which ``kernels`` take ``compute_s``."""
+class OverlapGroup:
+    """One communication, at a ``place`` of the block, with the operations that it runs beside
+    (``overlapped``), of which ``kernels`` take ``compute_s``."""
 
     place: int
     first: PricedOp
-    beside: Sequence[PricedOp]
+    overlapped: Sequence[PricedOp]
     kernels: Sequence[PricedOp]
     compute_s: float
 
@@ -102,18 +102,20 @@ class BesideGroup:
         return bool(self.compute_s and self.first.seconds)
 
 
-def groups_beside(ops: Sequence[PricedOp]) -> Iterator[BesideGroup]:
+def overlap_groups(ops: Sequence[PricedOp]) -> Iterator[OverlapGroup]:
     end = 0
     for place, first in enumerate(ops):
         if place >= end and first.overlaps:
-            beside = ops[place + 1 : place + 1 + first.overlaps]
-            kernels = [each for each in beside if each.communication is None]
-            yield BesideGroup(place, first, beside, kernels, sum(each.seconds for each in kernels))
-            end = place + 1 + len(beside)
+            overlapped = ops[place + 1 : place + 1 + first.overlaps]
+            kernels = [each for each in overlapped if each.communication is None]
+            yield OverlapGroup(
+                place, first, overlapped, kernels, sum(each.seconds for each in kernels)
+            )
+            end = place + 1 + len(overlapped)
 
 
-def slowdowns_beside(
-    groups: Sequence[BesideGroup], gpu: Gpu, overlap: float
+def overlap_slowdowns(
+    groups: Sequence[OverlapGroup], gpu: Gpu, overlap: float
 ) -> list[tuple[float, float]]:
     """How kernels and communication of each group that has both slow each other, the more the
     larger ``overlap`` is."""
@@ -158,13 +160,13 @@ def _kind_of(op: DeviceOp) -> str:
 
 
 def _add_group(
-    parts: list[float], group: BesideGroup, slowdowns: Iterator[tuple[float, float]]
+    parts: list[float], group: OverlapGroup, slowdowns: Iterator[tuple[float, float]]
 ) -> None:
     """Add one communication with the kernels it runs beside."""
     first, compute_s = group.first, group.compute_s
     # Other communication in between holds the compute stream up, and gives the first time too.
     between_s = 0.0
-    for each in group.beside:
+    for each in group.overlapped:
         if each.communication is not None:
             parts[each.part] += each.seconds
             between_s += each.seconds

@@ -269,9 +269,9 @@ def _loop(  # type: ignore[no-untyped-def]
                     here = stream_rank[task_streams[spot]]
                     total = 1.0
                     for other in range(running_count[here]):
-                        beside = running[here, other]
-                        if beside != task:
-                            total += slowdown[kind[task], kind[beside]] - 1.0
+                        concurrent = running[here, other]
+                        if concurrent != task:
+                            total += slowdown[kind[task], kind[concurrent]] - 1.0
                     slow = max(slow, total)
                 if slow != slowed[task]:
                     left[task] = max(0.0, left[task] - (now - since[task]) / slowed[task])

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.workload.ir import HostUpdate
 
 # Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of

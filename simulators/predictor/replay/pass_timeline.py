@@ -18,11 +18,7 @@ from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.replay.structure import COMPUTE_STREAM
 from trainscout.simulators.predictor.workload.data_parallel import GATHER
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, HostSync
-from trainscout.simulators.predictor.workload.passes import (
-    BACKWARD,
-    INPUT_GRADIENT,
-    PASS_NAMES,
-)
+from trainscout.simulators.predictor.workload.passes import BACKWARD, INPUT_GRADIENT, PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.predictor.workload.schedule import stage_order
 
@@ -158,12 +154,12 @@ def _kind_of(step: StepProgram, stage: int, block: Block) -> str:
 def recompute_seconds(pricer: Pricer, chunk: Chunk) -> float:
     """Seconds of one backward pass over ``chunk`` that repeat its forward pass."""
     seconds = 0.0
-    for piece in chunk.runs:
-        if piece.backward.forward_ops:
-            again = recomputed_operations(piece.forward, piece.backward)
-            operations = pricer.operations(piece.backward)
+    for each in chunk.runs:
+        if each.backward.forward_ops:
+            again = recomputed_operations(each.forward, each.backward)
+            operations = pricer.operations(each.backward)
             repeated = zip(operations, again, strict=True)
-            seconds += piece.count * sum(priced.seconds for priced, is_it in repeated if is_it)
+            seconds += each.count * sum(priced.seconds for priced, is_it in repeated if is_it)
     return seconds
 
 

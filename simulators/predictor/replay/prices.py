@@ -18,14 +18,13 @@ from trainscout.simulators.predictor.collectives import (
 )
 from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.host import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.device_block import (
-    groups_beside,
-    slowdowns_beside,
+    overlap_groups,
+    overlap_slowdowns,
     sum_block,
 )
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s, update_s
@@ -335,13 +334,13 @@ def _price_on_device(
         [_by_itself(each) for each in operations] if blocking else operations
         for operations, (_, (_, blocking)) in zip(run, blocks, strict=True)
     ]
-    groups = [list(groups_beside(operations)) for operations in run]
-    every = [group for beside in groups for group in beside]
+    groups = [list(overlap_groups(operations)) for operations in run]
+    every = [group for own in groups for group in own]
     pricer = next(iter(blocks.values()))[0]
-    slowdowns = iter(slowdowns_beside(every, pricer.gpu, pricer.factors.overlap_time))
-    for (known, key), operations, beside in zip(blocks, run, groups, strict=True):
+    slowdowns = iter(overlap_slowdowns(every, pricer.gpu, pricer.factors.overlap_time))
+    for (known, key), operations, own in zip(blocks, run, groups, strict=True):
         excess = blocks[known, key][0].excess
-        known.devices[key] = operations, sum_block(operations, beside, slowdowns, excess)
+        known.devices[key] = operations, sum_block(operations, own, slowdowns, excess)
 
 
 def calibrated_price(

@@ -170,15 +170,15 @@ class _Waits:
     (stages, tasks).
 
     A wait (``gap_s``) belongs to data-parallel communication when that released the task
-    (``beside``); of a wait for another stage the transfer's lag is pipeline communication and the
-    rest is bubble.
+    (``overlapped``); of a wait for another stage the transfer's lag is pipeline communication and
+    the rest is bubble.
     """
 
     stages: Ints
     gap_s: Floats
     lag_s: Floats
     slowed_s: Floats
-    beside: np.ndarray
+    overlapped: np.ndarray
 
 
 def _waits(program: Program, times: Times) -> list[_Waits]:
@@ -188,10 +188,10 @@ def _waits(program: Program, times: Times) -> list[_Waits]:
         gap_s = start.copy()
         gap_s[:, 1:] -= end[:, :-1]
         released_by = times.released_by[tasks]
-        beside = (released_by != NO_TASK) & program.structure.communication[released_by]
+        overlapped = (released_by != NO_TASK) & program.structure.communication[released_by]
         lag_s = np.minimum(gap_s, program.lag[tasks])
         slowed_s = (end - start) - program.tasks.work[tasks]
-        found.append(_Waits(stages, gap_s, lag_s, slowed_s, beside))
+        found.append(_Waits(stages, gap_s, lag_s, slowed_s, overlapped))
     return found
 
 
@@ -203,11 +203,11 @@ def _idle_parts(waits: Sequence[_Waits], windows: Sequence[tuple[int, ...]]) -> 
         for low, high in dict.fromkeys(own):
             rows = np.flatnonzero([window == (low, high) for window in own])
             stages, cut = each.stages[rows], (rows, slice(low, high))
-            gap_s, lag_s, beside = each.gap_s[cut], each.lag_s[cut], each.beside[cut]
+            gap_s, lag_s, overlapped = each.gap_s[cut], each.lag_s[cut], each.overlapped[cut]
             bubble_s = gap_s - lag_s
             parts[stages, PART_INDEX[OVERLAP_SLOWDOWN]] = each.slowed_s[cut].sum(axis=1)
-            columns = zip(stages.tolist(), gap_s, lag_s, bubble_s, beside, strict=True)
-            if not beside.any():
+            columns = zip(stages.tolist(), gap_s, lag_s, bubble_s, overlapped, strict=True)
+            if not overlapped.any():
                 parts[stages, PART_INDEX["pp_communication"]] = lag_s.sum(axis=1)
                 parts[stages, PART_INDEX[BUBBLE]] = bubble_s.sum(axis=1)
                 continue

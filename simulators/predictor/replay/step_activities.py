@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
-from trainscout.simulators.predictor.replay.device_block import groups_beside, slowdowns_beside
+from trainscout.simulators.predictor.replay.device_block import overlap_groups, overlap_slowdowns
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.communicators import spans
@@ -54,7 +54,7 @@ class StepActivities:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _TaskPart:
     """Part of a task: ``seconds`` of work, or of a communication ``op`` priced ``price``; beside
     it, where it overlaps kernels, ``work_s`` of those."""
 
@@ -113,7 +113,7 @@ class _Build:
         self.message_of: dict[tuple[object, ...], int] = {}
         self.gangs: dict[tuple[Pattern, str, int], list[_Gang]] = {}
         self.sends: dict[tuple[int, int, int], _Gang] = {}
-        self.pieces_of: dict[tuple[Hashable, ...], list[_Piece]] = {}
+        self.parts_of: dict[tuple[Hashable, ...], list[_TaskPart]] = {}
         # Activities that stand for the beginning and the end of each task of each lane.
         shape = (len(self.took), self.lanes)
         self.first = np.full(shape, -1, dtype=np.int64)
@@ -167,11 +167,11 @@ class _Build:
     ) -> None:
         """One task's activities, of every lane of its stage."""
         blocks, sent_s, send = content or ([], 0.0, None)
-        pieces = self._scaled(self._pieces(blocks), self.took[task] - sent_s)
+        parts = self._scaled(self._parts(blocks), self.took[task] - sent_s)
         data_parallel = bool(self.program.structure.communication[task])
         ends = [-1] * self.lanes
-        for piece in pieces:
-            nodes = self._piece(piece, stage, data_parallel)
+        for part in parts:
+            nodes = self._part(part, stage, data_parallel)
             for lane, (first, last) in enumerate(nodes):
                 if ends[lane] < 0:
                     self.first[task, lane] = first
@@ -185,54 +185,54 @@ class _Build:
                 ends[lane] = last
         self.last[task] = ends
 
-    def _pieces(self, blocks: Iterable[Block]) -> list[_Piece]:
-        found: list[_Piece] = []
+    def _parts(self, blocks: Iterable[Block]) -> list[_TaskPart]:
+        found: list[_TaskPart] = []
         for block in blocks:
-            if (block.digest,) not in self.pieces_of:
-                self.pieces_of[(block.digest,)] = self._of_block(block)
-            for piece in self.pieces_of[(block.digest,)]:
-                if piece.op is None and found and found[-1].op is None:
-                    found[-1] = _Piece(found[-1].seconds + piece.seconds)
+            if (block.digest,) not in self.parts_of:
+                self.parts_of[(block.digest,)] = self._of_block(block)
+            for part in self.parts_of[(block.digest,)]:
+                if part.op is None and found and found[-1].op is None:
+                    found[-1] = _TaskPart(found[-1].seconds + part.seconds)
                 else:
-                    found.append(piece)
-        return found or [_Piece(0.0)]
+                    found.append(part)
+        return found or [_TaskPart(0.0)]
 
-    def _of_block(self, block: Block) -> list[_Piece]:
+    def _of_block(self, block: Block) -> list[_TaskPart]:
         """A block cut at the communication that is played."""
         ops = self.of.pricer.operations(block)
         if self.of.pricer.launch_blocking or not any(map(self._is_played, ops)):
             if len(ops) == 1 and ops[0].communication is not None:
                 return [self._communication(ops[0], ops[0].seconds)]
-            return [_Piece(self.of.pricer.block(block).seconds)]
-        beside = list(groups_beside(ops))
+            return [_TaskPart(self.of.pricer.block(block).seconds)]
+        overlapped = list(overlap_groups(ops))
         overlap = self.of.pricer.factors.overlap_time
-        slowdowns = iter(slowdowns_beside(beside, self.job.gpu, overlap))
+        slowdowns = iter(overlap_slowdowns(overlapped, self.job.gpu, overlap))
         found, place = [], 0
-        for group in beside:
+        for group in overlapped:
             found += [self._single(each) for each in ops[place : group.place]]
             factors = next(slowdowns) if group.overlaps else (1.0, 1.0)
-            found.append(self._beside(group.first, group.compute_s, *factors))
+            found.append(self._overlapped(group.first, group.compute_s, *factors))
             found += [
-                self._single(each) for each in group.beside if each.communication is not None
+                self._single(each) for each in group.overlapped if each.communication is not None
             ]
-            place = group.place + 1 + len(group.beside)
+            place = group.place + 1 + len(group.overlapped)
         return found + [self._single(each) for each in ops[place:]]
 
-    def _single(self, priced: PricedOp) -> _Piece:
+    def _single(self, priced: PricedOp) -> _TaskPart:
         if self._is_played(priced):
             return self._communication(priced, priced.seconds)
-        return _Piece(priced.seconds)
+        return _TaskPart(priced.seconds)
 
-    def _beside(
+    def _overlapped(
         self, first: PricedOp, compute_s: float, slower: float, slower_wires: float
-    ) -> _Piece:
+    ) -> _TaskPart:
         """A communication with the kernels it runs beside: both slowed until one ends."""
         together_s = min(compute_s * slower, first.seconds * slower_wires)
         kernels_s = together_s + compute_s - together_s / slower
         wires_s = together_s + first.seconds - together_s / slower_wires
         if self._is_played(first):
             return self._communication(first, wires_s, kernels_s)
-        return _Piece(max(kernels_s, wires_s))
+        return _TaskPart(max(kernels_s, wires_s))
 
     def _is_played(self, priced: PricedOp) -> bool:
         if not isinstance(priced.op, Collective | SendRecv):
@@ -242,53 +242,51 @@ class _Build:
         return played and group.size > 1
 
     @staticmethod
-    def _communication(priced: PricedOp, seconds: float, work_s: float = 0.0) -> _Piece:
+    def _communication(priced: PricedOp, seconds: float, work_s: float = 0.0) -> _TaskPart:
         assert isinstance(priced.op, Collective | SendRecv)
-        return _Piece(seconds, priced.op, priced.communication, work_s)
+        return _TaskPart(seconds, priced.op, priced.communication, work_s)
 
     @staticmethod
-    def _scaled(pieces: list[_Piece], seconds: float) -> list[_Piece]:
+    def _scaled(parts: list[_TaskPart], seconds: float) -> list[_TaskPart]:
         """Pieces as long as the task was: work takes what waits for the host and overlap added,
         communication only where there is nothing else."""
-        work_s = sum(each.seconds if each.op is None else 0.0 for each in pieces)
-        message_s = sum(max(each.seconds, each.work_s) for each in pieces if each.op is not None)
+        work_s = sum(each.seconds if each.op is None else 0.0 for each in parts)
+        message_s = sum(max(each.seconds, each.work_s) for each in parts if each.op is not None)
         if work_s > 0 and seconds >= message_s:
             by = (seconds - message_s) / work_s
-            return [_Piece(each.seconds * by) if each.op is None else each for each in pieces]
+            return [_TaskPart(each.seconds * by) if each.op is None else each for each in parts]
         by = seconds / (work_s + message_s) if work_s + message_s else 0.0
         return [
-            _Piece(each.seconds * by, each.op, each.price, each.work_s * by) for each in pieces
+            _TaskPart(each.seconds * by, each.op, each.price, each.work_s * by) for each in parts
         ]
 
-    def _piece(self, piece: _Piece, stage: int, joins: bool) -> list[tuple[int, int]]:
+    def _part(self, part: _TaskPart, stage: int, joins: bool) -> list[tuple[int, int]]:
         """First and last activity of a piece in every lane of a stage."""
-        if piece.op is None:
-            return [(node, node) for node in (self.add(piece.seconds) for _ in range(self.lanes))]
+        if part.op is None:
+            return [(node, node) for node in (self.add(part.seconds) for _ in range(self.lanes))]
         found: dict[int, tuple[int, int]] = {}
-        for number, gang in enumerate(self._gangs(piece, stage)):
+        for number, gang in enumerate(self._gangs(part, stage)):
             message = WORK
             if gang.made is not None:
-                message = self._message(
-                    ("gang", stage, number, piece.op.communicator), gang, piece
-                )
+                message = self._message(("gang", stage, number, part.op.communicator), gang, part)
             elif not joins:
                 for lane in gang.lanes:
-                    node = self.add(max(piece.seconds, piece.work_s))
+                    node = self.add(max(part.seconds, part.work_s))
                     found[lane] = node, node
                 continue
-            node = self.add(piece.seconds, message, piece.op.communicator)
+            node = self.add(part.seconds, message, part.op.communicator)
             for lane in gang.lanes:
                 found[lane] = node, node
-                if piece.work_s:
+                if part.work_s:
                     begin, end = self.add(0.0), self.add(0.0)
-                    kernels = self.add(piece.work_s)
+                    kernels = self.add(part.work_s)
                     self.edges += [(begin, node), (begin, kernels), (node, end), (kernels, end)]
                     found[lane] = begin, end
         return [found[lane] for lane in range(self.lanes)]
 
-    def _gangs(self, piece: _Piece, stage: int) -> list[_Gang]:
+    def _gangs(self, part: _TaskPart, stage: int) -> list[_Gang]:
         """The lanes that a communicator joins in a stage, with their transfers."""
-        op, price = piece.op, piece.price
+        op, price = part.op, part.price
         assert op is not None
         assert price is not None
         if op.communicator not in self.spans:
@@ -336,23 +334,23 @@ class _Build:
         parts = split(whole, self.model.network.planes * queue_pairs)
         return _Gang(lanes, parts, moving_s / _UNIT_BYTES, hops_s)
 
-    def _message(self, key: tuple[object, ...], gang: _Gang, piece: _Piece) -> int:
+    def _message(self, key: tuple[object, ...], gang: _Gang, part: _TaskPart) -> int:
         """The message that takes ``piece.seconds`` where nothing is shared."""
-        key = (*key, piece.op, piece.seconds)
+        key = (*key, part.op, part.seconds)
         if key not in self.message_of:
             assert gang.made is not None
-            assert piece.op is not None
-            assert piece.price is not None
-            least_s = self._least_s(piece.op, piece.price)
-            least_s = max(min(least_s, piece.seconds), gang.hops_s)
-            moving_s = max(piece.seconds - least_s, 0.0)
+            assert part.op is not None
+            assert part.price is not None
+            least_s = self._least_s(part.op, part.price)
+            least_s = max(min(least_s, part.seconds), gang.hops_s)
+            moving_s = max(part.seconds - least_s, 0.0)
             self.message_of[key] = len(self.messages)
             self.messages.append(
                 Message(
                     gang.made,
                     moving_s / gang.unit_s,
                     least_s - gang.hops_s,
-                    piece.op.communicator,
+                    part.op.communicator,
                 )
             )
         return self.message_of[key]
@@ -370,9 +368,9 @@ class _Build:
         if gang.made is None or not boundary_crosses_domain(self.job)[boundary_of]:
             node = self.add(seconds)
             return node, node
-        piece = _Piece(boundary.price.seconds, boundary.sent, boundary.price)
-        number = self._message(("send", stage, to, lane), gang, piece)
-        node = self.add(piece.seconds, number, "pp")
+        part = _TaskPart(boundary.price.seconds, boundary.sent, boundary.price)
+        number = self._message(("send", stage, to, lane), gang, part)
+        node = self.add(part.seconds, number, "pp")
         return node, self._gathered(boundary, node)
 
     def _gathered(self, boundary: Boundary, node: int) -> int:

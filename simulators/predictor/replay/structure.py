@@ -42,10 +42,10 @@ class Sharing:
 
     reduces: bool
     reduce_every: bool
-    reduce_beside: bool
+    reduce_overlaps: bool
     gathers: bool
     gather_every: bool
-    gather_beside: bool
+    gather_overlaps: bool
     in_flight: int
 
     @classmethod
@@ -60,25 +60,25 @@ class Sharing:
         return cls(
             reduces=replicated,
             reduce_every=replicated and stage >= 2,
-            reduce_beside=replicated and not last and (stage >= 2 or recipe.overlap_grad_reduce),
+            reduce_overlaps=replicated and not last and (stage >= 2 or recipe.overlap_grad_reduce),
             gathers=replicated and stage >= 1,
             gather_every=replicated and stage == 3,
-            gather_beside=replicated and (stage == 3 or recipe.overlap_param_gather),
+            gather_overlaps=replicated and (stage == 3 or recipe.overlap_param_gather),
             in_flight=1 if alone else LAYERS_IN_FLIGHT,
         )
 
     def exchanges(self, way: int) -> int:
         """What segments of passes of a kind may exchange: ``GATHERS``, ``REDUCES``, both (their
         sum) or nothing."""
-        gathers = self.gather_beside and (self.gather_every or way == FORWARD)
+        gathers = self.gather_overlaps and (self.gather_every or way == FORWARD)
         # What completes gradients: whole backward passes, and those of weights.
-        reduces = self.reduce_beside and way in (BACKWARD, WEIGHT_GRADIENT)
+        reduces = self.reduce_overlaps and way in (BACKWARD, WEIGHT_GRADIENT)
         return GATHERS * gathers + REDUCES * reduces
 
     @property
     def ends(self) -> tuple[bool, bool]:
         """Whether a step's end begins with a reduction, and ends with a gather."""
-        return self.reduces and not self.reduce_beside, self.gathers and not self.gather_beside
+        return self.reduces and not self.reduce_overlaps, self.gathers and not self.gather_overlaps
 
 
 @dataclass(frozen=True)
@@ -301,10 +301,10 @@ class _Passes:
         which = direction * chunks + chunk
         gathered = np.zeros(len(which), dtype=np.bool_)
         reduced = np.zeros(len(which), dtype=np.bool_)
-        if sharing.gather_beside:
+        if sharing.gather_overlaps:
             first_only = _ends_of(direction == FORWARD, chunk, last=False)
             gathered = np.ones_like(gathered) if sharing.gather_every else first_only
-        if sharing.reduce_beside:
+        if sharing.reduce_overlaps:
             backward = (direction == BACKWARD) | (direction == WEIGHT_GRADIENT)
             reduced = backward if sharing.reduce_every else _ends_of(backward, chunk, last=True)
         cut = gathered | reduced
@@ -333,15 +333,15 @@ class _Passes:
                     reduces.append(np.full(len(own), kind == 1))
                     slots.append(place + np.arange(len(own)))
                 place += len(sent[kind][way])
-        beside, reduce = _joined(at, np.int64), _joined(reduces, np.bool_)
-        tasks = length + np.arange(len(beside))
+        passed_by, reduce = _joined(at, np.int64), _joined(reduces, np.bool_)
+        tasks = length + np.arange(len(passed_by))
         # Megatron gathers all buckets as fast as the network takes them; FSDP keeps few in
         # flight: a gather is issued when the compute it may not run ahead of has been launched.
-        ahead, behind = beside - sharing.in_flight, beside + sharing.in_flight
-        places = np.where(reduce, beside + 0.5, ahead + 0.75)
+        ahead, behind = passed_by - sharing.in_flight, passed_by + sharing.in_flight
+        places = np.where(reduce, passed_by + 0.5, ahead + 0.75)
         pairs = np.array(
             [
-                [np.where(reduce, beside, tasks), np.where(reduce, tasks, beside)],
+                [np.where(reduce, passed_by, tasks), np.where(reduce, tasks, passed_by)],
                 [np.where(reduce, tasks, ahead), np.where(reduce, behind, tasks)],
             ]
         )

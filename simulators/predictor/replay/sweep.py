@@ -80,46 +80,46 @@ def _sweep(  # type: ignore[no-untyped-def]
         begin = ready[task]
         for spot in range(stream_start[task], stream_start[task + 1]):
             begin = max(begin, clock[task_streams[spot]])
-        beside = side[task_streams[stream_start[task]]]
-        if beside < 0:
+        side_stream = side[task_streams[stream_start[task]]]
+        if side_stream < 0:
             now = begin + work[task]
         else:
-            last = order_start[beside + 1]
+            last = order_start[side_stream + 1]
             # The side stream alone: past what the task awaits, then up to where it begins.
-            while front[beside] < last:
-                other = stream_tasks[front[beside]]
+            while front[side_stream] < last:
+                other = stream_tasks[front[side_stream]]
                 if waiting[other] != 0:
                     break
-                since, todo = _resume(other, beside, clock, left, ready, work)
-                awaited = front[beside] <= awaits[task]
+                since, todo = _resume(other, side_stream, clock, left, ready, work)
+                awaited = front[side_stream] <= awaits[task]
                 if not awaited and since >= begin:
                     break
-                if left[beside] < 0.0:
+                if left[side_stream] < 0.0:
                     start[other] = since
                 if not awaited and since + todo > begin:
-                    left[beside] = since + todo - begin
-                    clock[beside] = begin
+                    left[side_stream] = since + todo - begin
+                    clock[side_stream] = begin
                     break
                 _end_side(
-                    other, since + todo, beside, end, clock, left, front, ready, released_by,
+                    other, since + todo, side_stream, end, clock, left, front, ready, released_by,
                     successor_start, successors, lags,
                 )  # fmt: skip
                 finished += 1
                 begin = max(begin, ready[task])
-            if front[beside] <= awaits[task]:
+            if front[side_stream] <= awaits[task]:
                 # What it awaits waits for a task behind it.
                 continue
             # Both at once, until the task ends or no side task can run.
             now = begin
             todo_main = work[task]
-            while front[beside] < last:
-                other = stream_tasks[front[beside]]
+            while front[side_stream] < last:
+                other = stream_tasks[front[side_stream]]
                 if waiting[other] != 0:
                     break
-                since, todo = _resume(other, beside, clock, left, ready, work)
+                since, todo = _resume(other, side_stream, clock, left, ready, work)
                 if since >= now + todo_main:
                     break
-                if left[beside] < 0.0:
+                if left[side_stream] < 0.0:
                     start[other] = since
                 if since > now:
                     todo_main -= since - now
@@ -128,14 +128,14 @@ def _sweep(  # type: ignore[no-untyped-def]
                 on_other = slowdown[kind[other], kind[task]]
                 if todo_main * on_main < todo * on_other:
                     now += todo_main * on_main
-                    left[beside] = todo - todo_main * on_main / on_other
-                    clock[beside] = now
+                    left[side_stream] = todo - todo_main * on_main / on_other
+                    clock[side_stream] = now
                     todo_main = 0.0
                     break
                 now += todo * on_other
                 todo_main = max(0.0, todo_main - todo * on_other / on_main)
                 _end_side(
-                    other, now, beside, end, clock, left, front, ready, released_by,
+                    other, now, side_stream, end, clock, left, front, ready, released_by,
                     successor_start, successors, lags,
                 )  # fmt: skip
                 finished += 1
@@ -166,16 +166,16 @@ def _sweep(  # type: ignore[no-untyped-def]
 
     # Side tasks that no main task came after.
     for stream in range(streams):
-        beside = side[stream]
-        if beside < 0 or front[stream] < order_start[stream + 1]:
+        side_stream = side[stream]
+        if side_stream < 0 or front[stream] < order_start[stream + 1]:
             continue
-        while front[beside] < order_start[beside + 1]:
-            other = stream_tasks[front[beside]]
-            since, todo = _resume(other, beside, clock, left, ready, work)
-            if left[beside] < 0.0:
+        while front[side_stream] < order_start[side_stream + 1]:
+            other = stream_tasks[front[side_stream]]
+            since, todo = _resume(other, side_stream, clock, left, ready, work)
+            if left[side_stream] < 0.0:
                 start[other] = since
             _end_side(
-                other, since + todo, beside, end, clock, left, front, ready, released_by,
+                other, since + todo, side_stream, end, clock, left, front, ready, released_by,
                 successor_start, successors, lags,
             )  # fmt: skip
             finished += 1

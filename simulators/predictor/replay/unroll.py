@@ -86,7 +86,7 @@ def _after_syncs(block: Block) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Beside:
+class _OverlappedTransfer:
     """A transfer that runs beside compute: after the rows ``exits`` of one stage, before
     ``entries`` of another. It takes time but no stream: it is no engine task."""
 
@@ -113,7 +113,7 @@ class _Unroll:
         self.kind: list[int] = []
         self.rows: list[tuple[int, int, int, int, int, int]] = []
         self.edges: list[tuple[int, int, float]] = []
-        self.beside: list[_Beside] = []
+        self.overlapped: list[_OverlappedTransfer] = []
         self.sends: list[tuple[int, int]] = []
         self.block_names: list[str] = []
         self.block_passes: list[int] = []
@@ -323,7 +323,9 @@ class _Unroll:
                 self.sends.append((exits[0], there))
             else:
                 operation = self.boundary(here, there)
-                self.beside.append(_Beside(operation, here, there, exits, entries, lag))
+                self.overlapped.append(
+                    _OverlappedTransfer(operation, here, there, exits, entries, lag)
+                )
 
     def run(self) -> Timeline:
         operation, stage, stream, micro_batch, block, launched_by = (
@@ -357,7 +359,7 @@ class _Unroll:
         edges = [(before[within], after[within])]
         start_s, end_s = [times.start], [times.end]
         added = []
-        for number, sent in enumerate(self.beside, start=count):
+        for number, sent in enumerate(self.overlapped, start=count):
             began = float(times.end[sent.exits].max())
             start_s.append(np.array([began]))
             end_s.append(np.array([began + sent.lag_s]))

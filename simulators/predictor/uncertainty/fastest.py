@@ -95,9 +95,9 @@ class Fastest:
             if run.architecture == job.gpu.architecture.name
             and abs(run.peak_tflops / peak - 1) <= _SAME_PEAK
         ]
-        beside = [run for run in like if run.kind.gpu == kind.gpu] or near
-        same = [run for run in beside if run.kind.framework == kind.framework]
-        return max(same or beside, key=lambda run: run.mfu, default=None)
+        comparable = [run for run in like if run.kind.gpu == kind.gpu] or near
+        same = [run for run in comparable if run.kind.framework == kind.framework]
+        return max(same or comparable, key=lambda run: run.mfu, default=None)
 
 
 _BITS = {

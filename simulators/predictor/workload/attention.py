@@ -11,7 +11,6 @@ from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Attention,
-    Collective,
     Gemm,
     Op,
     SendRecv,
@@ -21,6 +20,7 @@ from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.parameters import projected_widths
 from trainscout.simulators.predictor.workload.part import Part, norm
 from trainscout.simulators.predictor.workload.quantise import quantise
+from trainscout.simulators.predictor.workload.scan import exchange
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.sparse_attention import index_parts
 
@@ -219,7 +219,7 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
             q // shard.element_bytes,
             shard.element_bytes,
             shard.dtype,
-            lambda step, pass_: _piece(each, attention, kv_heads, step, pass_),
+            lambda step, pass_: _ring_step(each, attention, kv_heads, step, pass_),
             compiled=shard.fusion == "compiled",
         )
     elif shard.cp == 1 and not attention.is_whole:
@@ -290,12 +290,12 @@ def _around_ring(
         if step < shard.cp - 1:
             forward.append(SendRecv("kv_exchange", exchanged, "cp", 1, pairs))
             backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", 1, pairs))
-        forward.append(_piece(shard, attention, kv_heads, step, "fwd"))
-        backward.append(_piece(shard, attention, kv_heads, step, "bwd"))
+        forward.append(_ring_step(shard, attention, kv_heads, step, "fwd"))
+        backward.append(_ring_step(shard, attention, kv_heads, step, "bwd"))
     return forward, backward
 
 
-def _piece(
+def _ring_step(
     shard: Shard, attention: AttentionMixer, kv_heads: int, step: int, pass_: str
 ) -> Attention:
     """Attention to the keys of one rank: a causal triangle of one's own, half of others'; all of
@@ -337,30 +337,19 @@ def _limited(
 def _by_heads(
     shard: Shard, attention: AttentionMixer, kv_heads: int, inputs: int, output: int
 ) -> tuple[list[Op], list[Op]]:
-    """Shards of the sequence become shards of the heads, and the other way round after.
-
-    Each exchange is packed by destination before and put in order of the sequence after it.
-    """
-
-    def exchange(name: str, size: int) -> list[Op]:
-        return [
-            Streaming(f"{name}_pack", "memcpy", 2 * size),
-            Collective(name, "all_to_all", size, "cp", shard.dtype),
-            Streaming(f"{name}_unpack", "memcpy", 2 * size),
-        ]
-
+    """Shards of the sequence become shards of the heads, and the other way round after."""
     whole = shard.sequence * shard.cp
     local = shard.heads // shard.cp, kv_heads // shard.cp
     return (
         [
-            *exchange("qkv_exchange", inputs),
+            *exchange(shard, "qkv_exchange", inputs),
             *_limited(shard, attention, *local, whole, "fwd"),
-            *exchange("output_exchange", output),
+            *exchange(shard, "output_exchange", output),
         ],
         [
-            *exchange("output_grad_exchange", output),
+            *exchange(shard, "output_grad_exchange", output),
             *_limited(shard, attention, *local, whole, "bwd"),
-            *exchange("qkv_grad_exchange", inputs),
+            *exchange(shard, "qkv_grad_exchange", inputs),
         ],
     )
 

@@ -6,13 +6,13 @@ No timing of its training is published: its core is priced as attention of such 
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.question.layers import CompressedAttention, Index
+from trainscout.simulators.predictor.question.layers import CompressedAttention
 from trainscout.simulators.predictor.workload.elementwise import norm_ops, rope_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import accumulation, linear
 from trainscout.simulators.predictor.workload.part import Part, norm
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.sparse_attention import chosen_core
+from trainscout.simulators.predictor.workload.sparse_attention import chosen_core, indexer
 
 
 def compressed_parts(shard: Shard, mixer: CompressedAttention) -> list[Part]:
@@ -30,9 +30,11 @@ def compressed_parts(shard: Shard, mixer: CompressedAttention) -> list[Part]:
     if mixer.rate > 1:
         parts.append(_compressor(shard, "compress", mixer, dim))
     if mixer.index is not None:
+        seen = max(1, shard.sequence // (2 * mixer.rate))
         parts += [
             _compressor(shard, "index_compress", mixer, mixer.index.dim),
-            _indexer(shard, mixer, mixer.index),
+            # A weight for each head beside them.
+            indexer(shard, mixer.index, mixer.q_rank, mixer.index.heads, seen),
         ]
     return [*parts, _core(shard, mixer), _output(shard, mixer)]
 
@@ -69,37 +71,6 @@ def _compressor(shard: Shard, name: str, mixer: CompressedAttention, width: int)
         (Alloc(f"{name}_windows", kept),),
         forward_peak_bytes=moved,
         backward_peak_bytes=2 * elements * size,
-    )
-
-
-def _indexer(shard: Shard, mixer: CompressedAttention, index: Index) -> Part:
-    """Queries of its own, whose scores of compressed keys choose those that are attended to; only
-    chosen scores have gradients."""
-    tokens, s, size = shard.tokens, shard.sequence, shard.element_bytes
-    query, query_back = linear(shard, "index_q", tokens, mixer.q_rank, index.heads * index.dim)
-    weigh, weigh_back = linear(shard, "index_k", tokens, shard.model.hidden_size, index.heads)
-    seen = max(1, s // (2 * mixer.rate))
-    chosen = min(index.top_k, seen)
-    scores = shard.batch * s * seen * 4
-    groups = shard.batch * index.heads
-    product = ("index_scores_fwd", s, seen, index.dim, shard.dtype)
-    kept = tokens * index.heads * (index.dim + 1) * size
-    return Part(
-        (
-            *query,
-            *weigh,
-            Gemm(*product, batch=groups, estimated=True),
-            Streaming("index_top_k", "reduce", 3 * scores, launches=3),
-        ),
-        (
-            Gemm("index_scores_dgrad", s, index.dim, chosen, shard.dtype, groups, "NN"),
-            Gemm("index_scores_wgrad", chosen, index.dim, s, shard.dtype, groups, "NT"),
-            *weigh_back,
-            *query_back,
-        ),
-        (Alloc("index_qk", kept), Alloc("index_chosen", shard.batch * s * chosen * 4)),
-        forward_peak_bytes=2 * scores,
-        backward_peak_bytes=2 * shard.batch * s * chosen * 4,
     )
 
 

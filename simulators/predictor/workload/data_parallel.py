@@ -10,10 +10,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.ir import Block, Collective, HostSync, Op, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.weights import (
-    gathered_weight_bytes,
-    parameter_bytes,
-)
+from trainscout.simulators.predictor.workload.weights import gathered_weight_bytes, parameter_bytes
 
 # Megatron-LM's default bucket: max(40 M, 1 M x data-parallel size) parameters when gradients
 # are reduced beside the backward pass, the whole buffer otherwise.
@@ -46,8 +43,8 @@ def bucket_parameters(job: Job) -> int | None:
     are sharded (2) always travel beside the backward pass.
     """
     recipe = job.recipe
-    beside = recipe.overlap_grad_reduce or recipe.zero_stage == 2
-    if not beside or recipe.zero_stage == 3:
+    overlapped = recipe.overlap_grad_reduce or recipe.zero_stage == 2
+    if not overlapped or recipe.zero_stage == 3:
         return None
     return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * job.dp * recipe.cp)
 

@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.part import (
     ATTENTION_RESIDUAL,
     Part,
-    norm,
+    hidden_norm,
     residual,
 )
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -199,10 +199,8 @@ def _modulation(shard: Shard, vectors: int) -> Part:
 
 
 def _modulated_norm(shard: Shard, name: str, reader: str) -> Part:
-    keep = column_input_bytes(shard, reader)
-    width = shard.model.hidden_size
-    part = norm(shard, name, shard.local_tokens, width, keep_output=keep)
-    moved = shard.local_tokens * width * shard.element_bytes
+    part = hidden_norm(shard, name, column_input_bytes(shard, reader))
+    moved = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
     eager = shard.fusion == "eager"
     scaled = [Streaming(f"{name}_modulation", "elementwise", 4 * moved, 2)] if eager else []
     saved = [Alloc(f"{name}_unscaled", moved)] if eager and shard.trains else []
@@ -235,13 +233,7 @@ def _cross_attention(shard: Shard) -> list[Part]:
     model, h, size = shard.model, shard.model.hidden_size, shard.element_bytes
     words = shard.batch * _diffusion(shard).text_tokens
     queries, pairs = (n * model.qk_head_dim for n in (shard.heads, 2 * shard.kv_heads))
-    first = norm(
-        shard,
-        "cross_norm",
-        shard.local_tokens,
-        h,
-        keep_output=column_input_bytes(shard, "cross_q"),
-    )
+    first = hidden_norm(shard, "cross_norm", column_input_bytes(shard, "cross_q"))
     forward, backward = linear(shard, "cross_q", shard.tokens, h, queries, parallel="column")
     # The text is whole on every rank: only the gradient of its encoding is summed.
     kv_forward, kv_backward = linear(

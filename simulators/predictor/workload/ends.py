@@ -17,13 +17,10 @@ from trainscout.simulators.predictor.workload.elementwise import (
     logged_losses,
     loss_ops,
 )
-from trainscout.simulators.predictor.workload.hyper_connections import (
-    collapse_part,
-    expand_part,
-)
+from trainscout.simulators.predictor.workload.hyper_connections import collapse_part, expand_part
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.part import Part, compose, norm
+from trainscout.simulators.predictor.workload.part import Part, compose, hidden_norm
 from trainscout.simulators.predictor.workload.per_layer_input import table_part
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.tower import tower_parts
@@ -116,7 +113,7 @@ def head_parts(shard: Shard) -> list[Part]:
     per_token = shard.tokens * 4
     full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
     keep = head.linear_input_bytes if shard.trains else 0
-    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
+    final = hidden_norm(shard, "final_norm", keep)
     ahead = [collapse_part(shard)] * (model.residual_streams > 1)
     ahead.append(final)
     if model.masked_head:
@@ -172,7 +169,7 @@ def _masked_head(shard: Shard) -> list[Part]:
         backward_peak_bytes=2 * made,
     )
     keep = shard.element_bytes if shard.trains else 0
-    return [transform, norm(shard, "head_norm", tokens, hidden, keep_output=keep)]
+    return [transform, hidden_norm(shard, "head_norm", keep)]
 
 
 def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:

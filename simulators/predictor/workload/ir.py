@@ -316,3 +316,18 @@ class Communicator:
         """Two neighbours by themselves, on two nodes where it spans several."""
         nodes = min(self.nodes, 2)
         return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes, reach=0)
+
+
+def kernel_flops(kernel: Kernel) -> int:
+    """2 x multiplications of a kernel; 0 for memory-bound ones."""
+    if isinstance(kernel, Gemm):
+        return 2 * kernel.batch * kernel.m * kernel.n * kernel.k
+    if isinstance(kernel, GroupedGemm):
+        return 2 * kernel.groups * kernel.m_per_group * kernel.n * kernel.k
+    if isinstance(kernel, Convolution):
+        return kernel.flops
+    if isinstance(kernel, Attention):
+        heads = kernel.batch * kernel.heads * kernel.seq_q * kernel.seq_k
+        forward = 2 * heads * (kernel.head_dim + kernel.head_dim_v) // (2 if kernel.causal else 1)
+        return forward * 5 // 2 if kernel.pass_ == "bwd" else forward
+    return 0

@@ -6,9 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    DEFAULT_RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
 from trainscout.simulators.predictor.workload.adapters import (
     adapter_weights,
@@ -30,7 +28,7 @@ from trainscout.simulators.predictor.workload.part import (
     Part,
     checkpointed,
     compose,
-    norm,
+    hidden_norm,
     residual,
 )
 from trainscout.simulators.predictor.workload.per_layer_input import layer_part
@@ -122,20 +120,20 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         parts += [read_part(shard, "attention_streams")] * several
         parts += mixer_parts(shard, mixer)
         if model.post_norms:
-            parts.append(_norm(shard, "attention_post_norm", 0))
+            parts.append(hidden_norm(shard, "attention_post_norm", 0))
         parts.append(written(shard, ATTENTION_RESIDUAL))
     if layer.mlp != NONE:
         parts += [read_part(shard, "mlp_streams")] * several
         has_experts = layer.mlp == MOE
         reader = "shared_fc1" if has_experts and not shard.trains else "fc1"
-        parts.append(_norm(shard, "mlp_norm", column_input_bytes(shard, reader)))
+        parts.append(hidden_norm(shard, "mlp_norm", column_input_bytes(shard, reader)))
         parts += moe_parts(shard) if has_experts else [mlp_part(shard, model.ffn_hidden_size)]
         if model.post_norms:
-            parts.append(_norm(shard, "mlp_post_norm", 0))
+            parts.append(hidden_norm(shard, "mlp_post_norm", 0))
         parts.append(written(shard, "mlp_residual"))
     if model.per_layer_input is not None:
         parts.append(layer_part(shard, model.per_layer_input))
-        parts.append(_norm(shard, "layer_input_norm", 0))
+        parts.append(hidden_norm(shard, "layer_input_norm", 0))
         parts.append(residual(shard, "layer_input_residual"))
     return (*parts, *_adapted(shard, parts))
 
@@ -146,8 +144,3 @@ def _adapted(shard: Shard, parts: Sequence[Part]) -> list[Part]:
         return []
     latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
     return [Part((), (), (Alloc("lora_latent", latent),))]
-
-
-def _norm(shard: Shard, name: str, keep_output: float) -> Part:
-    """A norm of the hidden state."""
-    return norm(shard, name, shard.local_tokens, shard.model.hidden_size, keep_output=keep_output)

@@ -97,14 +97,14 @@ def linear(
     if parallel == "column" and shard.sp:
         each = gathered or inputs
         gathers = 1 if shard.fusion == "compiled" else reductions
-        gather = _beside_gemm(shard, exchange("gather", "all_gather", each), len(product))
+        gather = _overlapping_gemm(shard, exchange("gather", "all_gather", each), len(product))
         forward += gather * gathers + product
-        beside = shard.overlap_tp_gradients or shard.tp_comm_overlap
+        overlapped = shard.overlap_tp_gradients or shard.tp_comm_overlap
         if shard.trains and not shard.keeps_gathered:
             backward += _ordered(
-                shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
+                shard, exchange("gather_again", "all_gather", each, overlapped * len(dgrad))
             )
-        hidden = 0 if unfused else beside * len(wgrad)
+        hidden = 0 if unfused else overlapped * len(wgrad)
         scatter = exchange("gather_grad", "reduce_scatter", each, hidden)
         scattered = (_reordered(scatter) if unfused else _ordered(shard, scatter)) * reductions
         summed = [] if unfused else _summed(shard, scatter)
@@ -123,11 +123,13 @@ def linear(
             backward += [exchange("grad", "all_reduce", inputs)] * reductions
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
-        pieces = _beside_gemm(shard, scatter, len(product))
+        pieces = _overlapping_gemm(shard, scatter, len(product))
         forward += pieces + product if shard.tp_comm_overlap else product + pieces
         forward += _summed(shard, scatter)
         # The gradient of a reduce-scatter is an all-gather of the same size.
-        backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs), len(dgrad))
+        backward += _overlapping_gemm(
+            shard, exchange("reduce_grad", "all_gather", outputs), len(dgrad)
+        )
         backward += dgrad + wgrad
     elif parallel == "row" and shard.tp > 1:
         forward += [*product, exchange("reduce", "all_reduce", outputs)]
@@ -158,7 +160,7 @@ def accumulation(shard: Shard, name: str, elements: int) -> Streaming:
     return Streaming(f"{name}_accumulate", "elementwise", moved)
 
 
-def _beside_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
+def _overlapping_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
     if not shard.tp_comm_overlap:
         return _ordered(shard, op)
     piece = op.bytes // shard.tp

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    DEFAULT_RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.communicators import communicators
@@ -23,18 +21,25 @@ from trainscout.simulators.predictor.workload.ends import (
     first_blocks,
     head_blocks,
 )
-from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, Streaming
-from trainscout.simulators.predictor.workload.layer import layer_blocks, trained_layer_parameters
-from trainscout.simulators.predictor.workload.mtp import (
-    mtp_projection_blocks,
-    mtp_projection_parameters,
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Block,
+    Collective,
+    Free,
+    HostSync,
+    Op,
+    Streaming,
 )
-from trainscout.simulators.predictor.workload.pairing import paired
+from trainscout.simulators.predictor.workload.layer import layer_blocks, trained_layer_parameters
+from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.moe import is_exchange
 from trainscout.simulators.predictor.workload.parameters import (
     LocalParameters,
     embedding_parameters,
     head_parameters,
+    norm_parameters,
 )
+from trainscout.simulators.predictor.workload.part import Part, compose, hidden_norm
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
 from trainscout.simulators.predictor.workload.reference import Reference, reference_runs
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -95,9 +100,13 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
                 optimizer_block(job, parameters, count),
             )
         stages.append(finished[content])
+    return Workload(tuple(stages), communicators(job), boundary_bytes(job))
+
+
+def boundary_bytes(job: Job) -> int:
+    """What a stage sends to the next for a micro-batch."""
     shard = Shard.of(job)
-    boundary = shard.local_tokens * job.model.residual_width * shard.element_bytes
-    return Workload(tuple(stages), communicators(job), boundary)
+    return shard.local_tokens * job.model.residual_width * shard.element_bytes
 
 
 def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
@@ -184,7 +193,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs += _mtp_modules(shard, mode)
         runs.append(Run(*head_blocks(shard), 1, _last_parameters(shard, mode)))
     if shard.overlap_dispatch:
-        runs = [_with_exchanges_beside(run) for run in runs]
+        runs = [_with_exchanges_overlapping(run) for run in runs]
     if mode.reference is not None:
         ends = {"first": shape.first, "last": shape.last}
         frozen = reference_runs(mode.reference, shape.layers, **ends)
@@ -263,7 +272,7 @@ def _flattened(run: Run, bytes_per_gradient: int) -> Run:
     return replace(run, backward=replace(run.backward, ops=(*run.backward.ops, copy)))
 
 
-def _with_exchanges_beside(run: Run) -> Run:
+def _with_exchanges_overlapping(run: Run) -> Run:
     if not run.forward.name.endswith("moe_layer_forward"):
         return run
     forward, backward = paired(run.forward, run.backward)
@@ -297,3 +306,72 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
         for index in range(model.num_mtp_layers)
         for run in (repeated if index else lookup, *module)
     ]
+
+
+@functools.lru_cache(maxsize=1024)
+def mtp_projection_blocks(shard: Shard) -> tuple[Block, Block]:
+    """What precedes the layer of a multi-token-prediction module (DeepSeek-V3, equation 21).
+
+    The normalised hidden state and the normalised embedding of the next token, side by side,
+    are projected to one hidden state; Megatron shards the projection by columns and gathers
+    its output.
+    """
+    hidden, local, size = shard.model.hidden_size, shard.local_tokens, shard.element_bytes
+    forward, backward = linear(
+        shard, "mtp_projection", shard.tokens, 2 * hidden, hidden // shard.tp, parallel="column"
+    )
+    joined = 2 * local * hidden * size
+    if shard.tp > 1:
+        whole = shard.tokens * hidden * size
+        forward.append(Collective("mtp_gather", "all_gather", whole, "tp", shard.dtype))
+        backward.insert(0, Collective("mtp_scatter", "reduce_scatter", whole, "tp", shard.dtype))
+    projection = Part(
+        (Streaming("mtp_concat", "memcpy", 2 * joined), *forward),
+        (*backward, Streaming("mtp_split", "memcpy", 2 * joined)),
+        (Alloc("mtp_input", joined),),
+        forward_peak_bytes=joined,
+        backward_peak_bytes=2 * joined,
+    )
+    norms = [hidden_norm(shard, name, 0) for name in ("hidden", "embedding")]
+    return compose("mtp_projection", [*norms, projection])
+
+
+def mtp_projection_parameters(shard: Shard) -> LocalParameters:
+    """The two norms and the projection that start a module."""
+    hidden = shard.model.hidden_size
+    return LocalParameters(2 * norm_parameters(shard, hidden) + 2 * hidden * hidden // shard.tp)
+
+
+@functools.lru_cache(maxsize=4096)
+def paired(forward: Block, backward: Block) -> tuple[Block, Block]:
+    """The blocks of an expert layer under ``overlap_moe_expert_parallel_comm``.
+
+    Megatron-LM runs the forward pass of one micro-batch and the backward pass of another layer
+    by layer together: dispatches beside the other's experts, combines beside its attention. A
+    pair does the work of both passes of a layer, so each exchange is put beside the kernels of
+    its own pass. Exchanges that recomputation repeats stay where they are.
+    """
+    attention, experts, dispatch, combine = _split(forward)
+    ahead = (*_overlapping(combine, attention), *_overlapping(dispatch, experts))
+    attention, experts, dispatch, combine = _split(backward)
+    back = (*_overlapping(dispatch, experts), *_overlapping(combine, attention))
+    return replace(forward, ops=ahead), replace(backward, ops=back)
+
+
+def _split(block: Block) -> tuple[tuple[Op, ...], tuple[Op, ...], Collective, Collective]:
+    """Operations of the attention and of the expert sub-layer, and the two exchanges."""
+    exchanges = [op for op in block.ops if isinstance(op, Collective) and is_exchange(op)]
+    dispatch, combine = exchanges[-2:]
+    names = [getattr(op, "name", "") for op in block.ops]
+    meeting = [index for index, name in enumerate(names) if name.startswith("attention_residual")]
+    rest = [op for op in block.ops[: meeting[0]] if op not in (dispatch, combine)]
+    others = [op for op in block.ops[meeting[0] :] if op not in (dispatch, combine)]
+    if meeting[0] < names.index(dispatch.name):
+        return tuple(rest), tuple(others), dispatch, combine
+    return tuple(others), tuple(rest), dispatch, combine
+
+
+def _overlapping(exchange: Collective, ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The exchange, followed by the operations it runs beside."""
+    running = sum(not isinstance(op, Alloc | Free | HostSync) for op in ops)
+    return replace(exchange, overlaps=running), *ops

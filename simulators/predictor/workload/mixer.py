@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.compressed_attention import compressed_parts
 from trainscout.simulators.predictor.workload.delta_net import delta_parts
 from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.predictor.workload.part import Part, norm
+from trainscout.simulators.predictor.workload.part import Part, hidden_norm
 from trainscout.simulators.predictor.workload.selective_scan import mamba1_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.short_conv import short_conv_parts
@@ -31,15 +31,7 @@ def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
     """The parts of one mixer, norm to output projection; those in parallel share the norm, and
     run one after another."""
     hidden = shard.model.hidden_size
-    parts = [
-        norm(
-            shard,
-            "attention_norm",
-            shard.local_tokens,
-            hidden,
-            keep_output=column_input_bytes(shard, "qkv"),
-        )
-    ]
+    parts = [hidden_norm(shard, "attention_norm", column_input_bytes(shard, "qkv"))]
     parallel = len(mixer.parts)
     for name, part in mixer.parts.items():
         parts += _PARTS[name](shard, part)

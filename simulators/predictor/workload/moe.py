@@ -79,13 +79,13 @@ def _imbalance(shard: Shard) -> float:
         # Nobody receives more than the capacity of its experts.
         return max(1.0, min(moe.load_imbalance, moe.capacity_factor or math.inf))
     layers = _expert_layers(shard.model)
-    if moe.capacity_factor is not None:
-        # Capacity counts by source: each cuts its own tokens.
-        router = _routing(moe, shard.local_tokens)
-        return rank_imbalance(router, shard.ep, layers, moe.capacity_factor)
-    return rank_imbalance(
-        _routing(moe, shard.local_tokens * shard.ep * shard.etp), shard.ep, layers
-    )
+    return rank_imbalance(_of_sources(shard), shard.ep, layers, moe.capacity_factor)
+
+
+def _of_sources(shard: Shard) -> Router:
+    """The routings of all ranks' tokens; capacity counts by source: each cuts its own."""
+    sources = 1 if shard.moe.capacity_factor is not None else shard.ep * shard.etp
+    return _routing(shard.moe, shard.local_tokens * sources)
 
 
 def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
@@ -95,8 +95,7 @@ def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
     if moe is None or ep == 1 or moe.padded:
         return ()
     if moe.routed:
-        sources = 1 if moe.capacity_factor is not None else ep * shard.etp
-        router = _routing(moe, shard.local_tokens * sources)
+        router = _of_sources(shard)
         layers = min(num_layers, _expert_layers(shard.model))
         return tuple(
             loads_of_ranks(router, ep, layer, moe.capacity_factor) for layer in range(layers)
@@ -145,6 +144,11 @@ def moe_parts(shard: Shard) -> list[Part]:
     if moe.shared_ffn_hidden_size:
         parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
     return parts
+
+
+def _token_bytes(shard: Shard) -> int:
+    """Bytes of a rank's tokens, each once, on their way to experts."""
+    return shard.local_tokens * _travelling(shard) * shard.element_bytes
 
 
 def _travelling(shard: Shard) -> int:
@@ -300,7 +304,8 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
     """Tokens to their experts: sort by expert, exchange over ep, gather over etp."""
     moe = shard.moe
     if moe.dispatcher == "allgather":
-        return _allgather_dispatch(shard, received, suffix)
+        gathered = _among_all(shard, f"dispatch{suffix}", "all_gather")
+        return [*gathered, Streaming(f"permute{suffix}", "permute", 2 * received, launches=2)]
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = _busiest(shard, sent)
@@ -328,7 +333,8 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     """Expert outputs back to their tokens, weighted by the router."""
     moe = shard.moe
     if moe.dispatcher == "allgather":
-        return _allgather_combine(shard, received, suffix)
+        unpermute = Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)
+        return [unpermute, *_among_all(shard, f"combine{suffix}", "reduce_scatter")]
     ops: list[Op] = []
     if shard.etp > 1:
         ops.append(
@@ -353,8 +359,8 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
 def _exchanged_once(name: str, traffic: int, shard: Shard) -> Collective:
     """Tokens sent once to each GPU that hosts an expert of theirs, or collected from there: beside
     those copies, every token is read or written once on its own GPU."""
-    own = shard.local_tokens * _travelling(shard) * shard.element_bytes
-    return Collective(name, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=traffic + own)
+    stored = traffic + _token_bytes(shard)
+    return Collective(name, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored)
 
 
 def _weights(shard: Shard, suffix: str) -> Collective:
@@ -386,8 +392,7 @@ def _reached(destinations: int, shard: Shard) -> float:
 
 def _received_once(shard: Shard) -> int:
     """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
-    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
-    return _busiest(shard, round(size * _reached(shard.ep, shard)))
+    return _busiest(shard, round(_token_bytes(shard) * _reached(shard.ep, shard)))
 
 
 def _sent_once(shard: Shard) -> int:
@@ -396,31 +401,16 @@ def _sent_once(shard: Shard) -> int:
     Inside a domain a copy is passed on over NVLink while others arrive (DeepEP), so the network
     between domains decides.
     """
-    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
     destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
-    return _busiest(shard, round(size * _reached(destinations, shard)))
+    return _busiest(shard, round(_token_bytes(shard) * _reached(destinations, shard)))
 
 
-def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
-    """Every rank of the etp x ep group gathers all tokens and keeps those of its experts."""
-    ops: list[Op] = []
-    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
-    if shard.ep * shard.etp > 1:
-        gathered = size * shard.ep * shard.etp
-        ops.append(Collective(f"dispatch{suffix}", "all_gather", gathered, "etp_ep", shard.dtype))
-    ops.append(Streaming(f"permute{suffix}", "permute", 2 * received, launches=2))
-    return ops
-
-
-def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
-    ops: list[Op] = [Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)]
-    size = shard.local_tokens * _travelling(shard) * shard.element_bytes
-    if shard.ep * shard.etp > 1:
-        gathered = size * shard.ep * shard.etp
-        ops.append(
-            Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
-        )
-    return ops
+def _among_all(shard: Shard, name: str, kind: str) -> list[Op]:
+    """Every rank of the etp x ep group gathers all tokens, and keeps those of its experts; or what
+    experts made of all tokens is summed where they came from."""
+    ranks = shard.ep * shard.etp
+    size = _token_bytes(shard) * ranks
+    return [Collective(name, kind, size, "etp_ep", shard.dtype)] if ranks > 1 else []
 
 
 def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], list[Op]]:

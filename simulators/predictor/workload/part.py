@@ -152,6 +152,11 @@ def checkpointed(
     )
 
 
+def hidden_norm(shard: Shard, name: str, keep_output: float) -> Part:
+    """A norm of the hidden state."""
+    return norm(shard, name, shard.local_tokens, shard.model.hidden_size, keep_output=keep_output)
+
+
 def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float) -> Part:
     """LayerNorm or RMSNorm.
 

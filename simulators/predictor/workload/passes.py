@@ -45,7 +45,7 @@ def backward_block(backward: Block, kind: int) -> Block:
 def _halves(backward: Block) -> tuple[Block, Block]:
     """The gradient of a block's input, and of its weights."""
     waits = [_is_weight_gradient(op) for op in backward.ops]
-    own = [_beside_own(backward.ops, index, waits) for index in range(len(waits))]
+    own = [_overlapping_own(backward.ops, index, waits) for index in range(len(waits))]
     first, second = (
         tuple(op for op, late in zip(own, waits, strict=True) if late == half)
         for half in (False, True)
@@ -65,7 +65,7 @@ def _is_weight_gradient(op: Op) -> bool:
     return name.endswith(("_wgrad", "_accumulate", "_bias_grad", "_gather_again"))
 
 
-def _beside_own(ops: tuple[Op, ...], index: int, waits: list[bool]) -> Op:
+def _overlapping_own(ops: tuple[Op, ...], index: int, waits: list[bool]) -> Op:
     """An operation, beside those of its own half that it ran beside."""
     op = ops[index]
     if not isinstance(op, Collective | SendRecv) or not op.overlaps:

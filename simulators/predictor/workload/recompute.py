@@ -24,11 +24,7 @@ from trainscout.simulators.predictor.workload.ir import (
     SendRecv,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.part import (
-    ATTENTION_RESIDUAL,
-    Part,
-    until_needed,
-)
+from trainscout.simulators.predictor.workload.part import ATTENTION_RESIDUAL, Part, until_needed
 from trainscout.simulators.predictor.workload.shard import Shard
 
 OPERATIONS = "operations"

@@ -6,17 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Collective,
-    Gemm,
-    Op,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload.elementwise import Passes
+from trainscout.simulators.predictor.workload.ir import Alloc, Collective, Gemm, Op, Streaming
 from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.shard import Shard
-
-Passes = tuple[list[Op], list[Op]]
 
 
 def convolution(shard: Shard, name: str, channels: int, remade: bool = False) -> Part:
@@ -71,7 +64,11 @@ def by_heads(shard: Shard, name: str, width: int) -> list[Op]:
     round, ``width`` elements a token (Megatron-Core's ``MambaContextParallel``)."""
     if shard.cp == 1:
         return []
-    size = shard.tokens * width * shard.element_bytes
+    return exchange(shard, name, shard.tokens * width * shard.element_bytes)
+
+
+def exchange(shard: Shard, name: str, size: int) -> list[Op]:
+    """``size`` bytes packed by destination, exchanged over ``cp``, and put in order after it."""
     return [
         Streaming(f"{name}_pack", "memcpy", 2 * size),
         Collective(name, "all_to_all", size, "cp", shard.dtype),

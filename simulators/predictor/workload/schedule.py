@@ -47,10 +47,7 @@ def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batch
     if is_file(schedule):
         return _written_order(schedule, stage, micro_batches)
     if schedule_kind(schedule).splits_backward:
-        passes = _split_order(schedule, stage, stages, chunks, micro_batches)
-        split = np.array(passes, dtype=np.int64).T
-        split.setflags(write=False)
-        return split
+        return _fixed(_split_order(schedule, stage, stages, chunks, micro_batches))
     total = chunks * micro_batches
     group = micro_batches_in_turn(schedule, stages, micro_batches)
     forward = _passes(FORWARD, group, chunks, micro_batches)
@@ -71,7 +68,10 @@ def _written_order(schedule: str, stage: int, micro_batches: int) -> Order:
     if micro_batches != file.micro_batches:
         problem = f"has {file.micro_batches} micro-batches and not {micro_batches}"
         raise InputError("recipe.schedule", schedule, problem)
-    passes = [(WRITTEN[kind], chunk, micro) for kind, chunk, micro in file.orders[stage]]
+    return _fixed([(WRITTEN[kind], chunk, micro) for kind, chunk, micro in file.orders[stage]])
+
+
+def _fixed(passes: list[Pass]) -> Order:
     order = np.array(passes, dtype=np.int64).T
     order.setflags(write=False)
     return order

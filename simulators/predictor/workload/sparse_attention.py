@@ -22,17 +22,22 @@ def index_parts(shard: Shard, index: Index) -> list[Part]:
 
 def _indexer(shard: Shard, index: Index) -> Part:
     """Projections are whole on every tensor-parallel rank (Megatron-Core), scores are those of the
-    causal half. Only scores of chosen keys have gradients (sparse training stage)."""
-    model, tokens, size = shard.model, shard.tokens, shard.element_bytes
+    causal half."""
+    model = shard.model
     latent = model.mla.q_lora_rank if model.mla is not None else None
-    query, query_back = linear(
-        shard, "index_q", tokens, latent or model.hidden_size, index.heads * index.dim
-    )
-    width = index.dim + index.heads
-    key, key_back = linear(shard, "index_k", tokens, model.hidden_size, width)
-    seen, chosen = shard.sequence // 2, min(index.top_k, shard.sequence // 2)
-    groups, s, dim = shard.batch * index.heads, shard.sequence, index.dim
-    scores = shard.batch * s * seen * 4
+    width, seen = index.dim + index.heads, shard.sequence // 2
+    return indexer(shard, index, latent or model.hidden_size, width, seen)
+
+
+def indexer(shard: Shard, index: Index, inputs: int, width: int, seen: int) -> Part:
+    """What chooses keys: queries made from ``inputs`` channels, ``width`` columns made from the
+    hidden state besides, and scores of the keys ``seen`` on average. Only scores of chosen keys
+    have gradients (sparse training stage)."""
+    tokens, size, s, dim = shard.tokens, shard.element_bytes, shard.sequence, index.dim
+    query, query_back = linear(shard, "index_q", tokens, inputs, index.heads * dim)
+    key, key_back = linear(shard, "index_k", tokens, shard.model.hidden_size, width)
+    chosen = min(index.top_k, seen)
+    groups, scores = shard.batch * index.heads, shard.batch * s * seen * 4
     kept = tokens * (index.heads * dim + width) * size
     return Part(
         (

@@ -98,15 +98,8 @@ def finish_block(
         ops.append(Collective("norm_grads", "all_reduce", norm_bytes, "tp", "fp32"))
     if shares_embedding and trains:
         rows = model.padded_vocab_size(recipe.tp, job.framework.aligns_vocabulary) // recipe.tp
-        ops.append(
-            Collective(
-                "embedding_grads",
-                "all_reduce",
-                rows * model.hidden_size * size,
-                "embedding",
-                "fp32",
-            )
-        )
+        moved = rows * model.hidden_size * size
+        ops.append(Collective("embedding_grads", "all_reduce", moved, "embedding", "fp32"))
     owned = owned_parameters(parameters, job)
     if schedule_kind(job.schedule).both_ways and trains:
         # Mirrored stages hold the same two parts of the model, and sum what each has of them.

@@ -30,15 +30,12 @@ def tower_parts(shard: Shard) -> list[Part]:
     parts = []
     for tower in shard.model.towers:
         own = _shard(shard, tower)
-        encoder, projector = _parts(own, tower), _projector(_projecting(shard, own), tower)
+        projecting = replace(own, trains=PROJECTORS not in shard.frozen)
+        encoder, projector = _parts(own, tower), _projector(projecting, tower)
         frozen = [not own.trains, {TOWERS, PROJECTORS} <= set(shard.frozen)]
         parts += [each.forward_only for each in encoder] if frozen[0] else encoder
         parts.append(projector.forward_only if frozen[1] else projector)
     return parts
-
-
-def _projecting(shard: Shard, tower: Shard) -> Shard:
-    return replace(tower, trains=PROJECTORS not in shard.frozen)
 
 
 def tower_parameters(shard: Shard) -> LocalParameters:

@@ -21,8 +21,8 @@ from trainscout.simulators.predictor.replay.timeline import (
     Timeline,
 )
 from trainscout.simulators.predictor.workload import ir
+from trainscout.simulators.predictor.workload.ir import kernel_flops
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
-from trainscout.simulators.predictor.workload.work import kernel_flops
 from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     NodeType,

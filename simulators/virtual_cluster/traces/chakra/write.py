@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.predictor.workload.work import kernel_flops
+from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
 from trainscout.simulators.virtual_cluster.traces.chakra.arguments import texts
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
 from trainscout.simulators.virtual_cluster.traces.chakra.writer import (

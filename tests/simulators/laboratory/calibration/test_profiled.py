@@ -11,7 +11,7 @@ from tests.in_process import command
 from tests.simulators.laboratory.calibration.runs import measured, node_jobs
 from trainscout.simulators.laboratory.calibration.profiled import read_profiled
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings
-from trainscout.simulators.laboratory.calibration.runs import beside_predictions
+from trainscout.simulators.laboratory.calibration.runs import with_predictions
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -172,8 +172,8 @@ def test_runs_are_predicted_with_what_a_profile_states(tmp_path):
     runs = measured(node_jobs()[:3], compute_time=1.3)
     gpu = runs[0].job.gpu.name
     stated = read_profiled(observed(tmp_path / "kept.json", {"gemm": (1.3, 1.0)}, gpu))
-    informed = beside_predictions(runs, stated)
+    informed = with_predictions(runs, stated)
     assert np.array([run.log_residual for run in informed]) == pytest.approx(0, abs=1e-9)
     other = read_profiled(observed(tmp_path / "other.json", {"gemm": (1.3, 1.0)}, "b200"))
     with pytest.raises(InputError, match="was made for b200"):
-        beside_predictions(runs, other)
+        with_predictions(runs, other)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from tests.simulators.laboratory.calibration.runs import cluster_jobs, measured, node_jobs
-from trainscout.simulators.laboratory.calibration.runs import beside_predictions, equal_jobs
+from trainscout.simulators.laboratory.calibration.runs import equal_jobs, with_predictions
 from trainscout.simulators.laboratory.calibration.support import left_out, relative, supported
 from trainscout.simulators.predictor.uncertainty.calibration import columns_of
 
 
 def left_out_of(runs):
-    found = beside_predictions(runs)
+    found = with_predictions(runs)
     errors = np.array([run.log_residual for run in found])
     return errors, *left_out(columns_of(found), errors, equal_jobs(runs))
 

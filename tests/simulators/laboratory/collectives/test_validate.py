@@ -11,8 +11,7 @@ from tests.in_process import command
 from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives.machines import KIB, MIB
 from trainscout.simulators.laboratory.collectives import validate
-from trainscout.simulators.laboratory.collectives.measurements import Skipped, describe
-from trainscout.simulators.predictor.collectives.size_bands import size_band
+from trainscout.simulators.laboratory.collectives.measurements import Skipped, describe, size_band
 
 run = command("collectives", "validate")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainscout.simulators.laboratory.collectives.fit import TRANSPORTS, documents, write
-from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES
+from trainscout.simulators.laboratory.collectives.measurements import BAND_NAMES
 from trainscout.simulators.predictor.collectives.transport import (
     DIRECTORY,
     FABRICS,

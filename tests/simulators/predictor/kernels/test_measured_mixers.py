@@ -19,10 +19,9 @@ from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_kernels
 from trainscout.simulators.predictor.kernels.streaming import LAUNCH_FLOOR_S
 from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
-from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
+from trainscout.simulators.predictor.workload.ir import Gemm, Streaming, kernel_flops
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 TABLE = Path(trainscout.simulators.laboratory.__file__).parent / "data" / "h100_kernels.csv"
 H100 = GPUS["h100"]

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.moe.dispatch import (
     copies_by_expert,
     cut_to_capacity,
 )
-from trainscout.simulators.predictor.moe.message import Message
+from trainscout.simulators.predictor.moe.experiment import Message
 from trainscout.simulators.predictor.moe.router import Router, route
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -7,7 +7,7 @@ import pytest
 from tests.simulators.jobs import TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.memory.bands import FITS, NO
-from trainscout.simulators.predictor.question.host import HostShare
+from trainscout.simulators.predictor.question.cluster import HostShare
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.host import (
     COPY_EFFICIENCY,

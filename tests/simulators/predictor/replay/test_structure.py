@@ -18,5 +18,5 @@ def test_torch_pipelines_reduce_when_the_last_backward_pass_has_ended(
     facts = {"pipeline_buffers": buffers}
     job = make_job(TINY, pp=pp, zero_stage=1, overlap_grad_reduce=True, training=facts)
     sharing = Sharing.of(job)
-    assert sharing.reduce_beside is beside
+    assert sharing.reduce_overlaps is beside
     assert sharing.ends[0] is not beside

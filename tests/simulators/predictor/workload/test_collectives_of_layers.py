@@ -25,8 +25,8 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.megatron import paired
 from trainscout.simulators.predictor.workload.moe import is_exchange
-from trainscout.simulators.predictor.workload.pairing import paired
 from trainscout.simulators.predictor.workload.shard import Shard
 
 # Bytes one rank sends over its links, in units of the collective's size times (t - 1)/t.

@@ -13,9 +13,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Streaming
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Streaming, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 
 @pytest.mark.parametrize(

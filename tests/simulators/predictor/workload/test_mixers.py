@@ -25,11 +25,16 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import head_blocks, head_parts
-from trainscout.simulators.predictor.workload.ir import Attention, Collective, Gemm, Op
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Collective,
+    Gemm,
+    Op,
+    kernel_flops,
+)
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import layer_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 MODELS = (HYBRID, SPARSE)
 LAYERS = [(model, layer) for model in MODELS for layer in model.layer_kinds]

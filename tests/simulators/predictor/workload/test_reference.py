@@ -11,10 +11,9 @@ from trainscout.simulators.predictor.question.tuning import Distillation, Dpo, L
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.step_program import step_program
-from trainscout.simulators.predictor.workload.ir import Collective, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.ir import Collective, Gemm, GroupedGemm, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 
 def tuned(model, dpo=None, lora=None, packed=(), batch=16, **recipe):

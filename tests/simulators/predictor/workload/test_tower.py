@@ -12,10 +12,9 @@ from trainscout.simulators.predictor.question.tower import Convolution
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, first_blocks
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 
 def test_a_tower_counts_its_layers_patches_positions_and_projector() -> None:

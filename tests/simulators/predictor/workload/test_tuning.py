@@ -10,9 +10,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 LORA = Lora(8)
 

@@ -11,8 +11,8 @@ from trainscout.simulators.predictor.workload.ir import (
     GroupedGemm,
     Kernel,
     Streaming,
+    kernel_flops,
 )
-from trainscout.simulators.predictor.workload.work import kernel_flops
 
 
 def attention(pass_: str, causal: bool) -> Attention:
