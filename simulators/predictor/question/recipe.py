@@ -16,12 +16,9 @@ from trainscout.simulators.predictor.question.experts import DISPATCHERS
 from trainscout.simulators.predictor.question.framework import declared_framework, named_framework
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
-    ENVIRONMENT,
     HOST,
     LAYER_BLOCKS,
     LAYOUT,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     MICRO_BATCHES,
     PASSES,
     STEP_END,
@@ -56,19 +53,17 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
         left_out="NCCL's",
         topic="nccl",
         search=(None, "ring", "tree"),
-        flags={
-            ENVIRONMENT: Flag(
-                "NCCL_ALGO",
-                {
-                    "ring": "Ring",
-                    "tree": "Tree",
-                    "nvls": "NVLS",
-                    "nvls_tree": "NVLSTree",
-                    "collnet_direct": "CollNetDirect",
-                    "collnet_chain": "CollNetChain",
-                },
-            ),
-        },
+        environment=Flag(
+            "NCCL_ALGO",
+            {
+                "ring": "Ring",
+                "tree": "Tree",
+                "nvls": "NVLS",
+                "nvls_tree": "NVLSTree",
+                "collnet_direct": "CollNetDirect",
+                "collnet_chain": "CollNetChain",
+            },
+        ),
     )
     """NCCL's algorithm; None means the cluster's."""
     nccl_max_channels: int | None = knob(
@@ -78,9 +73,7 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
         left_out="NCCL's",
         topic="nccl",
         search=(None, 16, 8, 4),
-        flags={
-            ENVIRONMENT: Flag("NCCL_MAX_NCHANNELS"),
-        },
+        environment="NCCL_MAX_NCHANNELS",
     )
     """NCCL's most channels; None means the cluster's."""
     use_tp_pp_dp_mapping: bool = knob(
@@ -91,10 +84,8 @@ class Recipe(Numerics, Pipeline, Sharding, Recomputation, Parallelism):
         canonical=Canonical(
             "without stages there is one order", ("pp",), lambda job: job.recipe.pp == 1
         ),
-        flags={
-            MEGATRON_LM: Flag("--use-tp-pp-dp-mapping"),
-            MEGATRON_BRIDGE: Flag("dist.use_tp_pp_dp_mapping"),
-        },
+        megatron_lm="--use-tp-pp-dp-mapping",
+        megatron_bridge="dist.use_tp_pp_dp_mapping",
     )
     """The stages of a pipeline lie next to each other and its replicas apart, instead of the other
     way round."""

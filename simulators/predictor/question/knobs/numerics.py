@@ -8,10 +8,7 @@ from trainscout.simulators.predictor.question.framework import named_framework
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     LAYER_BLOCKS,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     STEP_END,
-    TORCHTITAN,
     Canonical,
     Flag,
     knob,
@@ -61,11 +58,9 @@ class Numerics:
         ),
         search=(None, "bf16"),
         numerics={"bf16": "16bit"},
-        flags={
-            TORCHTITAN: Flag(
-                "--training.mixed-precision-reduce", {"fp32": "float32", "bf16": "bfloat16"}
-            ),
-        },
+        torchtitan=Flag(
+            "--training.mixed-precision-reduce", {"fp32": "float32", "bf16": "bfloat16"}
+        ),
     )
     """The type in which gradients are kept and reduced; None means the framework's own choice."""
     optimizer_states: str | None = knob(
@@ -113,7 +108,7 @@ class Numerics:
         topic="numerics",
         canonical=_LOW_PRECISION,
         numerics={True: "any"},
-        flags={MEGATRON_BRIDGE: Flag("mixed_precision.fp8_dot_product_attention")},
+        megatron_bridge="mixed_precision.fp8_dot_product_attention",
     )
     """In 8 and 4 bits, attention multiplies in 8 bits too (Megatron-Core's option of that name):
     queries, keys, values and the output's gradient are quantised for it. What is kept for the
@@ -125,10 +120,8 @@ class Numerics:
         topic="numerics",
         canonical=_LOW_PRECISION,
         numerics={True: "any"},
-        flags={
-            MEGATRON_LM: Flag("--fp8-output-proj"),
-            MEGATRON_BRIDGE: Flag("model.fp8_output_proj"),
-        },
+        megatron_lm="--fp8-output-proj",
+        megatron_bridge="model.fp8_output_proj",
     )
     """In MXFP8, the logits are a product of 8 bits as those of the layers are, instead of 16
     (Megatron-Core's option of that name)."""

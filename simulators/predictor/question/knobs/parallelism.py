@@ -6,16 +6,11 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
-    DEEPSPEED,
     LAYER_BLOCKS,
     LAYOUT,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     MICRO_BATCHES,
     STEP_END,
-    TORCHTITAN,
     Canonical,
-    Flag,
     knob,
 )
 
@@ -30,11 +25,9 @@ class Parallelism:
         (LAYER_BLOCKS, BOUNDARY, STEP_END, MICRO_BATCHES),
         always=True,
         search={"powers_of_two_up_to": "nvlink_domain"},
-        flags={
-            MEGATRON_LM: Flag("--tensor-model-parallel-size"),
-            MEGATRON_BRIDGE: Flag("model.tensor_model_parallel_size"),
-            TORCHTITAN: Flag("--parallelism.tensor-parallel-degree"),
-        },
+        megatron_lm="--tensor-model-parallel-size",
+        megatron_bridge="model.tensor_model_parallel_size",
+        torchtitan="--parallelism.tensor-parallel-degree",
     )
     """GPUs that share each layer's matrices (tensor parallelism)."""
     pp: int = knob(
@@ -43,11 +36,9 @@ class Parallelism:
         (LAYOUT, BOUNDARY, MICRO_BATCHES),
         always=True,
         search={"divisors_of": "num_gpus"},
-        flags={
-            MEGATRON_LM: Flag("--pipeline-model-parallel-size"),
-            MEGATRON_BRIDGE: Flag("model.pipeline_model_parallel_size"),
-            TORCHTITAN: Flag("--parallelism.pipeline-parallel-degree"),
-        },
+        megatron_lm="--pipeline-model-parallel-size",
+        megatron_bridge="model.pipeline_model_parallel_size",
+        torchtitan="--parallelism.pipeline-parallel-degree",
     )
     """Pipeline stages."""
     cp: int = knob(
@@ -56,11 +47,9 @@ class Parallelism:
         (LAYER_BLOCKS, BOUNDARY, STEP_END, MICRO_BATCHES),
         topic="context",
         search=(1, 2, 4, 8, 16, 32),
-        flags={
-            MEGATRON_LM: Flag("--context-parallel-size"),
-            MEGATRON_BRIDGE: Flag("model.context_parallel_size"),
-            TORCHTITAN: Flag("--parallelism.context-parallel-degree"),
-        },
+        megatron_lm="--context-parallel-size",
+        megatron_bridge="model.context_parallel_size",
+        torchtitan="--parallelism.context-parallel-degree",
     )
     """GPUs that share each sequence (context parallelism)."""
     cp_comm_type: str = knob(
@@ -75,10 +64,8 @@ class Parallelism:
             ("cp",),
             lambda job: job.recipe.cp == 1,
         ),
-        flags={
-            MEGATRON_LM: Flag("--cp-comm-type"),
-            MEGATRON_BRIDGE: Flag("model.cp_comm_type"),
-        },
+        megatron_lm="--cp-comm-type",
+        megatron_bridge="model.cp_comm_type",
     )
     """How context parallelism attends: keys and values are passed around a ring (``p2p``), or
     sequence shards exchanged for head shards (``a2a``, Jacobs et al. 2023)."""
@@ -88,11 +75,9 @@ class Parallelism:
         (LAYER_BLOCKS, STEP_END),
         topic="experts",
         search={"divisors_of": ["num_experts", "num_gpus"]},
-        flags={
-            MEGATRON_LM: Flag("--expert-model-parallel-size"),
-            MEGATRON_BRIDGE: Flag("model.expert_model_parallel_size"),
-            TORCHTITAN: Flag("--parallelism.expert-parallel-degree"),
-        },
+        megatron_lm="--expert-model-parallel-size",
+        megatron_bridge="model.expert_model_parallel_size",
+        torchtitan="--parallelism.expert-parallel-degree",
     )
     """GPUs that share the experts of a layer."""
     etp: int | None = knob(
@@ -106,10 +91,8 @@ class Parallelism:
             "it is tp when left out", ("tp",), lambda job: job.recipe.etp == job.recipe.tp
         ),
         search=(None, 1),
-        flags={
-            MEGATRON_LM: Flag("--expert-tensor-parallel-size"),
-            MEGATRON_BRIDGE: Flag("model.expert_tensor_parallel_size"),
-        },
+        megatron_lm="--expert-tensor-parallel-size",
+        megatron_bridge="model.expert_tensor_parallel_size",
     )
     """Tensor-parallel degree of experts; None means ``tp``."""
     vpp: int = knob(
@@ -126,10 +109,8 @@ class Parallelism:
         (LAYER_BLOCKS, BOUNDARY, MICRO_BATCHES),
         always=True,
         search={"divisors_of": "global_batch_size", "up_to": 32},
-        flags={
-            MEGATRON_LM: Flag("--micro-batch-size"),
-            MEGATRON_BRIDGE: Flag("train.micro_batch_size"),
-            DEEPSPEED: Flag("train_micro_batch_size_per_gpu"),
-        },
+        megatron_lm="--micro-batch-size",
+        megatron_bridge="train.micro_batch_size",
+        deepspeed="train_micro_batch_size_per_gpu",
     )
     """Sequences that a pass takes at once."""

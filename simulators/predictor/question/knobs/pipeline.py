@@ -6,10 +6,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.knob import (
     LAYOUT,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     PASSES,
-    TORCHTITAN,
     Canonical,
     Flag,
     knob,
@@ -43,11 +40,9 @@ class Pipeline:
                 )
             ),
         ),
-        flags={
-            TORCHTITAN: Flag(
-                "--parallelism.pipeline-parallel-schedule", {"1f1b": "1F1B", "gpipe": "GPipe"}
-            ),
-        },
+        torchtitan=Flag(
+            "--parallelism.pipeline-parallel-schedule", {"1f1b": "1F1B", "gpipe": "GPipe"}
+        ),
     )
     """The order of a pipeline's passes: each backward pass as early as it can run (``1f1b``), or
     all forward passes first (``gpipe``; with virtual stages chunk by chunk, breadth-first). The
@@ -62,10 +57,8 @@ class Pipeline:
         topic="split",
         one_thing=True,
         detail_of=("pp",),
-        flags={
-            MEGATRON_LM: Flag("--decoder-first-pipeline-num-layers"),
-            MEGATRON_BRIDGE: Flag("model.num_layers_in_first_pipeline_stage"),
-        },
+        megatron_lm="--decoder-first-pipeline-num-layers",
+        megatron_bridge="model.num_layers_in_first_pipeline_stage",
     )
     """Layers of the first stage, where the split is uneven."""
     last_stage_layers: int | None = knob(
@@ -76,10 +69,8 @@ class Pipeline:
         topic="split",
         one_thing=True,
         detail_of=("pp",),
-        flags={
-            MEGATRON_LM: Flag("--decoder-last-pipeline-num-layers"),
-            MEGATRON_BRIDGE: Flag("model.num_layers_in_last_pipeline_stage"),
-        },
+        megatron_lm="--decoder-last-pipeline-num-layers",
+        megatron_bridge="model.num_layers_in_last_pipeline_stage",
     )
     """Layers of the last stage, where the split is uneven."""
     embedding_as_layer: bool = knob(
@@ -89,10 +80,8 @@ class Pipeline:
         topic="split",
         one_thing=True,
         detail_of=("pp",),
-        flags={
-            MEGATRON_LM: Flag("--account-for-embedding-in-pipeline-split"),
-            MEGATRON_BRIDGE: Flag("model.account_for_embedding_in_pipeline_split"),
-        },
+        megatron_lm="--account-for-embedding-in-pipeline-split",
+        megatron_bridge="model.account_for_embedding_in_pipeline_split",
     )
     """The embedding takes the place of a layer in the split (Megatron's
     ``account-for-embedding-in-pipeline-split``)."""
@@ -103,10 +92,8 @@ class Pipeline:
         topic="split",
         one_thing=True,
         detail_of=("pp",),
-        flags={
-            MEGATRON_LM: Flag("--account-for-loss-in-pipeline-split"),
-            MEGATRON_BRIDGE: Flag("model.account_for_loss_in_pipeline_split"),
-        },
+        megatron_lm="--account-for-loss-in-pipeline-split",
+        megatron_bridge="model.account_for_loss_in_pipeline_split",
     )
     """The output layer and the loss take the place of a layer in the split (Megatron's
     ``account-for-loss-in-pipeline-split``)."""

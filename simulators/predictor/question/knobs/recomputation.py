@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING
 from trainscout.simulators.predictor.question.knob import (
     LAYER_BLOCKS,
     LAYOUT,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     PASSES,
     Canonical,
-    Flag,
     knob,
 )
 
@@ -113,10 +110,8 @@ class Recomputation:
         least=0,
         detail_of=("pp", "recompute"),
         search=(0, 4, 8, 16, 32, 64),
-        flags={
-            MEGATRON_LM: Flag("--cpu-offloading-num-layers"),
-            MEGATRON_BRIDGE: Flag("model.cpu_offloading_num_layers"),
-        },
+        megatron_lm="--cpu-offloading-num-layers",
+        megatron_bridge="model.cpu_offloading_num_layers",
     )
     """Activations of so many first layers wait in the host's memory between the passes, copied
     beside the kernels (Transformer Engine's ``cpu_offload``): without a pipeline only."""

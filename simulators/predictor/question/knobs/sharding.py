@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
-    DEEPSPEED,
     LAYER_BLOCKS,
-    MEGATRON_BRIDGE,
-    MEGATRON_LM,
     STEP_END,
-    TORCHTITAN,
     Canonical,
-    Flag,
     knob,
 )
 
@@ -31,10 +26,8 @@ class Sharding:
         (LAYER_BLOCKS, BOUNDARY, STEP_END),
         topic="sequence",
         detail_of=("tp",),
-        flags={
-            MEGATRON_LM: Flag("--sequence-parallel"),
-            MEGATRON_BRIDGE: Flag("model.sequence_parallel"),
-        },
+        megatron_lm="--sequence-parallel",
+        megatron_bridge="model.sequence_parallel",
     )
     """Norms and dropout are sharded along the sequence over the tensor-parallel GPUs."""
     zero_stage: int = knob(
@@ -49,9 +42,7 @@ class Sharding:
             _REPLICAS,
             lambda job: job.recipe.zero_stage < 3 and not job.is_replicated,
         ),
-        flags={
-            DEEPSPEED: Flag("zero_optimization.stage"),
-        },
+        deepspeed="zero_optimization.stage",
     )
     """What data parallelism shards: 1 is Megatron's distributed optimizer, 2 shards gradients too,
     3 is FSDP."""
@@ -114,11 +105,9 @@ class Sharding:
         (LAYER_BLOCKS,),
         topic="sequence",
         detail_of=("tp", "sp"),
-        flags={
-            MEGATRON_LM: Flag("--tp-comm-overlap"),
-            MEGATRON_BRIDGE: Flag("comm_overlap.tp_comm_overlap"),
-            TORCHTITAN: Flag("--compile.enable-async-tensor-parallel"),
-        },
+        megatron_lm="--tp-comm-overlap",
+        megatron_bridge="comm_overlap.tp_comm_overlap",
+        torchtitan="--compile.enable-async-tensor-parallel",
     )
     """Tensor-parallel communication is cut up and runs beside its GEMMs."""
     overlap_moe_expert_parallel_comm: bool = knob(
@@ -127,9 +116,7 @@ class Sharding:
         (LAYER_BLOCKS,),
         topic="experts",
         detail_of=("ep",),
-        flags={
-            MEGATRON_LM: Flag("--overlap-moe-expert-parallel-comm"),
-            MEGATRON_BRIDGE: Flag("comm_overlap.overlap_moe_expert_parallel_comm"),
-        },
+        megatron_lm="--overlap-moe-expert-parallel-comm",
+        megatron_bridge="comm_overlap.overlap_moe_expert_parallel_comm",
     )
     """One micro-batch's exchange of tokens runs beside another's kernels."""
