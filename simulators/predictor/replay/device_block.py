@@ -114,7 +114,7 @@ def overlap_groups(ops: Sequence[PricedOp]) -> Iterator[OverlapGroup]:
             end = place + 1 + len(overlapped)
 
 
-def overlap_slowdowns(
+def group_slowdowns(
     groups: Sequence[OverlapGroup], gpu: Gpu, overlap: float
 ) -> list[tuple[float, float]]:
     """How kernels and communication of each group that has both slow each other, the more the

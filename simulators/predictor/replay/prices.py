@@ -23,8 +23,8 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.device_block import (
+    group_slowdowns,
     overlap_groups,
-    overlap_slowdowns,
     sum_block,
 )
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s, update_s
@@ -337,7 +337,7 @@ def _price_on_device(
     groups = [list(overlap_groups(operations)) for operations in run]
     every = [group for own in groups for group in own]
     pricer = next(iter(blocks.values()))[0]
-    slowdowns = iter(overlap_slowdowns(every, pricer.gpu, pricer.factors.overlap_time))
+    slowdowns = iter(group_slowdowns(every, pricer.gpu, pricer.factors.overlap_time))
     for (known, key), operations, own in zip(blocks, run, groups, strict=True):
         excess = blocks[known, key][0].excess
         known.devices[key] = operations, sum_block(operations, own, slowdowns, excess)

@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
-from trainscout.simulators.predictor.replay.device_block import overlap_groups, overlap_slowdowns
+from trainscout.simulators.predictor.replay.device_block import group_slowdowns, overlap_groups
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.communicators import spans
@@ -206,7 +206,7 @@ class _Build:
             return [_TaskPart(self.of.pricer.block(block).seconds)]
         overlapped = list(overlap_groups(ops))
         overlap = self.of.pricer.factors.overlap_time
-        slowdowns = iter(overlap_slowdowns(overlapped, self.job.gpu, overlap))
+        slowdowns = iter(group_slowdowns(overlapped, self.job.gpu, overlap))
         found, place = [], 0
         for group in overlapped:
             found += [self._single(each) for each in ops[place : group.place]]
