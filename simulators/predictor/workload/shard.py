@@ -240,12 +240,6 @@ class Shard:
         return self.cp > 1 or quantised or (self.packs_heads and self.batch > 1)
 
     @property
-    def moe(self) -> Moe:
-        """The experts of a model that has some."""
-        assert self.model.moe is not None
-        return self.model.moe
-
-    @property
     def heads(self) -> int:
         return self.model.num_heads // self.tp
 
