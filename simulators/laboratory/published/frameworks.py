@@ -68,6 +68,9 @@ _CUDNN_ATTENTION_IN_TORCH = 2026.2
 # (scaled_dot_product_attention), and in Transformers from 4.36 (Llama) and 4.44 (GPT-2).
 _FUSED_IN_TORCH = 2023.2
 _FUSED_IN_TRANSFORMERS, _FUSED_IN_ITS_GPT = 2023.95, 2024.55
+# Until then Transformers' checkpoints of layers reentered unless told otherwise (its pull request
+# 43203), so that a whole layer ran again.
+_NOT_REENTERED = 2026.05
 # PaddlePaddle 2.5.2 (its pull request 56015).
 _FLASH2_IN_PADDLE = (2, 5, 2)
 # DeepSpeed 0.6 (runtime/zero/stage3.py: all_gather_coalesced).
@@ -178,6 +181,13 @@ def framework_of(
         changes |= _gates(row, statement, era)
     if name == "torchtitan":
         changes |= _torchtitan(row, statement, era)
+    if name in ("huggingface", "deepspeed") and row.gated_mlp == 0:
+        # Its GPT-2, NeoX, BLOOM and Falcon make queries, keys and values in one product.
+        changes["separate_projections"] = False
+    if name == "huggingface":
+        # FSDP wraps blocks in checkpoints that do not reenter.
+        wrapped = "fsdp" in row.dist_optimizer.lower()
+        changes["recompute_stops_early"] = wrapped or given(era.year, 0.0) >= _NOT_REENTERED
     if name == "huggingface" and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}

@@ -31,6 +31,7 @@ _HALF_ATTENTION = 2024.9
 _FULL_ATTENTION = ("full", "non-causal", "korthikanti", "72*b", "12*l", "palm", "nanogpt")
 _HALVED = re.compile(r"causal.{0,20}hal[fv]|hal[fv]\w*.{0,20}(?:causal|attention)")
 _SIX_A_PARAMETER = re.compile(r"\b6 ?[*x]? ?(?:nd?|p|params?|parameters)\b|6 flops per param")
+_HARDWARE = re.compile(r"hardware|96\*b|^(?!.*mfu).*hfu")
 MEMORY_KINDS = {
     "reserved": re.compile(r"reserv|cached"),
     "allocated": re.compile("alloc"),
@@ -160,15 +161,12 @@ def convention_flops(
     )
     head = 2.0 * job.model.hidden_size * job.model.vocab_size
     tokens = job.tokens_per_step
-    if "hardware" in text or "96*b" in text:
-        return "hardware FLOPs with full recomputation", (4 * sum(layers) + 3 * head) * tokens
+    if _HARDWARE.search(text):
+        return "hardware FLOPs, with what runs again", step_flops(job).hardware
     if "8*params" in text:
         return "8 FLOPs per parameter and token", 8 / 6 * 3 * (sum(layers) - attention) * tokens
     if "unclear" in text or "only" in text:
         return None
-    if "hfu" in text and "mfu" not in text:
-        passes = 4 if job.recipe.recompute == "full" else 3
-        return f"hardware FLOPs, {passes} passes", (passes * sum(layers) + 3 * head) * tokens
     if _SIX_A_PARAMETER.search(text) and "12" not in text:
         return "6 FLOPs per parameter and token", 3 * (sum(layers) - attention + head) * tokens
     if counts_half or _HALVED.search(text):

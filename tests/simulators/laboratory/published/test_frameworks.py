@@ -205,6 +205,7 @@ def test_labels_name_declared_software(label, name):
         ("FlashAttention", "flash1"),
         ("SDPA", "flash2"),
         ("attention kernel: torch", "unfused"),
+        ("Megatron-LM's fused softmax kernel", "unfused"),
     ],
 )
 def test_the_attention_that_a_row_states_outranks_its_year(notes, attention):
@@ -426,6 +427,26 @@ def test_lightnings_trainer_runs_modules_of_its_own():
 )
 def test_pytorch_s_optimizer_runs_operation_by_operation_unless_it_is_fused(label, notes, fused):
     assert framework(framework=label, notes=notes).fused_optimizer is fused
+
+
+@pytest.mark.parametrize(
+    ("label", "sharding", "stops"),
+    [
+        ("Hugging Face Transformers, 2024", "zero3", False),
+        ("Hugging Face Transformers, 2024", "fsdp", True),
+        ("Hugging Face Transformers (March 2026)", "zero3", True),
+        ("DeepSpeed", "zero3", False),
+    ],
+)
+def test_checkpoints_of_transformers_reentered(label, sharding, stops):
+    cells = {"framework": label, "dist_optimizer": sharding, "pp": 1, "dp": 32}
+    assert framework(**cells).recompute_stops_early is stops
+
+
+@pytest.mark.parametrize("label", ["Hugging Face", "DeepSpeed"])
+def test_gpt_2_of_transformers_projects_at_once(label):
+    assert framework(framework=label).separate_projections
+    assert not framework(framework=label, gated_mlp=0).separate_projections
 
 
 def test_transformers_models_may_have_transformer_engine_s_layers():

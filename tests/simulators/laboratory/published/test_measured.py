@@ -43,12 +43,22 @@ def test_seconds_from_tokens_per_second():
 
 def test_hardware_flops_as_narayanan_et_al_count_them():
     # 96 B s L h^2 (1 + s/6h + V/16Lh), equation 4 of arXiv 2104.04473.
-    job = replayable(**GPT175B).job
+    job = replayable(**GPT175B, recompute="full").job
     batch, s, layers, h, v = 128, 2048, 96, 12288, 51200
     expected = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
     words, flops = convention_flops("hardware FLOPs incl. full recompute: 96*B*s*L*h^2", job)
-    assert "full recomputation" in words
+    assert "runs again" in words
     assert flops == pytest.approx(expected, rel=1e-9)
+    assert convention_flops("HFU", job)[1] == flops
+    assert convention_flops("MFU beside HFU", job)[1] < flops
+
+
+def test_hardware_flops_hold_no_gradients_of_frozen_weights():
+    notes = "LoRA rank 16 on q_proj, v_proj, k_proj, o_proj"
+    cells = {"framework": "TRL SFTTrainer", "tp": 1, "pp": 1, "dp": 64, "notes": notes}
+    whole, adapters = replayable(**(cells | {"notes": ""})).job, replayable(**cells).job
+    share = convention_flops("HFU", adapters)[1] / convention_flops("HFU", whole)[1]
+    assert 2 / 3 < share < 0.75
 
 
 def test_model_flops_as_korthikanti_et_al_count_them():

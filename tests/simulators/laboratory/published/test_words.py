@@ -85,6 +85,9 @@ def test_what_narrows_or_negates_is_read_first():
     ):
         assert statement(notes=words).says("schedule", schedule)
     assert statement(notes="not force-balanced").says("router", "real")
+    assert statement(notes="even routing").says("router", "forced")
+    overlapped = statement(notes="no overlap of the parameter gather")
+    assert overlapped.says("overlap", "gradients")
     assert statement(notes="precision-aware optimizer off").says("remainders", "no")
 
 
@@ -93,6 +96,7 @@ def test_what_narrows_or_negates_is_read_first():
     [
         ("Chimera schedule", "pipeline schedules"),
         ("ZeRO-Offload", "optimizer is on the CPU"),
+        ("DeepSpeed ZeRO-3 offload", "optimizer is on the CPU"),
         ("video diffusion transformer", "decoder-only"),
     ],
 )
@@ -251,6 +255,7 @@ def test_what_is_off_is_not_on():
         ("gradient_checkpointing: true", "full"),
         ("no gradient checkpointing", "none"),
         ("gradient checkpointing off", "none"),
+        ("checkpointing that saves the outputs of linear layers", "selective"),
     ):
         assert replayable(notes=notes, recompute="").job.recipe.recompute == mode
 
@@ -262,7 +267,11 @@ def test_deepspeed_s_settings_in_words():
     assert not job.recipe.overlap_grad_reduce
     job = replayable(notes="sharding stage 3", dist_optimizer="", pp=1, dp=32).job
     assert job.recipe.zero_stage == 3
-    for words, fp32 in (("gradients accumulated in bf16", False), ("gradients in fp32", True)):
+    for words, fp32 in (
+        ("gradients accumulated in bf16", False),
+        ("bf16 main grads", False),
+        ("gradients in fp32", True),
+    ):
         assert replayable(notes=words).job.framework.accumulate_grads_fp32 == fp32
 
 
