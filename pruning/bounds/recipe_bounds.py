@@ -110,7 +110,8 @@ class Bounds:
             return step_time_s
         found = table.distinct(RECIPE_TRAITS)
         traits = [traits_of(self.job(table[int(row)])) for row in found.first]
-        return step_time_s * found.spread(np.array(self._calibration.scales_of(traits)))
+        scales: Floats = found.spread(np.array(self._calibration.scales_of(traits)))
+        return step_time_s * scales
 
     def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, Columns]]:
         """Software differs in what the columns of all recipes have in common."""

@@ -120,11 +120,11 @@ class Cluster:
         if self.nccl_algo is not None:
             require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
         if self.oversubscription < 1:
-            given = self.oversubscription
-            raise InputError("cluster.oversubscription", given, "is out of range", ">= 1")
+            field = "cluster.oversubscription"
+            raise InputError(field, self.oversubscription, "is out of range", ">= 1")
         if self.memory_reserve >= 1:
-            given = self.memory_reserve
-            raise InputError("cluster.memory_reserve", given, "is out of range", "0 <= x < 1")
+            field = "cluster.memory_reserve"
+            raise InputError(field, self.memory_reserve, "is out of range", "0 <= x < 1")
         if (self.measured_collectives is None) != (not self.measured):
             problem, field = "is where measured collectives are read from", "measured_collectives"
             raise InputError(f"cluster.{field}", self.measured_collectives, problem, "a CSV file")

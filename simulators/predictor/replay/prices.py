@@ -335,12 +335,12 @@ def _price_on_device(
         for operations, (_, (_, blocking)) in zip(run, blocks, strict=True)
     ]
     groups = [list(overlap_groups(operations)) for operations in run]
-    every = [group for own in groups for group in own]
+    every = [group for grouped in groups for group in grouped]
     pricer = next(iter(blocks.values()))[0]
     slowdowns = iter(group_slowdowns(every, pricer.gpu, pricer.factors.overlap_time))
-    for (known, key), operations, own in zip(blocks, run, groups, strict=True):
+    for (known, key), operations, grouped in zip(blocks, run, groups, strict=True):
         excess = blocks[known, key][0].excess
-        known.devices[key] = operations, sum_block(operations, own, slowdowns, excess)
+        known.devices[key] = operations, sum_block(operations, grouped, slowdowns, excess)
 
 
 def calibrated_price(
