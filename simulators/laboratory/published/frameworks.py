@@ -192,6 +192,9 @@ def framework_of(
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
         changes |= {"repeats_kv": False, "attention": "flash"}
+    if name == "jax_xla" and "pax" in row.framework.lower():
+        # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
+        changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}
     if statement.label.get("project") == "lightning":
         # LitGPT's model.py: one product makes queries, keys and values, which it then expands;
         # its pretrain.py asks for the fused optimizer.

@@ -191,9 +191,12 @@ class Framework:
     """Sharded parameters are copied from the buffer they were gathered in to tensors of their own
     (FSDP2, DeepSpeed's ``all_gather_coalesced``)."""
     quantises_each_pass: bool = False
-    """In 8 bits, weights that a rank has in 16 are quantised in every forward pass (torchao's and
-    XLA's float8, Transformer Engine's layers under FSDP1), instead of once a step into copies that
-    stay (Transformer Engine's under Megatron-Core)."""
+    """In 8 bits, weights that a rank has in 16 are quantised in every forward pass (torchao's
+    float8, Transformer Engine's layers under FSDP1 and in JAX), instead of once a step into copies
+    that stay (Transformer Engine's under Megatron-Core)."""
+    fuses_casts: bool = False
+    """8-bit operands whose scales are known beforehand (``fp8``) are written by the kernels that
+    make the tensors, instead of by kernels of their own."""
     fp8_param_gather: tuple[str, ...] = ()
     """Precisions of 8 and 4 bits in which parameters are kept and gathered as they are multiplied,
     where a recipe does not say (``recipe.fp8_param_gather``)."""

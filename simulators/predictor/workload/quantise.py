@@ -30,7 +30,7 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
     ``gathered``: they are put together over tensor-parallel ranks before the second use, which
     transposes them then.
     """
-    if not shard.is_quantised:
+    if not shard.is_quantised or (shard.fuses_casts and shard.precision == "fp8"):
         return []
     if shard.linear_dtype == "fp4":
         return _nvfp4(shard, name, elements, gathered)

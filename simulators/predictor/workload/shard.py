@@ -69,6 +69,7 @@ class Shard:
     quantises_weights: bool
     hadamard: bool
     fused_fp4_casts: bool
+    fuses_casts: bool
     attention: str
     fp8_attention: bool
     fp8_output: bool

@@ -32,6 +32,15 @@ def test_a_version_alone_names_its_software(label):
     assert framework(framework=label).name == "megatron_core"
 
 
+def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
+    xla, pax = framework(framework="MaxText JAX"), framework(framework="PaxML JAX")
+    assert xla.fuses_casts
+    assert xla.fp8_param_gather == ("fp8",)
+    assert pax.quantises_each_pass
+    assert not pax.fuses_casts
+    assert not pax.fp8_param_gather
+
+
 @pytest.mark.parametrize(
     ("label", "model", "attention"),
     [

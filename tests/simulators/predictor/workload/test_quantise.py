@@ -64,6 +64,17 @@ def test_bytes_per_element(gpu: Gpu, precision: str, cast: float, looked_at: int
     assert moved(ops, "reduce") == looked_at * 4096
 
 
+def test_what_makes_a_tensor_casts_it_where_its_scale_is_known_beforehand() -> None:
+    def casts(precision: str) -> int:
+        job = replace(
+            make_job(TINY, precision=precision, training={"fuses_casts": True}), gpu=HOPPER
+        )
+        return moved(quantise(Shard.of(job), "x", 4096), "cast")
+
+    assert casts("fp8") == 0
+    assert casts("fp8_current") == 4 * 4096
+
+
 @pytest.mark.parametrize(
     ("switches", "cast"),
     [
