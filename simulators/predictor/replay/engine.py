@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.network.indexed_heap import sift_down, sift_up
 from trainscout.simulators.predictor.replay.loops import Loop
 from trainscout.simulators.predictor.replay.sweep import sweep
 
@@ -105,55 +106,20 @@ def run(tasks: Tasks) -> Times:
     return Times(start, end, released_by)
 
 
-def _before(key, first, second):  # type: ignore[no-untyped-def]
-    """Order of events: by time, then by number, so that ties have one order."""
-    return key[first] < key[second] or (key[first] == key[second] and first < second)
-
-
-def _sift_up(heap, place, key, at):  # type: ignore[no-untyped-def]
-    item = heap[at]
-    while at > 0:
-        up = (at - 1) >> 1
-        if _before(key, heap[up], item):
-            break
-        heap[at] = heap[up]
-        place[heap[at]] = at
-        at = up
-    heap[at] = item
-    place[item] = at
-
-
-def _sift_down(heap, place, key, at, size):  # type: ignore[no-untyped-def]
-    item = heap[at]
-    while True:
-        down = 2 * at + 1
-        if down >= size:
-            break
-        if down + 1 < size and _before(key, heap[down + 1], heap[down]):
-            down += 1
-        if _before(key, item, heap[down]):
-            break
-        heap[at] = heap[down]
-        place[heap[at]] = at
-        at = down
-    heap[at] = item
-    place[item] = at
-
-
 def _schedule(heap, place, key, size, item, time):  # type: ignore[no-untyped-def]
     """Put an event into the heap, or move it when it is already there."""
     at = place[item]
     if at < 0:
         key[item] = time
         heap[size] = item
-        _sift_up(heap, place, key, size)
+        sift_up(heap, place, key, size)
         return size + 1
     earlier = time < key[item]
     key[item] = time
     if earlier:
-        _sift_up(heap, place, key, at)
+        sift_up(heap, place, key, at)
     else:
-        _sift_down(heap, place, key, at, size)
+        sift_down(heap, place, key, at, size)
     return size
 
 
@@ -163,7 +129,7 @@ def _take(heap, place, key, size):  # type: ignore[no-untyped-def]
     size -= 1
     if size > 0:
         heap[0] = heap[size]
-        _sift_down(heap, place, key, 0, size)
+        sift_down(heap, place, key, 0, size)
     return size
 
 
@@ -327,4 +293,4 @@ def _loop(  # type: ignore[no-untyped-def]
     return start, end, released_by, finished
 
 
-loop = Loop(_loop, _before, _sift_up, _sift_down, _schedule, _take)
+loop = Loop(_loop, sift_up, sift_down, _schedule, _take)

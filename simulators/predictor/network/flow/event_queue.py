@@ -1,48 +1,17 @@
 """A binary heap of flows by the time of their next event; each flow has at most one.
 
 ``heap[:size]`` holds flows, ``place[flow]`` where each is (-1: not in it), ``event[flow]`` its
-time. Flows of one time come in any order: what an engine computes may not depend on it.
+time.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
+from trainscout.simulators.predictor.network import indexed_heap
 
-@njit(cache=True)
-def sift_up(heap, place, event, at):  # type: ignore[no-untyped-def]
-    """Restore the order after the entry at ``at`` became earlier."""
-    flow = heap[at]
-    while at > 0:
-        above = (at - 1) >> 1
-        other = heap[above]
-        if event[other] <= event[flow]:
-            break
-        heap[at] = other
-        place[other] = at
-        at = above
-    heap[at] = flow
-    place[flow] = at
-
-
-@njit(cache=True)
-def sift_down(heap, place, event, at, size):  # type: ignore[no-untyped-def]
-    """Restore the order after the entry at ``at`` became later."""
-    flow = heap[at]
-    while True:
-        below = 2 * at + 1
-        if below >= size:
-            break
-        if below + 1 < size and event[heap[below + 1]] < event[heap[below]]:
-            below += 1
-        other = heap[below]
-        if event[flow] <= event[other]:
-            break
-        heap[at] = other
-        place[other] = at
-        at = below
-    heap[at] = flow
-    place[flow] = at
+sift_up = njit(cache=True)(indexed_heap.sift_up)
+sift_down = njit(cache=True)(indexed_heap.sift_down)
 
 
 @njit(cache=True)
