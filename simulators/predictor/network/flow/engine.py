@@ -14,8 +14,8 @@ from trainscout.simulators.predictor.network.flow.engine_arrays import (
     Ints,
     to_femtoseconds,
 )
-from trainscout.simulators.predictor.network.flow.water_filling import check_routes, link_table
-from trainscout.simulators.predictor.network.topology.routing import Routes
+from trainscout.simulators.predictor.network.flow.water_filling import link_table
+from trainscout.simulators.predictor.network.topology.routing import Routes, check_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 _LONGEST_S = t.CLOCK_END / t.FEMTOSECONDS

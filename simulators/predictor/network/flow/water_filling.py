@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from trainscout.simulators.predictor.network.topology.routing import check_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -88,24 +89,6 @@ def max_min_rates(routes: ArrayLike, rate_bytes_per_s: ArrayLike) -> Floats:
     seen = np.zeros(flows, dtype=np.int64)
     _solve(paths, table, following, preceding, rates, seen)
     return rates
-
-
-def check_routes(paths: Ints, rate: Floats) -> None:
-    """Refuse routes that cannot be filled.
-
-    Raises:
-        InputError: naming the link.
-    """
-    if paths.ndim != 2 or not len(paths):
-        return
-    if (paths[:, 0] < 0).any():
-        raise InputError("flow.route", "[]", "crosses no link", "at least one")
-    if paths.max() >= len(rate) or paths.min() < -1:
-        raise InputError("flow.route", int(paths.max()), "is not a link", f"0..{len(rate) - 1}")
-    used = paths[paths >= 0]
-    if not rate[used].all():
-        dead = int(used[rate[used] == 0][0])
-        raise InputError("flow.route", dead, "crosses a link that carries nothing", "rate > 0")
 
 
 @njit(cache=True)

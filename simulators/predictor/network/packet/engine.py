@@ -17,7 +17,11 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
 )
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.packet.setup import constants
-from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
+from trainscout.simulators.predictor.network.topology.routing import (
+    NO_LINK,
+    Routes,
+    check_routes,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 
 _LONGEST_S = t.CLOCK_END / t.PICOSECONDS
@@ -174,7 +178,10 @@ class PacketEngine:
             raise InputError("flow.start_s", float(starts.min()), problem, "a later start")
         ways = [links, *(np.atleast_2d(np.asarray(each.links, np.int64)) for each in others)]
         for way in ways:
-            self._check_links(way)
+            check_routes(way, self._rates)
+            if way.shape[1] > self._paths.shape[1]:
+                most = f"1..{self._paths.shape[1]} links"
+                raise InputError("flow.route", way.shape[1], "is no number of links", most)
         ways = self._of_classes(ways, np.asarray(traffic_class, dtype=np.int64))
         pairs = np.empty((0, 2), dtype=np.int64) if after is None else np.asarray(after)
         pairs = pairs.astype(np.int64).reshape(-1, 2)
@@ -304,17 +311,6 @@ class PacketEngine:
                 self._arrived[:, 0],
             )
         )
-
-    def _check_links(self, links: Ints) -> None:
-        used = links[links != NO_LINK]
-        if len(used) and not (used.min() >= 0 and used.max() < len(self._rates)):
-            wrong = int(used.min() if used.min() < 0 else used.max())
-            raise InputError("flow.links", wrong, "is no link", f"0..{len(self._rates) - 1}")
-        if (links[:, 0] == NO_LINK).any() or links.shape[1] > self._paths.shape[1]:
-            raise InputError("flow.links", links.shape[1], "is no route", "1..max_hops links")
-        if (self._rates[used] == 0).any():
-            dead = int(used[self._rates[used] == 0][0])
-            raise InputError("flow.links", dead, "has failed", "a route over working links")
 
     def _check_pairs(self, pairs: Ints, first: int, count: int) -> None:
         if not len(pairs):

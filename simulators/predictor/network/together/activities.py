@@ -50,8 +50,6 @@ def alone(of: Activities) -> tuple[Floats, Floats]:
     Raises:
         RuntimeError: when activities wait for each other.
     """
-    # Numba takes a third of a second to load, and most predictions play no network.
-
     first, followers = of.followers()
     start, end, done = longest_paths(of.seconds, first, followers)
     if done != len(of.seconds):

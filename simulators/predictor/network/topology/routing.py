@@ -37,6 +37,24 @@ class Routes:
     latency_s: Floats
 
 
+def check_routes(paths: Ints, rate: Floats) -> None:
+    """Refuse routes that cannot be filled.
+
+    Raises:
+        InputError: naming the link.
+    """
+    if paths.ndim != 2 or not len(paths):
+        return
+    if (paths[:, 0] < 0).any():
+        raise InputError("flow.route", "[]", "crosses no link", "at least one")
+    if paths.max() >= len(rate) or paths.min() < -1:
+        raise InputError("flow.route", int(paths.max()), "is no link", f"0..{len(rate) - 1}")
+    used = paths[paths >= 0]
+    if not rate[used].all():
+        dead = int(used[rate[used] == 0][0])
+        raise InputError("flow.route", dead, "crosses a link that has failed", "rate > 0")
+
+
 def find_routes(
     network: Network,
     source: ArrayLike,
