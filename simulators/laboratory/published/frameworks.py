@@ -188,7 +188,7 @@ def framework_of(
         # FSDP wraps blocks in checkpoints that do not reenter.
         wrapped = "fsdp" in row.dist_optimizer.lower()
         changes["recompute_stops_early"] = wrapped or given(era.year, 0.0) >= _NOT_REENTERED
-    if name == "huggingface" and statement.says("layers", "transformer_engine"):
+    if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
         changes |= {"repeats_kv": False, "attention": "flash"}

@@ -257,8 +257,10 @@ def _micro_batch(
     if row.micro_batch is not None:
         return row.micro_batch
     share = batch // degrees.dp
-    # PyTorch trainers run a GPU's whole share at once unless told otherwise, Megatron's do not.
-    whole = zero >= 2 and share > 0 and not framework.name.startswith("megatron")
+    # PyTorch trainers run a GPU's whole share at once unless told otherwise, Megatron's do not,
+    # whose layers of 2021 are sharded by somebody else's.
+    its_own = framework.name.startswith("megatron") and framework.name != "megatron_2021"
+    whole = zero >= 2 and share > 0 and not its_own
     micro_batch = share if whole else 1
     if degrees.pp > 1 and statement.says("project", "torchtitan"):
         # Its pipelines cut a batch into as many micro-batches as there are stages.

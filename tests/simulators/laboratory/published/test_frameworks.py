@@ -467,3 +467,5 @@ def test_transformers_models_may_have_transformer_engine_s_layers():
         False,
     )
     assert (plain.fusion, plain.separate_projections) == ("eager", True)
+    alone = framework(framework="PyTorch DDP, Transformer Engine layers, 2024")
+    assert (alone.name, alone.fusion, alone.attention) == ("torch_eager", "fused", "flash")

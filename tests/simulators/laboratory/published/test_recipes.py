@@ -178,6 +178,8 @@ def test_fsdp_takes_the_whole_share_as_one_micro_batch():
     changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp", "micro_batch": None}
     assert replayable(**changes, framework="TorchTitan").job.recipe.micro_batch == 2
     assert replayable(**changes, framework="NeMo 24.09").job.recipe.micro_batch == 1
+    old = "PyTorch FSDP with Megatron-LM's layers, 2021"
+    assert replayable(**changes, framework=old).job.recipe.micro_batch == 2
 
 
 def test_scaling_recipes_of_8_bits():
