@@ -62,7 +62,8 @@ class HybridEngine(RepeatingEngine):
         hybrid: HybridSettings | None = None,
         memory: dict[bytes, Memories] | None = None,
     ) -> None:
-        """As ``RepeatingEngine``; ``hybrid`` says what counts as steady.
+        """As ``RepeatingEngine``; ``hybrid`` says what counts as steady. What is in ``memory`` is
+        taken for nothing but the same: else it would matter who had played what first.
 
         Raises:
             InputError: for rates, delays or settings out of range.
@@ -76,6 +77,7 @@ class HybridEngine(RepeatingEngine):
             raise InputError(field, control, problem, allowed)
         self.hybrid = HybridSettings() if hybrid is None else hybrid
         self.hybrid.check()
+        self._stretches = memory is None
         # A rate that congestion control moves has no mean that stays.
         swings = self.hybrid.swing_tolerance > 0 and control == "window"
         self._swing = self.hybrid.swing_tolerance if swings else -np.inf
@@ -156,7 +158,7 @@ class HybridEngine(RepeatingEngine):
             super()._announce(first, pairs)
 
     def _alike(self, episode: Episode, sizes: Ints, known: Memories) -> Recording | None:
-        if len(episode.ties) or episode.later.any():
+        if not self._stretches or len(episode.ties) or episode.later.any():
             return None
         nearest, by = None, _MOST_STRETCHED
         for of_sizes, recording in known.items():

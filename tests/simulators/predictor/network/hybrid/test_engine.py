@@ -211,9 +211,12 @@ def test_what_is_remembered_lasts_as_many_times_as_long_as_it_has_bytes(by):
     np.testing.assert_allclose(sent, truth.port_report().bytes_sent / by, rtol=1e-9)
 
 
-def test_what_is_far_larger_or_not_in_proportion_is_played():
-    for sizes in (64 * MB * 3, 64 * MB + MB * np.arange(16)):
-        hybrid = engines()[1]
+@pytest.mark.parametrize("memory", [None, {}], ids=["own", "others'"])
+def test_what_is_far_larger_or_not_in_proportion_or_in_others_memory_is_played(memory):
+    """Answers would else depend on what an engine of the same memory happened to play before."""
+    far = [64 * MB * 3, 64 * MB + MB * np.arange(16)]
+    for sizes in far if memory is None else [96 * MB]:
+        hybrid = HybridEngine(np.full(FABRIC.links, RATE), DELAY_S, 4, memory=memory)
         ends_of(hybrid, COLLIDING, 64 * MB)
         hops = hybrid.packet_hops
         ends_of(hybrid, COLLIDING, sizes, 0.1)
