@@ -133,6 +133,7 @@ def size_params(declared: Question) -> dict[str, Any]:
         **({"dpo": True} if training.dpo is not None else {}),
         **({"teacher": taught.teacher.name} if (taught := training.distillation) else {}),
         **({"frozen": ",".join(training.frozen)} if training.frozen else {}),
+        **{f"{module}_precision": own for module, own in training.module_precision.stated},
     }
 
 

@@ -88,8 +88,8 @@ def format_listing(words: Sequence[str]) -> str:
 
 
 def format_tuning(job: Job) -> str:
-    """What sets a training apart from one of all weights on whole sequences; else nothing."""
-    training, words = job.training, []
+    """What sets a training apart from one of all weights, of one precision, on whole sequences."""
+    training, words = job.training, [f"{name} in {own}" for name, own in job.module_precision]
     if (lora := training.lora) is not None:
         words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}")
     if training.frozen:

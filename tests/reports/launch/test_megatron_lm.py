@@ -154,6 +154,7 @@ def test_layers_of_another_precision_are_in_a_file_of_their_own():
     job = Job(job_of(Recipe()).model, GPU, CLUSTER, training, Recipe(precision="nvfp4"))
     made = megatron_launch(job)
     assert "--te-precision-config-file" in made.script_text
+    assert "nvfp4, qkv in bf16, mlp in mxfp8" in made.script_text.replace("\n#  ", "")
     written = yaml.safe_load(made.files["te_precision.yaml"])
     assert written["configs"]["mxfp8"]["training_recipe"] == {"fp8_quantization_recipe": "mxfp8"}
     matchers = written["matchers"]
