@@ -226,14 +226,11 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
             flops["index"] = _index_flops(model, sequence, attention.index)
         if attention.text == CROSS and model.diffusion is not None:
             flops["cross"] = _cross_flops(model, sequence, model.diffusion.text_tokens)
-    if mixer is not None and mixer.mamba2 is not None:
-        flops["mamba"] = _mamba2_flops(hidden, mixer.mamba2)
+    ssm = None if mixer is None else mixer.mamba2 or mixer.mamba1
+    if ssm is not None:
+        flops["mamba"] = 2.0 * ssm.weights(hidden) + _scan_flops(ssm)
     if mixer is not None and mixer.delta is not None:
-        flops["delta"] = _delta_flops(hidden, mixer.delta)
-    if mixer is not None and mixer.mamba1 is not None:
-        ssm = mixer.mamba1
-        small = ssm.inner * (2 * ssm.rank + 2 * ssm.state)
-        flops["mamba"] = 2.0 * (3 * hidden * ssm.inner + small) + _scan_flops(ssm)
+        flops["delta"] = 2.0 * mixer.delta.weights(hidden) + _rule_flops(mixer.delta)
     if mixer is not None and mixer.compressed is not None:
         flops |= _compressed_flops(model, sequence, mixer.compressed)
     if model.residual_streams > 1:
@@ -256,8 +253,7 @@ def _cross_flops(model: Model, sequence: int, words: int) -> float:
 def _index_flops(model: Model, sequence: int, index: Index) -> float:
     """Projections of an indexer, and its scores of all keys."""
     latent = model.mla.q_lora_rank if model.mla is not None else None
-    queries = (latent or model.hidden_size) * index.heads * index.dim
-    weights = queries + model.hidden_size * (index.dim + index.heads)
+    weights = index.weights(latent or model.hidden_size, model.hidden_size)
     return 2.0 * (weights + sequence * index.heads * index.dim)
 
 
@@ -284,31 +280,16 @@ def _compressed_flops(model: Model, sequence: int, mixer: CompressedAttention) -
     }
 
 
-def _mamba2_flops(hidden: int, ssm: Mamba2) -> float:
-    """Projections, and the scan as Megatron-LM counts it (``mamba_layer_flops``): seven operations
-    for each element of the state, which one token updates and reads."""
-    into = ssm.inner + ssm.convolved + ssm.heads
-    return 2.0 * hidden * (into + ssm.inner) + _scan_flops(ssm)
-
-
 def _scan_flops(ssm: Mamba1 | Mamba2) -> float:
+    """As Megatron-LM counts it (``mamba_layer_flops``): seven operations for each element of the
+    state, which one token updates and reads."""
     return 7.0 * ssm.inner * ssm.state
 
 
 def _rule_flops(delta: DeltaNet) -> float:
+    """The recurrence written out: what the state holds for the key, the correction, its outer
+    product, and what the query reads, each a product with the state."""
     return 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
-
-
-def _delta_flops(hidden: int, delta: DeltaNet) -> float:
-    """Projections, and the recurrence written out: what the state holds for the key, the
-    correction, its outer product, and what the query reads, each a product with the state."""
-    values = delta.v_heads * delta.v_dim
-    gates = hidden * (values + 2 * delta.v_heads)
-    if delta.gate == "vector":
-        keys = delta.k_heads * delta.k_dim
-        gates = delta.v_dim * (2 * hidden + keys + values) + hidden * delta.v_heads
-    weights = hidden * (delta.convolved + values) + gates
-    return 2.0 * weights + _rule_flops(delta)
 
 
 def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozenset[str]) -> float:
@@ -339,12 +320,5 @@ def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, floa
             return {"qkv": 2.0 * hidden * queries}
         values = 0 if attention.keys_are_values else model.v_head_dim
         return {"qkv": 2.0 * hidden * (queries + model.kv_heads * (model.qk_head_dim + values))}
-    down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
-    query = hidden
-    if mla.q_lora_rank is not None:
-        down += hidden * mla.q_lora_rank
-        query = mla.q_lora_rank
-    up = model.num_heads * (
-        query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
-    )
-    return {"mla_down_proj": 2.0 * down, "mla_up_proj": 2.0 * up}
+    up = mla.up_weights(hidden, model.num_heads)
+    return {"mla_down_proj": 2.0 * mla.down_weights(hidden), "mla_up_proj": 2.0 * up}

@@ -62,6 +62,10 @@ class Index:
     top_k: int
     """Keys a query attends to."""
 
+    def weights(self, inputs: int, hidden: int) -> int:
+        """Of queries from ``inputs`` channels, one key, and a factor for each head."""
+        return inputs * self.heads * self.dim + hidden * (self.dim + self.heads)
+
 
 @dataclass(frozen=True)
 class AttentionMixer:
@@ -128,6 +132,16 @@ class Mla:
     """Width of a value head."""
     q_lora_rank: int | None = None
     """Width that queries are compressed to; None means they are projected directly."""
+
+    def down_weights(self, hidden: int) -> int:
+        """Of what compresses."""
+        return hidden * (self.kv_lora_rank + self.qk_rope_head_dim + (self.q_lora_rank or 0))
+
+    def up_weights(self, hidden: int, heads: int) -> int:
+        """Of what makes queries, keys and values of so many heads."""
+        queries = self.qk_nope_head_dim + self.qk_rope_head_dim
+        pairs = self.kv_lora_rank * (self.qk_nope_head_dim + self.v_head_dim)
+        return heads * ((self.q_lora_rank or hidden) * queries + pairs)
 
     def check(self) -> None:
         for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
@@ -196,6 +210,10 @@ class Mamba2:
         """Channels that the convolution runs over: inputs, B and C."""
         return self.inner + 2 * self.groups * self.state
 
+    def weights(self, hidden: int) -> int:
+        """Of its projections in and out."""
+        return hidden * (2 * self.inner + self.convolved + self.heads)
+
 
 @dataclass(frozen=True)
 class Mamba1:
@@ -211,6 +229,10 @@ class Mamba1:
     """Taps of the causal convolution before it."""
     norms: bool = False
     """What steps are projected from, B and C are normalised (Jamba)."""
+
+    def weights(self, hidden: int) -> int:
+        """Of its projections in and out, and of those to B, C and the steps."""
+        return self.inner * (3 * hidden + 2 * self.rank + 2 * self.state)
 
 
 @dataclass(frozen=True)
@@ -247,6 +269,21 @@ class DeltaNet:
     def convolved(self) -> int:
         """Channels that the convolutions run over."""
         return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the decay and the output's gate are low-rank products, through one head's width
+        (Kimi-Linear)."""
+        return self.gate == "vector"
+
+    def weights(self, hidden: int) -> int:
+        """Of queries, keys, values, the output, its gate, decays and steps."""
+        values = self.v_heads * self.v_dim
+        gates = hidden * (values + 2 * self.v_heads)
+        if self.is_vector:
+            narrow = 2 * hidden + self.k_heads * self.k_dim + values
+            gates = self.v_dim * narrow + hidden * self.v_heads
+        return hidden * (self.convolved + values) + gates
 
 
 @dataclass(frozen=True)

@@ -135,9 +135,8 @@ def _mamba1(shard: Shard, ssm: Mamba1) -> int:
     """Projections in, to B, C and what steps come from, of steps with their bias, and out; the
     convolution with its bias; decays and skips of channels."""
     h, inner, small = shard.model.hidden_size, ssm.inner, ssm.rank + 2 * ssm.state
-    products = 3 * h * inner + inner * small + ssm.rank * inner
     bias = 2 * inner + h if shard.model.linear_bias else 0
-    return products + inner * (ssm.conv + 3 + ssm.state) + (small if ssm.norms else 0) + bias
+    return ssm.weights(h) + inner * (ssm.conv + 3 + ssm.state) + (small if ssm.norms else 0) + bias
 
 
 def _short_conv(shard: Shard, conv: ShortConv) -> int:
@@ -169,8 +168,7 @@ def _mamba2(shard: Shard, ssm: Mamba2) -> int:
     skip and the step's bias; heads and groups are sharded."""
     h, tp = shard.model.hidden_size, shard.tp
     norms = ssm.inner if ssm.norm else 0
-    into = h * (ssm.inner + ssm.convolved + ssm.heads)
-    sharded = into + ssm.convolved * (ssm.conv + 1) + 3 * ssm.heads + norms + ssm.inner * h
+    sharded = ssm.weights(h) + ssm.convolved * (ssm.conv + 1) + 3 * ssm.heads + norms
     bias = ssm.inner + ssm.convolved + ssm.heads if shard.model.linear_bias else 0
     return (sharded + bias) // tp + (h if shard.model.linear_bias else 0)
 
@@ -182,16 +180,11 @@ def _delta(shard: Shard, delta: DeltaNet) -> int:
     A scalar gate has a rate and a bias a head; a vector gate and the output gate beside it are
     low-rank products through one head's width (Kimi-Linear), with a bias a channel of the decay.
     """
-    h, values = shard.model.hidden_size, delta.v_heads * delta.v_dim
-    count = h * delta.convolved + delta.convolved * delta.conv + values * h + h * delta.v_heads
-    shared = delta.v_dim
-    if delta.gate == "vector":
-        keys = delta.k_heads * delta.k_dim
-        count += delta.v_dim * (keys + values) + delta.v_heads + keys
-        shared += 2 * h * delta.v_dim
-    else:
-        count += h * values + h * delta.v_heads + 2 * delta.v_heads
-    return count // shard.tp + shared
+    h = shard.model.hidden_size
+    low_rank = 2 * h * delta.v_dim if delta.is_vector else 0
+    channels = delta.k_heads * delta.k_dim if delta.is_vector else delta.v_heads
+    sharded = delta.weights(h) - low_rank + delta.convolved * delta.conv + delta.v_heads + channels
+    return sharded // shard.tp + delta.v_dim + low_rank
 
 
 def _mlp(shard: Shard, local: int, outer: int | None = None) -> int:
@@ -211,16 +204,9 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
     if model.mla is not None:
         mla = model.mla
         # The down projections and their norms are replicated over the tensor-parallel group.
-        down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + norm_parameters(
-            shard, mla.kv_lora_rank
-        )
-        query = h
-        if mla.q_lora_rank is not None:
-            down += h * mla.q_lora_rank + norm_parameters(shard, mla.q_lora_rank)
-            query = mla.q_lora_rank
-        up = shard.heads * (
-            query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
-        )
+        narrow = mla.kv_lora_rank, *([mla.q_lora_rank] if mla.q_lora_rank else [])
+        down = mla.down_weights(h) + sum(norm_parameters(shard, width) for width in narrow)
+        up = mla.up_weights(h, shard.heads)
         return down + up + output + extra
     width = sum(projected_widths(shard, attention))
     own = 1 if attention.reuses_kv else 2
@@ -257,8 +243,7 @@ def index_parameters(model: Model, index: Index) -> int:
     """Of a sparse attention's indexer, whole on every rank: queries (from the latent ones where
     there are any), one key with its LayerNorm, a weight for each head."""
     latent = model.mla.q_lora_rank if model.mla is not None else None
-    queries = (latent or model.hidden_size) * index.heads * index.dim
-    return queries + model.hidden_size * (index.dim + index.heads) + 2 * index.dim
+    return index.weights(latent or model.hidden_size, model.hidden_size) + 2 * index.dim
 
 
 def embedding_parameters(shard: Shard) -> LocalParameters:
