@@ -2,7 +2,7 @@
 
 Calls timed at two sizes say how much later a cluster's calls start than a fit to others has it,
 and how many times as long what of them grows with the size takes
-(``predictor.collectives.measured.correction``). The fewer calls one pair of sizes speaks for, the
+(``predictor.collectives.measured.corrected_s``). The fewer calls one pair of sizes speaks for, the
 nearer it is: told apart by where they run (within a node, on the fewest nodes), by the number of a
 node's GPUs, and by collective.
 """
@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from trainscout.simulators.laboratory.collectives.least_squares import Fit, Row, predict_us, row_of
 from trainscout.simulators.laboratory.collectives.measurements import Measurement
-from trainscout.simulators.predictor.collectives.measured import Figure, correction
+from trainscout.simulators.predictor.collectives.measured import Figure, corrected_s
 
 SIZES = (8 << 10, 256 << 20)
 """Bytes; the measured sizes nearest to them are told."""
@@ -68,12 +68,12 @@ def anchored_errors(
     errors: list[tuple[Measurement, float]] = []
     for members in groups.values():
         anchors = _anchors(members, sizes)
-        correct = correction(anchors[0][1], anchors[-1][1])
+        told_from = (anchors[0][1], anchors[-1][1])
         known = [call for call, _ in anchors]
         for call, figure in members:
             if call not in known:
-                corrected_s = correct.corrected_s(figure.least_s, figure.price_s)
-                errors.append((call, abs(corrected_s / figure.measured_s - 1)))
+                found_s = corrected_s(figure, *told_from)
+                errors.append((call, abs(found_s / figure.measured_s - 1)))
     return errors
 
 

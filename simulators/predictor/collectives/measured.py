@@ -26,10 +26,10 @@ import functools
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.cluster import (
@@ -176,41 +176,29 @@ def measured_us(row: MeasuredCollective, gpus_per_node: int) -> float:
 _LEAST_START = 0.2
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One measured call beside its white-box price and that of a single byte, in seconds."""
+class Figure(NamedTuple):
+    """Seconds of a measured call, and the white-box prices of a single byte and of the call."""
 
     least_s: float
     price_s: float
     measured_s: float
 
-    @property
-    def grows_s(self) -> float:
-        """What of the price grows with the size."""
-        return self.price_s - self.least_s
 
-
-@dataclass(frozen=True)
-class Correction:
-    """What measured sizes say of other calls: how much later they start, and how many times as
-    long what of them grows with the size takes."""
-
-    start_s: float
-    growth: float
-
-    def corrected_s(self, least_s: float, price_s: float) -> float:
-        """What a call takes whose white-box price, and that of a single byte, are these."""
-        start_s = max(least_s + self.start_s, _LEAST_START * least_s)
-        return start_s + self.growth * max(0.0, price_s - least_s)
-
-
-def correction(small: Figure, large: Figure) -> Correction:
-    """The line through two sizes; a single one (twice the same) tells of what grows alone."""
-    beyond = [each.measured_s - each.least_s for each in (small, large)]
-    if large.grows_s <= small.grows_s:
-        return Correction(0.0, max(0.0, beyond[1] / large.grows_s) if large.grows_s else 1.0)
-    growth = max(0.0, (beyond[1] - beyond[0]) / (large.grows_s - small.grows_s))
-    return Correction(beyond[0] - growth * small.grows_s, growth)
+def corrected_s(call: Figure, small: Figure, large: Figure) -> float:
+    """What a call takes by the line through two measured sizes: how much later calls start, and
+    how many times as long what of them grows with the size takes. One size (twice the same) tells
+    of what grows alone. ``call`` need not have been measured."""
+    grows, small_grows, large_grows = (
+        max(0.0, each.price_s - each.least_s) for each in (call, small, large)
+    )
+    later_s, beyond_s = (each.measured_s - each.least_s for each in (small, large))
+    if large_grows <= small_grows:
+        growth, start_s = beyond_s / large_grows if large_grows else 1.0, 0.0
+    else:
+        growth = max(0.0, (beyond_s - later_s) / (large_grows - small_grows))
+        start_s = later_s - growth * small_grows
+    starts_s = max(call.least_s + start_s, _LEAST_START * call.least_s)
+    return starts_s + max(0.0, growth) * grows
 
 
 @functools.lru_cache(maxsize=256)

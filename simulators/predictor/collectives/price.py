@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
 from trainscout.simulators.predictor.collectives.measured import (
     Figure,
     bus_factor,
-    correction,
+    corrected_s,
     hop_us,
     interpolated,
     measured_us,
@@ -183,9 +183,9 @@ def _as_measured(
         like = min((row.ranks(per_node) for row in rows), key=lambda n: abs(math.log(n / ranks)))
         small, *others = [row for row in rows if row.ranks(per_node) == like]
         large = _nearest(others, call)[0] if others else small
-        correct = correction(_figure(small, gpu, cluster), _figure(large, gpu, cluster))
         least_s = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds
-        seconds = correct.corrected_s(least_s, price.seconds)
+        own = Figure(least_s, price.seconds, 0.0)
+        seconds = corrected_s(own, *(_figure(row, gpu, cluster) for row in (small, large)))
     return replace(
         price,
         seconds=seconds,
