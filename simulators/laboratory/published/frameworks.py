@@ -117,9 +117,11 @@ _DECLARED = {
 }
 # Where software differs from the declaration that it is read as: the plan of KempnerForge's
 # distributed/tensor_parallel.py; PaddleNLP's models with fuse_attention_qkv off, PaddlePaddle's
-# mp_layers.py and group_sharded_stage2.py.
+# mp_layers.py and group_sharded_stage2.py; LitGPT's model.py, where one product makes queries,
+# keys and values that are then expanded, and its pretrain.py.
 _OWN_FACTS: dict[str, dict[str, object]] = {
     "kempnerforge": {"inputs_apart": True, "whole_embedding": True},
+    "lightning": {"repeats_kv": True, "fused_optimizer": True},
     "paddle": {
         "inputs_apart": True,
         "separate_projections": True,
@@ -186,8 +188,8 @@ def framework_of(
         changes["separate_projections"] = False
     if name == "huggingface":
         # FSDP wraps blocks in checkpoints that do not reenter.
-        wrapped = "fsdp" in row.dist_optimizer.lower()
-        changes["recompute_stops_early"] = wrapped or given(era.year, 0.0) >= _NOT_REENTERED
+        late = given(era.year, 0.0) >= _NOT_REENTERED
+        changes["recompute_stops_early"] = late or "fsdp" in row.dist_optimizer.lower()
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
@@ -195,10 +197,6 @@ def framework_of(
     if name == "jax_xla" and "pax" in row.framework.lower():
         # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
         changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}
-    if statement.label.get("project") == "lightning":
-        # LitGPT's model.py: one product makes queries, keys and values, which it then expands;
-        # its pretrain.py asks for the fused optimizer.
-        changes |= {"repeats_kv": True, "fused_optimizer": True}
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(statement.label.get("project", ""), {})
