@@ -19,7 +19,7 @@ from trainscout.conf.hub_names import SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
 from trainscout.conf.sound_config import SECONDS, sound_fields
-from trainscout.conf.vision_config import WITH_IMAGES, tower_fields, tower_kind
+from trainscout.conf.vision_config import OLDER, TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
@@ -67,7 +67,7 @@ class Config:
     def __init__(self, fields: Mapping[str, Any], kind: object = None) -> None:
         """``kind``: the ``model_type`` whose defaults stand for fields that are left out."""
         family = families().get(str(kind))
-        own = {} if family is None else family.names
+        own = (OLDER if kind in TOWERS else {}) if family is None else family.names
         usual = transformers_defaults().get(str(kind), {})
         self.fields = _newer(usual, own) | _newer(fields, own)
 

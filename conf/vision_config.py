@@ -80,11 +80,12 @@ WITH_IMAGES: dict[str, Sighted] = {
     kind: Sighted(**{**stated, "widths": tuple(stated["widths"])})
     for kind, stated in _TABLES["with_images"].items()
 }
-_HEADS, _LAYERS, _CHANNELS = (
-    ("num_attention_heads", "num_heads"),
-    ("num_hidden_layers", "depth"),
-    ("num_channels", "in_channels"),
-)
+OLDER = {
+    "num_heads": "num_attention_heads",
+    "depth": "num_hidden_layers",
+    "in_channels": "num_channels",
+}
+"""Towers' names of fields, and the usual ones."""
 
 
 def tower_fields(
@@ -108,7 +109,7 @@ def tower_fields(
             raise InputError(f"{FILE}: {name}", True, f"is not read for {kind}", "false")
     if sight.bare:
         return _bare_fields(whole, vision, width)
-    hidden, heads = vision.whole(sight.width), _either(vision, _HEADS)
+    hidden, heads = vision.whole(sight.width), vision.whole("num_attention_heads")
     for name, usual in (("head_dim", hidden // max(1, heads)), ("num_key_value_heads", heads)):
         if vision.whole(name, usual) != usual:
             problem = "is not what its width and heads say"
@@ -121,7 +122,7 @@ def tower_fields(
         patches = tokens * vision.whole("pooling_kernel_size") ** 2
     elif not sight.any_size:
         patches = (_side(vision, "image_size") // patch) ** 2
-    values = _either(vision, _CHANNELS, 3) * patch**2
+    values = vision.whole("num_channels", 3) * patch**2
     merged = _merged(whole, vision, given, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
     for name, must in whole.must.items():
@@ -132,7 +133,7 @@ def tower_fields(
     biases = sight.linear_bias
     return {
         "name": "vision",
-        "num_layers": _either(vision, _LAYERS),
+        "num_layers": vision.whole("num_hidden_layers"),
         "hidden_size": hidden,
         "num_heads": heads,
         "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
@@ -207,12 +208,6 @@ def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -
     holds = next((each for each in (vision, given) if each.fields.get(name) is not None), given)
     size = holds.whole(name, known["text"]) // int(parts or 1)
     return size if times is None else size * vision.whole(times)
-
-
-def _either(vision: Config, names: tuple[str, ...], default: int | None = None) -> int:
-    """The size by the first of several names that it goes by."""
-    name = next((each for each in names if each in vision.fields), names[0])
-    return vision.whole(name, default)
 
 
 def _side(vision: Config, name: str) -> int:
