@@ -202,6 +202,8 @@ class HybridEngine(RepeatingEngine):
             self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until)
         self._play_through(now, code - 1)
         self._parked += elsewhere
+        # Some that were said to have arrived may still be on their way.
+        self._first_unfinished = min(self._first_unfinished, int(episode.flows[0]))
 
     def _play_through(self, until: int, last_code: int) -> None:
         """Play up to an event without looking for what could be skipped."""
