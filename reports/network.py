@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -161,22 +162,9 @@ def meeting_record(of: Meeting | None) -> dict[str, Any] | None:
     """The same as plain values, for JSON."""
     if of is None:
         return None
+    figures = ("alone_s", "priced_s", "apart_s", "together_s")
+    played = ("micro_batches", "played_micro_batches", "reached", "flows")
     return {
-        "alone_s": of.alone_s,
-        "priced_s": of.priced_s,
-        "apart_s": of.apart_s,
-        "together_s": of.together_s,
-        "micro_batches": of.micro_batches,
-        "played_micro_batches": of.played_micro_batches,
-        "reached": of.reached,
-        "flows": of.flows,
-        "communicators": [
-            {
-                "communicator": each.communicator,
-                "messages": each.messages,
-                "alone_s": each.alone_s,
-                "together_s": each.together_s,
-            }
-            for each in of.slowdowns
-        ],
+        **{name: getattr(of, name) for name in (*figures, *played)},
+        "communicators": [asdict(each) for each in of.slowdowns],
     }

@@ -277,21 +277,7 @@ class PacketEngine:
     def _play(self, until: int, last_code: int = t.LAST_CODE) -> int:
         """Play up to ``until``, or to what only engines that rest some links have to see to."""
         while True:
-            outcome = self._play_some(until, last_code)
-            if outcome == t.NO_PACKETS:
-                self._grow_packets()
-            elif outcome == t.NO_EVENTS:
-                self._heap = t.grown(self._heap, 2 * len(self._heap))
-            elif outcome == t.DROPPED:
-                port = int(self._count[t.BROKE_AT])
-                size = self._ports[port, t.QUEUE_BYTES]
-                raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
-            else:
-                return outcome
-
-    def _play_some(self, until: int, last_code: int) -> int:
-        return int(
-            kernel.play(
+            outcome = kernel.play(
                 until,
                 last_code,
                 self._ports,
@@ -310,7 +296,16 @@ class PacketEngine:
                 self._episodes,
                 self._arrived[:, 0],
             )
-        )
+            if outcome == t.NO_PACKETS:
+                self._grow_packets()
+            elif outcome == t.NO_EVENTS:
+                self._heap = t.grown(self._heap, 2 * len(self._heap))
+            elif outcome == t.DROPPED:
+                port = int(self._count[t.BROKE_AT])
+                size = self._ports[port, t.QUEUE_BYTES]
+                raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
+            else:
+                return int(outcome)
 
     def _check_pairs(self, pairs: Ints, first: int, count: int) -> None:
         if not len(pairs):
