@@ -34,6 +34,11 @@ class Bounded(NamedTuple):
     losses: Losses
     used_bytes: Rows
 
+    @classmethod
+    def of(cls, parts: Iterable[Bounded]) -> Bounded:
+        """Those of several tables."""
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
     def take(self, rows: Rows | Mask) -> Bounded:
         """Some of the rows."""
         return Bounded(self.losses[rows], self.used_bytes[rows])
@@ -116,11 +121,10 @@ class BoundingSurvey(Bounding):
     def all_rows(self) -> Bounded:
         """The bounds of every row."""
         recipes = self._recipes
-        blocks = [
+        return Bounded.of(
             self._bound(recipes.take(slice(start, start + BLOCK_ROWS)))
             for start in range(0, len(recipes), BLOCK_ROWS)
-        ]
-        return Bounded(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+        )
 
     def fitting_rows(self, on_progress: OnProgress | None = None) -> Bounded:
         """As ``table``, of every row; where none may fit, with the losses of the closest miss."""

@@ -22,8 +22,8 @@ from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Rec
 
 Layout = tuple[int, int, int, int, int, bool]
 
-_FIELDS = ("tp", "pp", "cp", "ep", "etp", "zero_stage")
-_NO_SWITCHES = (*_FIELDS, "framework", "micro_batch")
+LAYOUT_FIELDS = ("tp", "pp", "cp", "ep", "etp", "zero_stage")
+_NO_SWITCHES = (*LAYOUT_FIELDS, "framework", "micro_batch")
 _SHARDED = 3
 
 
@@ -34,11 +34,12 @@ def layout_of(recipe: Recipe) -> Layout:
     return (*degrees, recipe.zero_stage >= _SHARDED)
 
 
-def layout_numbers(table: RecipeTable) -> NDArray[np.int64]:
-    """For each recipe a number, from 0, that those of its layout share."""
-    found, layouts = table.each(_FIELDS, layout_of)
-    numbers: dict[Layout, int] = {}
-    return found.spread([numbers.setdefault(each, len(numbers)) for each in layouts])
+def layout_numbers(table: RecipeTable, numbers: dict[Layout, int]) -> NDArray[np.int64]:
+    """For each recipe a number, from 0, that those of its layout share; ``numbers`` are those
+    given before, and grow."""
+    found, layouts = table.each(LAYOUT_FIELDS, layout_of)
+    own = [numbers.setdefault(each, len(numbers)) for each in layouts]
+    return found.spread(np.array(own, dtype=np.int64))
 
 
 def count_switches(table: RecipeTable) -> NDArray[np.int64]:

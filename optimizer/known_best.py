@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainscout.optimizer.bounding import Bounded, Bounding
-from trainscout.optimizer.choices import Layout, count_switches, layout_of
+from trainscout.optimizer.choices import LAYOUT_FIELDS, Layout, count_switches, layout_numbers
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.reach import Reach
@@ -21,7 +21,6 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 Mask = npt.NDArray[np.bool_]
-_LAYOUT_FIELDS = ("tp", "pp", "cp", "ep", "etp", "zero_stage")
 # So many are simulated of each thing that is to be proved before it is asked again what is open.
 _AT_ONCE = 3
 
@@ -56,7 +55,7 @@ class KnownBest:
 
     def open_recipes(self, table: RecipeTable, bounded: Bounded) -> Mask:
         """Which recipes may be among what is proved."""
-        return self._open(table, bounded, self._layout_numbers(table))
+        return self._open(table, bounded, layout_numbers(table, self._numbers))
 
     def open_passes(self, table: RecipeTable, bounded: Bounded, unknown: set[str]) -> Mask:
         """Which rows have passes with which some recipe may be.
@@ -64,8 +63,8 @@ class KnownBest:
         Args:
             unknown: fields that the rows leave open, and the table has at their defaults.
         """
-        layouts = self._layout_numbers(table)
-        if unknown & set(_LAYOUT_FIELDS):
+        layouts = layout_numbers(table, self._numbers)
+        if unknown & set(LAYOUT_FIELDS):
             # Perhaps of a layout of which nothing is known.
             layouts = np.full(len(table), len(self._numbers), dtype=np.int64)
         return self._open(table, bounded, layouts)
@@ -74,7 +73,7 @@ class KnownBest:
         """Simulate some of the open recipes, the most promising first; which."""
         near = self._near(bounded)
         some = table.take(near)
-        reach = self._reach(some, bounded, near, self._layout_numbers(some))
+        reach = self._reach(some, bounded, near, layout_numbers(some, self._numbers))
         begin, done = len(self._evaluations), np.zeros(len(near), dtype=np.bool_)
         for _ in range(rounds):
             left = begin + np.flatnonzero(~done)
@@ -104,7 +103,7 @@ class KnownBest:
             self._least_loss = losses[0]
             self.best = Trial(0, {}, recipe, "ok", values=values, prediction=prediction)
         table = RecipeTable.of([recipe])
-        self._layouts += self._layout_numbers(table).tolist()
+        self._layouts += layout_numbers(table, self._numbers).tolist()
         self._switches += count_switches(table).tolist()
         return evaluation
 
@@ -143,8 +142,3 @@ class KnownBest:
         for row, evaluation in enumerate(self._evaluations.values()):
             reach.add(row, evaluation)
         return reach
-
-    def _layout_numbers(self, table: RecipeTable) -> Rows:
-        found, layouts = table.each(_LAYOUT_FIELDS, layout_of)
-        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in layouts]
-        return found.spread(np.array(numbers, dtype=np.int64))

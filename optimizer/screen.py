@@ -86,5 +86,4 @@ class Screen:
             return self._bounding.rows(rows)
         if self._whole is None:
             self._whole = self._bounding.all_rows()
-        chosen = np.asarray(rows, dtype=np.int64)
-        return Bounded(self._whole.losses[chosen], self._whole.used_bytes[chosen])
+        return self._whole.take(np.asarray(rows, dtype=np.int64))

@@ -37,7 +37,7 @@ from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.equivalence import RULES as EQUIVALENCES
 from trainscout.pruning.equivalence import SPLIT_FIELDS
-from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, TableBuilder, distinct
+from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, distinct, joined
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
 from trainscout.simulators.predictor.question.validity import RULES as VALIDITY
@@ -157,14 +157,8 @@ class _Listed(NamedTuple):
 
     @classmethod
     def of(cls, parts: list[_Listed]) -> _Listed:
-        builder = TableBuilder()
-        for each in parts:
-            builder.add(each.recipes)
-        bounded = Bounded(
-            np.concatenate([each.bounded.losses for each in parts]),
-            np.concatenate([each.bounded.used_bytes for each in parts]),
-        )
-        return cls(np.concatenate([each.points for each in parts]), builder.table(), bounded)
+        points, recipes, bounded = zip(*parts, strict=True)
+        return cls(np.concatenate(points), joined(recipes), Bounded.of(bounded))
 
 
 class _Kept:
@@ -491,7 +485,5 @@ def _each(numbers: Rows) -> list[tuple[int, int]]:
 
 
 def _both(earlier: _Ended, later: _Ended) -> _Ended:
-    builder = TableBuilder()
-    builder.add(earlier[0])
-    builder.add(later[0])
-    return builder.table(), np.concatenate([earlier[1], later[1]])
+    recipes, endings = zip(earlier, later, strict=True)
+    return joined(recipes), np.concatenate(endings)

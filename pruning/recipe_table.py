@@ -8,7 +8,7 @@ and indexing spreads the answers over all rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -214,6 +214,14 @@ class TableBuilder:
             if values not in ((), (default,)):
                 columns[name] = Column(values, np.concatenate(codes))
         return RecipeTable(columns, self.size)
+
+
+def joined(tables: Iterable[RecipeTable]) -> RecipeTable:
+    """One table of the recipes of several."""
+    builder = TableBuilder()
+    for table in tables:
+        builder.add(table)
+    return builder.table()
 
 
 def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64]:

@@ -130,7 +130,7 @@ class ExactSampler:
                 self._losses,
                 self._memory_shares,
                 chances,
-                layout_numbers(recipes),
+                layout_numbers(recipes, {}),
                 count_switches(recipes),
                 self._top_k,
                 self._epsilon,
