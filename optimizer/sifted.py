@@ -485,5 +485,4 @@ def _each(numbers: Rows) -> list[tuple[int, int]]:
 
 
 def _both(earlier: _Ended, later: _Ended) -> _Ended:
-    recipes, endings = zip(earlier, later, strict=True)
-    return joined(recipes), np.concatenate(endings)
+    return joined([earlier[0], later[0]]), np.concatenate([earlier[1], later[1]])
