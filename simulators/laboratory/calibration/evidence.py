@@ -239,7 +239,7 @@ def _in_order(published: Published, rows: NDArray[np.int64], expected: Vector) -
 
 MEASURED = 3
 LEAST_LAYOUTS = 5
-_DRAWS = 20
+_DRAWS, _SEED = 20, 0
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Regret:
     best_predicted: float
 
 
-def regrets(published: Published, prior: Prior, seed: int = 0) -> tuple[Regret, ...]:
+def regrets(published: Published, prior: Prior) -> tuple[Regret, ...]:
     """The regret in every sweep with enough layouts."""
     found = []
     for sweep in np.unique(published.sweeps):
@@ -263,13 +263,11 @@ def regrets(published: Published, prior: Prior, seed: int = 0) -> tuple[Regret, 
         # A layout that is there twice counts once, as it was first measured.
         _, first = np.unique(published.runs.sizes[rows], axis=0, return_index=True)
         if len(rows) >= LEAST_LAYOUTS and len(first) > 1:
-            found.append(_of(published, prior, str(sweep), rows, seed))
+            found.append(_of(published, prior, str(sweep), rows))
     return tuple(found)
 
 
-def _of(
-    published: Published, prior: Prior, sweep: str, rows: NDArray[np.int64], seed: int
-) -> Regret:
+def _of(published: Published, prior: Prior, sweep: str, rows: NDArray[np.int64]) -> Regret:
     runs, measured = published.runs.take(rows), published.measured[rows]
     errors = published.errors[rows]
     predicted = measured - errors
@@ -281,8 +279,8 @@ def _of(
         return _slower(measured, expected)
 
     unknown = covariance(prior, runs, runs) + prior.noise**2 * np.eye(len(rows))
-    _, chosen = suggest(predicted, unknown, MEASURED, seed)
-    rng = np.random.default_rng(seed)
+    _, chosen = suggest(predicted, unknown, MEASURED, _SEED)
+    rng = np.random.default_rng(_SEED)
     draws = [rng.choice(len(rows), MEASURED, replace=False) for _ in range(_DRAWS)]
     return Regret(
         sweep=sweep,

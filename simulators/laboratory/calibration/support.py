@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.uncertainty.applied import applied
-from trainscout.simulators.predictor.uncertainty.posterior import Columns, Posterior, Prior, Vector
+from trainscout.simulators.predictor.uncertainty.posterior import Columns, Posterior, Vector
 
 MOST_FOLDS = 20
 """Of many runs several are left out at once."""
@@ -16,9 +16,7 @@ does not decide. Chosen with the published runs of docs/calibration.md in view."
 _SHARES = np.linspace(0.0, 1.0, 11)
 
 
-def left_out(
-    runs: Columns, errors: Vector, jobs: NDArray[np.int64], prior: Prior | None = None
-) -> tuple[Vector, Vector]:
+def left_out(runs: Columns, errors: Vector, jobs: NDArray[np.int64]) -> tuple[Vector, Vector]:
     """The expected errors (n,) of runs by what those of other jobs say, 0 where there are none;
     and what of that would be applied."""
     expected, certain = np.zeros_like(errors), np.zeros_like(errors)
@@ -27,7 +25,7 @@ def left_out(
         out = np.flatnonzero(folds == fold)
         others = np.flatnonzero(folds != fold)
         if len(others):
-            posterior = Posterior(runs.take(others), errors[others], prior)
+            posterior = Posterior(runs.take(others), errors[others])
             expected[out] = posterior.errors(runs.take(out))
             certain[out] = applied(*posterior.known, runs.take(out))
     return expected, certain

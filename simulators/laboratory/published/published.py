@@ -121,9 +121,9 @@ def stored_coverage(path: Path = RESIDUALS) -> dict[str, float]:
     return coverage
 
 
-def read_peer_predictions(path: Path = PEER_PREDICTIONS) -> tuple[PeerPrediction, ...]:
+def read_peer_predictions() -> tuple[PeerPrediction, ...]:
     """The peers' predictions in the order of the file."""
-    with path.open(encoding="utf-8", newline="") as file:
+    with PEER_PREDICTIONS.open(encoding="utf-8", newline="") as file:
         return tuple(
             PeerPrediction(cells["set"], cells["id"], cells["peer"], float(cells["predicted_s"]))
             for cells in csv.DictReader(file)

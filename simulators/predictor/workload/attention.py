@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.simulators.predictor.question.layers import WHOLE, AttentionMixer
+from trainscout.simulators.predictor.question.layers import AttentionMixer
 from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import norm_ops, repeat_ops, rope_ops
 from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.workload.sparse_attention import index_part
 _TILE = 128
 
 
-def attention_parts(shard: Shard, attention: AttentionMixer = WHOLE) -> list[Part]:
+def attention_parts(shard: Shard, attention: AttentionMixer) -> list[Part]:
     """The parts of one attention sub-layer, from the projections to the output projection."""
     project = _mla_projection(shard) if shard.model.mla else projection(shard, attention)
     if attention.index is not None:
