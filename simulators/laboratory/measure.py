@@ -267,6 +267,7 @@ def main(
     arguments: Sequence[str],
     machine: Machine | None = None,
     overlap: interference.OverlapDevice | None = None,
+    collectives: CollectiveDevice | None = None,
 ) -> int:
     """Run the command. Devices stand in for the machine's own."""
     parser = command_parser(
@@ -307,10 +308,11 @@ def main(
         subject = of_job(job_of_settings(asked, config_dir=given.config_dir))
     check_output(OUTPUT, given.output)
     end_s = time.monotonic() + given.budget_s
-    rows: list[dict[str, object]] = []
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         torch, clock = open_torch(given.device)
         collectives = TorchCollectives(torch, clock, given.device)
+    rows: list[dict[str, object]] = []
+    if collectives is not None:
         rows = _collectives(collectives, subject.job)
         if collectives.rank:
             return OK  # the first process writes
