@@ -319,14 +319,13 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
             most = _busiest(shard, sent)
             ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
             ops.append(_weights(shard, suffix))
-            ops += _sort(shard, f"sort{suffix}", most)
     if shard.etp > 1:
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
         )
         if moe.dispatcher == "alltoall" and not suffix:
             ops.append(_gathered_weights(shard, "all_gather"))
-    return ops
+    return ops + _sort(shard, f"sort{suffix}", received)
 
 
 def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
@@ -335,7 +334,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     if moe.dispatcher == "allgather":
         unpermute = Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)
         return [unpermute, *_among_all(shard, f"combine{suffix}", "reduce_scatter")]
-    ops: list[Op] = []
+    ops = _sort(shard, f"unsort{suffix}", received)
     if shard.etp > 1:
         ops.append(
             Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
@@ -350,7 +349,6 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         return ops
     if shard.ep > 1:
         most = _busiest(shard, sent)
-        ops += _sort(shard, f"unsort{suffix}", most)
         ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
     ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
     return ops
@@ -375,9 +373,13 @@ def _gathered_weights(shard: Shard, kind: str) -> Collective:
     return Collective(f"{_WEIGHTS}_shared", kind, size, "etp", shard.dtype)
 
 
-def _sort(shard: Shard, name: str, sent: int) -> list[Op]:
-    """Chunks travel by rank and are sorted by local expert, where there are several."""
-    return [Streaming(name, "permute", 2 * sent)] if shard.moe.num_experts > shard.ep else []
+def _sort(shard: Shard, name: str, received: int) -> list[Op]:
+    """Chunks come by the rank they are from, gathered ones included, and are sorted by local
+    expert, where there are several; DeepEP's are put in order as they come."""
+    ordered = shard.moe.dispatcher == "deepep" and shard.ep > 1
+    if ordered or shard.moe.num_experts == shard.ep or shard.ep * shard.etp == 1:
+        return []
+    return [Streaming(name, "permute", 2 * received)]
 
 
 def is_exchange(op: Collective) -> bool:

@@ -449,3 +449,32 @@ def test_a_loop_over_experts_launches_for_each() -> None:
         (more,) = (op for op in loop.ops if isinstance(op, Streaming) and "loop" in op.name)
         assert more.launches == kernels * 4
         assert len(loop.ops) == len(plain.ops) + 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gathered"),
+    [({"ep": 4}, 1), ({"tp": 2, "sp": True, "ep": 2}, 2), ({"tp": 2, "sp": True}, 2)],
+)
+def test_what_a_rank_gathers_it_sorts_by_expert_both_ways(
+    recipe: dict[str, object], gathered: int
+) -> None:
+    """Megatron-Core's all-to-all dispatcher sorts behind the gather, and before the scatter."""
+    shard = Shard.of(make_job(replace(MOE, moe=replace(MOE.moe, load_imbalance=1.0)), **recipe))
+    forward, backward = layer_blocks(shard, EXPERT_LAYER, "none")
+    rows = shard.local_tokens * MOE.moe.top_k * gathered
+    for block in (forward, backward):
+        sorts = [op for op in block.ops if isinstance(op, Streaming) and "sort" in op.name]
+        assert [op.bytes for op in sorts] == [2 * rows * MOE.hidden_size * 2] * 2
+        names = [getattr(op, "name", "") for op in block.ops]
+        if gathered > 1:
+            at = [names.index(op.name) for op in sorts]
+            gather, scatter = (
+                next(n for n, name in enumerate(names) if name.startswith(start))
+                for start in ("dispatch_gather", "combine_reduce")
+            )
+            assert gather < at[0] < at[1] < scatter
+
+
+def test_an_expert_a_rank_has_nothing_to_sort() -> None:
+    forward, _ = layer_blocks(Shard.of(make_job(MOE, ep=8)), EXPERT_LAYER, "none")
+    assert not [op for op in forward.ops if isinstance(op, Streaming) and "sort" in op.name]
