@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,12 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 # What takes longest comes first, so that two workers end together; first of all what compiles the
 # engines of networks, so that those who come later find them compiled.
 _NETWORK = "simulators/predictor/network"
-_LONG = (_NETWORK, "docs", "e2e", "simulators/virtual_cluster", "optimizer", "test_portability.py")
+# What starts clusters and kills workers waits more than it computes, and not beside its like.
+_CLUSTERS = ("optimizer/test_executors.py", "optimizer/test_sharing.py")
+_LONG = (
+    *(_NETWORK, "docs", "e2e", *_CLUSTERS),
+    *("simulators/virtual_cluster", "optimizer", "test_portability.py"),
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -59,11 +65,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in deep]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected and imported stays to the end: no use to look for garbage in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Files are what workers take, so that fixtures are made once; of the commands of the
     documentation, which share nothing, pages: one worker would be left with them alone. Tests of
-    networks are taken together: each worker would compile the engines for itself."""
+    networks are taken together, since each worker would compile the engines for itself, and so are
+    those of clusters: two workers would slow each other's down."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler.loadfile import LoadFileScheduling
@@ -72,6 +90,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
         def _split_scope(self, nodeid: str) -> str:
             if f"/{_NETWORK}/" in nodeid:
                 return _NETWORK
+            if any(f"/{name}::" in nodeid for name in _CLUSTERS):
+                return _CLUSTERS[0]
             pages = "test_commands_run.py" in nodeid
             return nodeid if pages else str(super()._split_scope(nodeid))
 

@@ -8,14 +8,14 @@ from hypothesis import settings
 from benchmarks.attack import files, jobs, mutations
 
 SLICE = {
-    "jobs": 100,
-    "mutations": 14,
-    "mistakes": 12,
+    "jobs": 60,
+    "mutations": 7,
+    "mistakes": 6,
     # The fifth is searched by two and eight workers, too, which take ten seconds to start.
     "searches": 1 if settings.default.max_examples < 100 else 5,
     "kills": 4,
     "stores": 6,
-    "files": 400,
+    "files": 200,
 }
 
 

@@ -17,6 +17,7 @@ import optimizer
 import reports
 
 print("own modules", conf.mine.NAME, optimizer.NAME, reports.NAME)
+import planning
 """
 
 
@@ -82,14 +83,7 @@ def test_a_script_finds_its_own_modules_and_not_ours(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     options = ["--world-size", "8", "--no-check", "--trace", "t.gz", "--", "../script/train.py"]
     done = run(from_clone(), "run", *options, cwd=tmp_path / "elsewhere", PYTHONPATH="")
-    assert done.returncode == 0, done.stderr[-2000:]
     assert "own modules conf/mine.py optimizer.py reports/__init__.py" in done.stdout
-
-
-def test_a_clone_beside_the_package_does_not_stand_in_for_missing_modules(tmp_path):
-    pytest.importorskip("torch")
-    (tmp_path / "train.py").write_text("import conf\n")
-    options = ["--world-size", "8", "--trace", "t.gz", "--", "train.py"]
-    done = run(from_clone(), "run", *options, cwd=tmp_path, PYTHONPATH="")
+    # Nor do those of the clone beside the package stand in for a module that is missing.
     assert done.returncode == 1
-    assert "No module named 'conf'" in done.stderr
+    assert "No module named 'planning'" in done.stderr

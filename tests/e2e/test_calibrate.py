@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import trainscout as ts
-from tests.e2e.commands import ROOT, SMALL, environment, run
+from tests.e2e.commands import ROOT, SMALLEST, environment, run
 from tests.in_process import command
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.replay import replay_rows
@@ -142,7 +142,7 @@ def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, exe
     file = directory / "calibration.yaml"
     done = run(
         "optimize.py",
-        *(each for each in SMALL if not each.startswith("executor")),
+        *(each for each in SMALLEST if not each.startswith("executor")),
         f"executor={executor}",
         "search.n_trials=8",
         "tracking=none",

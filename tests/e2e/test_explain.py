@@ -6,6 +6,7 @@ from tests.e2e.commands import run
 from tests.in_process import run_here
 
 SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
+SMALL = ["space=maya_table3"]
 FIRST = ["a.tp=4", "a.pp=2", "a.sp=true", "a.recompute=selective"]
 
 SCRIPT = """
@@ -33,7 +34,7 @@ def test_two_recipes_for_people(tmp_path):
 
 
 def test_the_best_of_the_space_as_json(tmp_path):
-    done = run("explain.py", *SHAPE, *FIRST, "against=best", "format=json", cwd=tmp_path)
+    done = run("explain.py", *SHAPE, *FIRST, "against=best", *SMALL, "format=json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["difference"]["step_time_s"] <= 0
@@ -96,6 +97,7 @@ def test_nothing_that_fits_is_said_with_its_code(tmp_path):
         "training.global_batch_size=64",
         "a.tp=8",
         "against=best",
+        *SMALL,
         cwd=tmp_path,
     )
     assert done.returncode == 1

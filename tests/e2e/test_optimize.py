@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.commands import SMALL, command, environment, files_in, run
+from tests.e2e.commands import SMALL, SMALLEST, command, environment, files_in, run
 from tests.in_process import run_here
 from trainscout.simulators.predictor.question.recipe import KNOBS
 
@@ -169,7 +169,7 @@ def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
 def as_data(tmp_path_factory):
     """The same small search for programs, twice in a multirun: the process and its folder."""
     cwd = tmp_path_factory.mktemp("data")
-    arguments = ["-m", *SMALL, "search.n_trials=10,12", "tracking=none", "format=json"]
+    arguments = ["-m", *SMALLEST, "search.n_trials=10,12", "tracking=none", "format=json"]
     return run("optimize.py", *arguments, cwd=cwd), cwd
 
 
@@ -197,7 +197,7 @@ def test_data_is_alone_on_stdout(as_data):
 
 def test_a_reader_that_leaves_ends_nothing_badly(as_data):
     _, cwd = as_data
-    arguments = [*SMALL, "search.n_trials=10", "tracking=none", "format=json"]
+    arguments = [*SMALLEST, "search.n_trials=10", "tracking=none", "format=json"]
     with subprocess.Popen(
         command("optimize.py", *arguments),
         cwd=cwd,
@@ -212,7 +212,7 @@ def test_a_reader_that_leaves_ends_nothing_badly(as_data):
 
 
 def test_quiet_says_the_answer_and_nothing_else(tmp_path):
-    arguments = [*SMALL, "search.n_trials=10", "tracking=none", "verbosity=quiet"]
+    arguments = [*SMALLEST, "search.n_trials=10", "tracking=none", "verbosity=quiet"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line for line in done.stdout.splitlines()[1:] if not line.startswith(" ")]
@@ -258,7 +258,7 @@ def test_nothing_fits_says_what_was_closest(tmp_path):
 
 
 def test_a_dead_tracking_server_costs_a_warning(tmp_path):
-    arguments = [*SMALL, "search.n_trials=20", "tracking.uri=http://127.0.0.1:9"]
+    arguments = [*SMALLEST, "search.n_trials=20", "tracking.uri=http://127.0.0.1:9"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]

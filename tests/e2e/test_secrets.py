@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import SMALL, files_in, run
+from tests.e2e.commands import SMALLEST, files_in, run
 from trainscout.optimizer.tracking.spool import SPOOL
 
 MARK = "MARKEDSECRET"
@@ -14,7 +14,7 @@ MARK = "MARKEDSECRET"
 SERVER = f"http://me:{MARK}@127.0.0.1:9"
 
 FAKE = "simulator.name=tests.optimizer.fake_simulator:FakeSimulator"
-TINY = [*SMALL, FAKE, "search=grid", "search.n_trials=4", "space.knobs.recompute=full"]
+TINY = [*SMALLEST, FAKE, "search=grid", "search.n_trials=4", "space.knobs.recompute=full"]
 
 
 def holding(place: Path) -> list[str]:
@@ -84,7 +84,7 @@ def test_of_a_study_with_a_webhook(tmp_path):
     done = run(
         "plan.py",
         *("--config-dir", "mine", "sweep=ours", "search=grid", "n_jobs=1"),
-        FAKE,
+        *("space=maya_table3", FAKE),
         "space.knobs.recompute=full",
         "tracking.uri=sqlite:///runs.db",
         f"webhook='http://127.0.0.1:9/services/{MARK}?token={MARK}'",

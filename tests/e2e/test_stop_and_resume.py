@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.e2e.commands import ROOT, SMALL, command, environment, files_in, run
+from tests.e2e.commands import ROOT, SMALL, SMALLEST, command, environment, files_in, run
 
 # Too long to end by itself before the signal.
 ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=null"]
@@ -128,7 +128,7 @@ def test_a_full_disk_costs_no_answer(tmp_path):
         "from trainscout.cli import main\n"
         "sys.exit(main(['optimize', *sys.argv[1:]]))\n"
     )
-    arguments = [*SMALL, "tracking=none", "search.n_trials=8", "launch.directory=null"]
+    arguments = [*SMALLEST, "tracking=none", "search.n_trials=8", "launch.directory=null"]
     done = subprocess.run(
         [sys.executable, "-c", limited, *arguments],
         cwd=tmp_path,

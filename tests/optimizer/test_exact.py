@@ -31,7 +31,6 @@ SPACE = {
         "micro_batch": {"choices": [1, 4]},
         "recompute": {"choices": ["none", "selective", "full"]},
         "sp": {"choices": [False, True], "when": "tp > 1"},
-        "zero_stage": {"choices": [0, 1]},
         "overlap_grad_reduce": {"choices": [False, True]},
     },
 }
@@ -114,6 +113,7 @@ def test_the_best_are_those_of_the_whole_space(case, objective):
     assert proof.out_of_memory + exact.counts()["oom"] <= len(truth(case)) - len(expected)
     assert proof.simulated == len(exact.trials)
     assert proof.recipes == proof.out_of_memory + proof.out_of_reach + proof.simulated
+    assert proof.discarded_share > 0.8 or case != "large"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -156,17 +156,6 @@ def test_the_choices_are_those_of_the_whole_space(case):
         free = CLEARLY_LESS * best.capacity_bytes
         assert roomy.headroom_bytes >= best.headroom_bytes + free
         assert len(exact.trials) < len(truth(case)) / 4
-
-
-def test_the_best_are_those_of_the_exhaustive_search():
-    grid, exact = search("grid"), search("exact")
-    assert answer(exact.best) == answer(grid.best)
-    assert answer(exact.pareto) == answer(grid.pareto)
-
-
-def test_most_of_a_space_is_never_simulated():
-    declared, space = CASES["large"]
-    assert search("exact", declared, space=space).certificate.discarded_share > 0.8
 
 
 def test_the_precision_is_a_knob_of_the_mfu_too():

@@ -27,7 +27,6 @@ from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 
 

@@ -24,6 +24,11 @@ ALL = [
     for name in SAMPLERS
     if name != "exact"
 ]
+# GP takes as long to converge as all others together.
+CONVERGED = [
+    pytest.param("gp", marks=[needs_torch, pytest.mark.deep]) if p.values == ("gp",) else p
+    for p in ALL
+]
 TAKES_SEVERAL = [p for p in ALL if not SAMPLERS[p.values[0]].one_objective]
 
 
@@ -117,17 +122,21 @@ class TestEverySampler:
             {t.recipe for t in result.trials if t.status == "invalid"}
         )
 
-    def test_stops_when_the_best_are_stable(self, sampler):
-        patience, result = converged(sampler)
-        launchable = [t for t in result.trials if t.status != "invalid"]
-        assert result.stopped == "converged"
-        assert len(launchable) >= 24
-        last = [t for t in launchable if t.status == "ok"][-patience:]
-        top = {t.recipe for t in result.best[:5]}
-        assert not top & {t.recipe for t in last}
+
+@pytest.mark.parametrize("sampler", CONVERGED)
+def test_stops_when_the_best_are_stable(sampler):
+    patience, result = converged(sampler)
+    launchable = [t for t in result.trials if t.status != "invalid"]
+    assert result.stopped == "converged"
+    assert len(launchable) >= 24
+    last = [t for t in launchable if t.status == "ok"][-patience:]
+    top = {t.recipe for t in result.best[:5]}
+    assert not top & {t.recipe for t in last}
 
 
-@pytest.mark.parametrize("sampler", [p for p in ALL if p.values[0] not in ("random", "grid")])
+@pytest.mark.parametrize(
+    "sampler", [p for p in CONVERGED if p.values[0] not in ("random", "grid")]
+)
 def test_a_learning_sampler_finds_the_top_of_the_space(sampler, exhaustive):
     """Within 1 % of the true optimum from a fifth of the space; GP needs two thirds of that."""
     result = converged("gp")[1] if sampler == "gp" else search(sampler, n_trials=192)
@@ -156,7 +165,13 @@ def test_grid_lists_every_distinct_point_once(exhaustive):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "workers"), [("tpe", 2), ("cmaes", 2), ("cmaes", 3), ("grid", 3)]
+    ("sampler", "workers"),
+    [
+        ("tpe", 2),
+        ("cmaes", 3),
+        pytest.param("cmaes", 2, marks=pytest.mark.deep),
+        pytest.param("grid", 3, marks=pytest.mark.deep),
+    ],
 )
 def test_the_number_of_workers_does_not_change_the_answer(sampler, workers):
     alone = searched(sampler)

@@ -1,4 +1,5 @@
-"""Several processes, one search: real processes, real kills."""
+"""Several processes, one search: real processes, forked from one that has imported what they
+need; who kills the client of one kills it."""
 
 import json
 import os
@@ -15,6 +16,8 @@ import pytest
 
 from tests.optimizer import postgres
 from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from tests.warm import client
+from tests.warm.session import warm_python
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import claims as claims_module
@@ -23,7 +26,6 @@ from trainscout.optimizer.storage.claims import Claims
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 
-pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 SLOW = FAKE.replace("FakeSimulator", "Slow")
 
@@ -60,8 +62,9 @@ def start(storage, answer):
         "pickle.dump(story(result), open(sys.argv[2], 'wb'))\n"
         "print(result.notes)\n"
     )
+    given = [storage, str(answer)]
     return subprocess.Popen(
-        [sys.executable, "-c", code, storage, str(answer)],
+        [sys.executable, "-I", "-S", client.__file__, warm_python(), "-c", code, *given],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -225,7 +225,8 @@ def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, 
 
 
 @pytest.mark.parametrize(
-    ("layers", "nodes", "experts", "mtp"), [(30, 4, 0, 0), (32, 3, 0, 0), (13, 2, 8, 1)]
+    ("layers", "nodes", "experts", "mtp"),
+    [(30, 4, 0, 0), pytest.param(32, 3, 0, 0, marks=pytest.mark.deep), (13, 2, 8, 1)],
 )
 def test_the_constraints_of_the_large_space_lose_no_launchable_recipe(layers, nodes, experts, mtp):
     question = declared()

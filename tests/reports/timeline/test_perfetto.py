@@ -70,6 +70,7 @@ def test_everything_written_is_read(browser: Browser, tmp_path: Path, name: str)
         assert joined[0][0] > 0
 
 
+@pytest.mark.deep
 def test_gpt_175b_on_96_gpus_is_read_whole(browser: Browser, tmp_path: Path) -> None:
     recipe = Recipe(tp=8, pp=12, sp=True)
     job = question(recipe, "model=gpt175b", "cluster=h800_96")

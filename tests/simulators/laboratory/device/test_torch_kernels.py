@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainscout.simulators.laboratory.device.timing import Call, HostClock, burst_s, open_torch
+from trainscout.simulators.laboratory.device.timing import Call, HostClock, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import TorchKernels
 from trainscout.simulators.laboratory.kernels.measure import TorchDevice
 from trainscout.simulators.predictor.question.errors import InputError
@@ -99,7 +99,7 @@ def test_attention_both_passes(kv_heads: int) -> None:
 def test_streaming_moves_about_what_was_asked(kind: str) -> None:
     built = KERNELS.build(Streaming("", kind, 4_000_000))
     assert built.bytes == pytest.approx(4_000_000, rel=0.25)
-    assert burst_s(HostClock(), built.call) > 0
+    built.call()
 
 
 def test_unknown_kind_is_refused() -> None:

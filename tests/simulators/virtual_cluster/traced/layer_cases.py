@@ -134,10 +134,23 @@ def _moe(model: Model) -> Any:
 CASES = dict(_cases())
 
 
-def trace_cases(directory: Path) -> dict[LayerSpec, TracedLayer]:
-    """Every layer of every case."""
-    specs = list(dict.fromkeys(spec for job in CASES.values() for spec in layer_specs_of(job)))
-    gpu = next(iter(CASES.values())).gpu
+# Degrees and sizes whose layers run the code of the cases beside them, and those of which
+# recomputation does.
+_DEEP = {"gpt tp2 sp", "gpt tp4", "gpt tp1 mb2", "gpt tp1 mb4", "gpt tp8 sp mb4"}
+_DEEP |= {"llama tp2 sp", "llama tp4", "mixtral tp4 sp ep2 etp1"}
+_DEEP_RECOMPUTED = {"gpt tp8", "llama tp8", "mixtral tp2 sp ep4"}
+
+
+def is_deep(case: str) -> bool:
+    """Whether only the deep profile runs the case."""
+    degree, how = case.removesuffix(" unfused").rsplit(" ", 1)
+    return degree in _DEEP or (degree in _DEEP_RECOMPUTED and how != "none")
+
+
+def trace_cases(directory: Path, cases: Mapping[str, Job]) -> dict[LayerSpec, TracedLayer]:
+    """Every layer of these cases."""
+    specs = list(dict.fromkeys(spec for job in cases.values() for spec in layer_specs_of(job)))
+    gpu = next(iter(cases.values())).gpu
     answers = traced_layers(specs, gpu, TracedLayerCache(directory))
     traced = {}
     for spec, answer in answers.items():
@@ -300,7 +313,7 @@ def _reason(line: Difference) -> str:
 def write(path: Path) -> int:
     """Rewrite the file; how many of its lines have no reason."""
     with TemporaryDirectory() as directory:
-        traced = trace_cases(Path(directory))
+        traced = trace_cases(Path(directory), CASES)
     lines = [line for case in CASES for line in found_differences(case, traced)]
     lines = [line._replace(reason=_reason(line)) for line in lines]
     with path.open("w", newline="") as file:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tests.simulators.virtual_cluster.traced.layer_cases import (
     KNOWN,
     REASONS,
     found_differences,
+    is_deep,
     known_differences,
     trace_cases,
 )
@@ -34,12 +35,18 @@ Traced = Mapping[LayerSpec, TracedLayer]
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    """All cases' layers, traced together."""
-    return trace_cases(tmp_path_factory.mktemp("specs"))
+def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """The cases' layers, traced together."""
+    deep = request.config.getoption("--hypothesis-profile") == "deep"
+    cases = {case: job for case, job in CASES.items() if deep or not is_deep(case)}
+    return trace_cases(tmp_path_factory.mktemp("specs"), cases)
 
 
-@pytest.mark.parametrize("case", CASES)
+def params(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.deep if is_deep(name) else ()) for name in names]
+
+
+@pytest.mark.parametrize("case", params(CASES))
 def test_sources_differ_exactly_as_listed(case: str, traced: Traced) -> None:
     known = [line._replace(reason="") for line in known_differences() if line.case == case]
     assert found_differences(case, traced) == known
@@ -65,7 +72,7 @@ def formula_bytes(job: Any) -> float:
     return s * b * h * (rest + scores)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if name.endswith("unfused")])
+@pytest.mark.parametrize("case", params(name for name in CASES if name.endswith("unfused")))
 def test_activations_are_those_of_the_published_formulas(case: str, traced: Traced) -> None:
     job = CASES[case]
     spec = transformer_layer(job, Layer("attention", "dense"), recompute=job.recipe.recompute)

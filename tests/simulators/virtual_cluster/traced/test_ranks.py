@@ -35,7 +35,7 @@ pytestmark = needs("megatron.core", "transformer_engine")
 GPT = replace(
     GPT175B,
     name="small",
-    num_layers=4,
+    num_layers=2,
     hidden_size=1024,
     num_heads=8,
     ffn_hidden_size=4096,
@@ -58,7 +58,7 @@ CASES = {
     "1f1b": make_job(GPT, tp=2, pp=2, sp=True, batch=8),
     "1f1b, whole optimizer": make_job(GPT, tp=2, pp=2, sp=True, batch=8, zero_stage=0),
     "interleaved": make_job(
-        GPT,
+        replace(GPT, num_layers=4),
         tp=2,
         pp=2,
         vpp=2,

@@ -24,8 +24,11 @@ def run(folder, stage: int):
     return emulate(folder, [*script, *options], world_size=WORLD)
 
 
-# The second reduces as the third does, and gathers as the first.
-@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.deep), 3])
+# The others call fewer of its collectives.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(1, marks=pytest.mark.deep), pytest.param(2, marks=pytest.mark.deep), 3],
+)
 def stage(request, tmp_path_factory):
     return request.param, run(tmp_path_factory.mktemp(f"zero{request.param}"), request.param)
 
