@@ -5,7 +5,7 @@ library that drives them behave, and what a process on it takes. No code asks fo
 architecture's name: it reads these figures. ``generic.yaml``, which other files start from, is
 the one place that declares, with how it was chosen, what an architecture without measurements is
 taken to be; kernels and links without fits are priced with the median of the fitted ones
-(``kernels.unfitted``, ``collectives.transport``), as *estimated*.
+(``kernels.choice``, ``collectives.transport``), as *estimated*.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Architecture:
     workspace_bytes: int
     """Scratch of the matrix-product library, out of the framework's allocator."""
     speed_spread: float
-    """Standard deviation of GPUs' speeds as a share of it (``replay.stragglers``)."""
+    """Standard deviation of GPUs' speeds as a share of it (``replay.prices``)."""
     collectives: CollectiveFacts
     usual_server: UsualServer
     streaming: dict[str, StreamingShare]
