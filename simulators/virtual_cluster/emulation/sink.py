@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from trainscout.simulators.virtual_cluster.traces.events import Event
@@ -45,12 +46,13 @@ class FileSink:
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
-        self.emit = writer.write
+        self.emit: Callable[[Event], None] = writer.write
 
     def elapsed_ms(self, start: int, end: int) -> float:
         """A placeholder: recording knows no device time."""
         return RECORDED_ELAPSED_MS
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file; what is freed later, as the process ends, is in none."""
+        self.emit = lambda event: None
         self._writer.close()

@@ -1,12 +1,20 @@
-"""Where a step ends."""
+"""Where a step ends, and a trace."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from trainscout.simulators.virtual_cluster.emulation import ListSink
 from trainscout.simulators.virtual_cluster.emulation.recorder import EnoughStepsError, Recorder
-from trainscout.simulators.virtual_cluster.traces.events import FORWARD
+from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
+from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Free, Header
+from trainscout.simulators.virtual_cluster.traces.files import (
+    WRITE_LINES,
+    TraceWriter,
+    read_trace,
+)
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -22,3 +30,12 @@ def test_a_stage_that_waits_for_another_step_is_ended_too(steps: int) -> None:
     with pytest.raises(EnoughStepsError):
         recorder.next_step_begins()
     assert recorder.has_enough
+
+
+def test_what_the_end_of_the_process_frees_is_in_no_trace(tmp_path: Path) -> None:
+    sink = FileSink(TraceWriter(tmp_path / "t", Header(1, 0, 1, "h100", 80 << 30, (), {})))
+    sink.emit(Free(1))
+    sink.close()
+    for number in range(WRITE_LINES):
+        sink.emit(Free(number))
+    assert read_trace(tmp_path / "t").events == (Free(1),)
