@@ -86,6 +86,11 @@ def test_help_begins_with_what_a_command_does_and_examples(command, helps):
         assert "exit codes:" in text.lower()
 
 
+def test_help_lists_what_can_be_chosen(helps):
+    assert "gpt3_18b4" in helps["shown"]["optimize"][1]
+    assert "sweep" in helps["shown"]["plan"][1].partition("Groups")[2].partition("Settings")[0]
+
+
 @pytest.mark.parametrize("asked", ["--help", "--version"])
 def test_the_front_is_light_and_fits_a_screen(asked, tmp_path):
     shown, (code, loaded) = run(FRONT, asked, cwd=tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.e2e.commands import ROOT, command, environment, files_in, run
+from tests.e2e.commands import command, environment, files_in, run
 from trainscout.commands.plan import once
 
 STUDY = """
@@ -235,10 +235,3 @@ def test_a_scheduled_run_is_the_same_command_without_its_schedule():
     expected = ["--config-dir", "mine", "schedule=null", "sweep=ours", "n_jobs=1"]
     assert once(given) == expected
     assert once([]) == ["schedule=null"]
-
-
-def test_help_shows_examples():
-    done = run("plan.py", "--help", cwd=ROOT)
-    assert done.returncode == 0
-    assert "trainscout plan sweep=gpu_types" in done.stdout
-    assert "sweep" in done.stdout.partition("Groups")[2].partition("Settings")[0]
