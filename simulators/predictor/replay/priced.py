@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Kernel,
     SendRecv,
     Streaming,
+    group_launches,
 )
 
 COMPUTE = "compute"
@@ -137,15 +138,10 @@ class PricedOp:
         )
 
 
-# Transformer Engine launches an expert's product from C++, dealt out over streams, in a fraction
-# of what a module of the framework takes the host: some 5 us against 40.
-PRODUCTS_PER_LAUNCH = 8
-
-
 def launches_of(op: DeviceOp) -> int:
     """Launches the host makes for one operation."""
     if isinstance(op, GroupedGemm) and not op.one_kernel:
-        return 1 + op.groups // PRODUCTS_PER_LAUNCH
+        return group_launches(op.groups)
     if isinstance(op, Gemm) and op.within:
         return 0
     return op.launches if isinstance(op, Streaming) else 1

@@ -14,6 +14,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 
+def group_launches(groups: int, each: int = 1) -> int:
+    """Launches that as many as ``each`` kernels for every expert take the host.
+
+    Transformer Engine launches those from C++, products dealt out over streams, in a fraction of
+    what a module of the framework takes: some 5 us against 40.
+    """
+    return 1 + each * groups // 8
+
+
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times; layout in BLAS terms.

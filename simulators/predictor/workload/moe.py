@@ -242,11 +242,11 @@ def _experts(shard: Shard) -> Part:
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     between_forward = [
         *act_forward,
-        *quantise(shard, "expert_fc2_fwd", rows_in * width),
+        *quantise(shard, "expert_fc2_fwd", rows_in * width, groups=groups),
     ]
     between_backward = [
         *act_backward,
-        *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width),
+        *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width, groups=groups),
     ]
     add_biases, bias_gradients = _expert_biases(shard, rows_in, fc1_width)
     if shard.fused_experts:
@@ -255,7 +255,7 @@ def _experts(shard: Shard) -> Part:
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
         *_loop(shard, "fwd", groups, rows_in),
-        *quantise(shard, "expert_fc1_fwd", rows_in * hidden),
+        *quantise(shard, "expert_fc1_fwd", rows_in * hidden, groups=groups),
         *quantise_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
@@ -268,7 +268,7 @@ def _experts(shard: Shard) -> Part:
         *_dispatch(shard, sent, received, suffix="_bwd"),
         *_loop(shard, "bwd", groups, rows_in),
         *bias_gradients,
-        *quantise(shard, "expert_fc2_bwd", rows_in * hidden),
+        *quantise(shard, "expert_fc2_bwd", rows_in * hidden, groups=groups),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
         *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),

@@ -18,17 +18,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.ir import Collective, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Collective,
+    Op,
+    Streaming,
+    group_launches,
+)
 from trainscout.simulators.predictor.workload.shard import Shard
 
 _MX_BLOCK, _NVFP4_BLOCK = 32, 16
 
 
-def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) -> list[Op]:
+def quantise(
+    shard: Shard, name: str, elements: int, *, gathered: bool = False, groups: int = 1
+) -> list[Op]:
     """Read ``elements`` at activation width, write them at one byte; nothing in 16 bits.
 
     ``gathered``: they are put together over tensor-parallel ranks before the second use, which
-    transposes them then.
+    transposes them then. ``groups``: they are of so many experts, whose tensors are scaled one by
+    one where the scale comes from the tensor (``multi_tensor_quantize_impl`` of Transformer
+    Engine's extensions/cast.cpp; delayed scales are in one kernel).
     """
     if not shard.is_quantised or (shard.fuses_casts and shard.precision == "fp8"):
         return []
@@ -49,7 +58,10 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
     if shard.precision == "fp8_current":
         # The scale comes from the tensor itself: its largest value, then the scale.
         largest = elements * shard.element_bytes
-        ops.append(Streaming(f"{name}_amax", "reduce", largest, launches=2))
+        reads = 2
+        if groups > 1 and not shard.fused_experts:
+            reads, launches = group_launches(groups, 2), group_launches(groups)
+        ops.append(Streaming(f"{name}_amax", "reduce", largest, launches=reads))
     size = elements * (shard.element_bytes + written) + scales
     ops.append(Streaming(f"{name}_cast", "cast", size, launches=launches))
     return ops

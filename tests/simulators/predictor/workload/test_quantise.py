@@ -191,6 +191,21 @@ def test_experts_share_a_quantisation_of_their_inputs() -> None:
     assert {op.dtype for op in grouped} == {"fp8"}
 
 
+def test_experts_are_scaled_one_by_one_where_scales_are_of_tensors() -> None:
+    # Eight kernels made from C++ take what a launch takes; where scales are old, one is for all.
+    many = replace(MOE, moe=replace(MOE.moe, num_experts=16))
+    for precision, launches in (("fp8_current", {"amax": 5, "cast": 3}), ("fp8", {"cast": 1})):
+        job = replace(make_job(many, precision=precision), gpu=HOPPER)
+        forward, _ = layer_blocks(Shard.of(job), EXPERT_LAYER, "none")
+        name = "expert_fc1_fwd_"
+        made = {
+            op.name.removeprefix(name): op.launches
+            for op in forward.ops
+            if isinstance(op, Streaming) and op.name.startswith(name)
+        }
+        assert made == launches
+
+
 @pytest.mark.parametrize("gpu", [HOPPER, BLACKWELL], ids=lambda gpu: gpu.name)
 def test_gathers_travel_in_8_bits_and_sums_in_16(gpu: Gpu) -> None:
     job = make_job(LLAMA, tp=2, sp=True)
