@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.needs import needs
 from tests.warm.session import ROOT, environment, run_python
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
     Imbalance,
@@ -24,6 +25,8 @@ from trainscout.simulators.virtual_cluster.traces.invariants import (
     check_together,
     check_trace,
 )
+
+megatron = needs("megatron.core")
 
 WORLD, EXPERTS, TOKENS, TOP_K, HIDDEN = 8, 16, 128, 2, 64
 VOCABULARY = 512
@@ -44,7 +47,6 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def traced(folder: Path, ranks: str, *options: str) -> tuple[Trace, ...]:
-    pytest.importorskip("megatron.core")
     place = ("--world-size", WORLD, "--rank", ranks, "--output", folder)
     found = run(*place, *options, "--", *MOE)
     assert found.returncode == 0, found.stderr
@@ -66,6 +68,7 @@ def exchanges(trace: Trace) -> Sequence[Collective]:
     return [e for e in trace.events if isinstance(e, Collective) and e.kind == "all_to_all"]
 
 
+@megatron
 def test_an_unpatched_dispatcher_exchanges_tokens_evenly(even: tuple[Trace, ...]) -> None:
     calls = exchanges(even[0])
     # Tokens and their probabilities to the experts, tokens back; and the gradients of each.
@@ -74,6 +77,7 @@ def test_an_unpatched_dispatcher_exchanges_tokens_evenly(even: tuple[Trace, ...]
     assert {call.bytes_in for call in calls} == {TOKENS * TOP_K * HIDDEN * 2, TOKENS * TOP_K * 2}
 
 
+@megatron
 def test_what_the_script_knows_of_its_tokens_is_expected_not_invented(
     even: tuple[Trace, ...],
 ) -> None:
@@ -83,6 +87,7 @@ def test_what_the_script_knows_of_its_tokens_is_expected_not_invented(
     assert {event.operation for event in reads if event.grade == "invented"} == {"item"}
 
 
+@megatron
 def test_popular_experts_get_the_tokens_that_were_asked_for(
     skewed: Mapping[int, Trace],
 ) -> None:
@@ -98,6 +103,7 @@ def test_popular_experts_get_the_tokens_that_were_asked_for(
         assert max(per_layer[0]) > 3 * min(per_layer[0])
 
 
+@megatron
 def test_ranks_traced_apart_agree_on_who_sends_what(skewed: Mapping[int, Trace]) -> None:
     pairs = list(zip(exchanges(skewed[0]), exchanges(skewed[5]), strict=True))
     assert pairs
@@ -110,6 +116,7 @@ def test_ranks_traced_apart_agree_on_who_sends_what(skewed: Mapping[int, Trace])
         assert first.splits_out[5] == fifth.splits_in[0]
 
 
+@megatron
 def test_sound_runs_break_no_invariant(
     even: tuple[Trace, ...], skewed: Mapping[int, Trace]
 ) -> None:
