@@ -17,17 +17,13 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     QUEUE_BYTES,
     RESTING,
     SIZE,
-    WINDOW,
 )
+from trainscout.simulators.predictor.network.packet.sending import longest_train
 from trainscout.simulators.predictor.network.union_find import root_of
 
 # How a component is, by its leading port: every flow's rate stays; rates swing about a mean that
 # stays (as pauses come and go); or neither.
 STEADY, SWINGING, UNSTEADY = range(3)
-# A window holds at least so many trains: fewer would leave its link idle. So does a flow of mean
-# size: what it takes is told to a train.
-_TRAINS_IN_WINDOW = 8
-_TRAINS_IN_FLOW = 64
 # Its first flows, and one change of them, are what a component that becomes steady goes through.
 _MOST_CHANGES = 2
 
@@ -112,25 +108,24 @@ def sample(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def couple(  # type: ignore[no-untyped-def]
-    live, at, changes, paused, packet, train, scratch, count, size, flows, paths, group
+    live, at, changes, paused, packet, train, scratch, least, flows, paths, group
 ):
     """Trains of ``train`` payload bytes at most for the flows of components that pauses hold up
     and in which flows come and go too often for them to stand still; returns whether that changes
     any.
 
     A component keeps its trains until it stands still, and whoever it meets gets them: flows of a
-    host take turns, so all of a component change together. ``scratch``, ``count`` and ``size`` are
-    by leading port.
+    host take turns, so all of a component change together, to what fits all: who sent longer ones
+    than others would get ahead. ``scratch`` and ``least`` are by leading port.
     """
     before = (at - 1) % paused.shape[1]
     for flow in live:
         leader = group[paths[flow, 0]]
-        scratch[leader] = count[leader] = 0
-        size[leader] = 0.0
+        scratch[leader] = 0
+        least[leader] = train
     for flow in live:
         leader = group[paths[flow, 0]]
-        count[leader] += 1
-        size[leader] += flows[flow, SIZE]
+        least[leader] = min(least[leader], longest_train(flow, flows))
         if flows[flow, CUT] > packet:
             scratch[leader] = 3
         if changes[flow] > _MOST_CHANGES:
@@ -142,11 +137,9 @@ def couple(  # type: ignore[no-untyped-def]
     for flow in live:
         leader = group[paths[flow, 0]]
         if scratch[leader] == 3:
-            most = min(train, flows[flow, WINDOW] // _TRAINS_IN_WINDOW)
-            most = min(most, size[leader] / count[leader] / _TRAINS_IN_FLOW)
             # Powers of two, so that not every flow that comes or goes changes them.
             cut = packet
-            while 2 * cut <= most:
+            while 2 * cut <= least[leader]:
                 cut *= 2
             changed = changed or cut != flows[flow, CUT]
             flows[flow, CUT] = cut

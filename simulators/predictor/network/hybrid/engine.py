@@ -236,7 +236,7 @@ class HybridEngine(RepeatingEngine):
         packet = self.settings.packet_bytes
         if self._train > packet and components.couple(
             live, at, self._changes, self._paused, packet, self._train, self._members, state,
-            self._carried, flows, paths, group,
+            flows, paths, group,
         ) and self._rests is not None:  # fmt: skip
             self._rests.append(Trains(now, live.copy(), flows[live, t.CUT]))
         leaders = group[paths[live, 0]]

@@ -24,8 +24,8 @@ class HybridSettings:
     played whole)."""
     train_share: float = 1.0
     """Where flows come and go under pauses (without ``dcqcn``), they send trains of packets as
-    one, 64 a flow or more, of at most this share of what lies between pausing and resuming
-    (0: packets)."""
+    one, 64 a flow and 8 a window or more, of at most this share of what lies between pausing and
+    resuming (0: packets)."""
     queue_bytes: int = 100_000
     """A queue is steady when the means of both halves of its samples differ by at most so much."""
     used: float = 0.95

@@ -116,6 +116,9 @@ WINDOW_ONLY, DCQCN, TIMELY, SWIFT, HPCC = range(5)
 # What ROUTING and RECOVERY say.
 PER_FLOW, SPRAY, ADAPTIVE = range(3)
 NO_RECOVERY, GO_BACK_N, SELECTIVE_REPEAT = range(3)
+# Where packets are sent in trains as one, a flow is at least so many, or what it takes is not told
+# to a percent; and a window, or its link would be idle.
+TRAINS_IN_FLOW, TRAINS_IN_WINDOW = 64, 8
 # What a class of weight 1 is further by for each byte: divisible by all weights up to 16.
 WEIGHT_UNIT = 720720
 # Bits of PAUSED and of MARKED.

@@ -76,6 +76,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     OPENS,
     PACE,
     PACED,
+    PACKET,
     PACKETS_OUT,
     PARKED,
     PATH,
@@ -131,6 +132,7 @@ from trainscout.simulators.predictor.network.packet.recovery import (
 )
 from trainscout.simulators.predictor.network.packet.sending import (
     expect,
+    longest_train,
     main_row,
     serve,
     take_acks,
@@ -417,8 +419,13 @@ def play(  # type: ignore[no-untyped-def]
             for hop in range(flows[subject, HOPS]):
                 ports[paths[flows[subject, FIRST_PATH], hop], USERS] += 1
             join_ring(subject, ports, flows)
-            # Flows of one host take turns: they send as much each.
+            # Flows of one host take turns: they send as much each, packets where that is too much.
             flows[subject, CUT] = flows[flows[subject, NEXT], CUT]
+            if flows[subject, CUT] > longest_train(subject, flows):
+                other = subject
+                while flows[other, CUT] > whole[PACKET]:
+                    flows[other, CUT] = whole[PACKET]
+                    other = flows[other, NEXT]
             expect(flows[subject, FIRST], now, ports, heap, count, whole)
         elif kind == RECOVER_EVENT:
             if flows[subject, TIMER] != now or flows[subject, DONE] != NONE:

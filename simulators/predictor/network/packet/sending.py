@@ -69,6 +69,8 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     SWIFT,
     TIME,
     TIMELY,
+    TRAINS_IN_FLOW,
+    TRAINS_IN_WINDOW,
     TURN_AT,
     TURN_COST,
     TX,
@@ -92,6 +94,12 @@ from trainscout.simulators.predictor.network.packet.recovery import (
 def main_row(port, whole):  # type: ignore[no-untyped-def]
     """The row that says when the link is free: that of its first class."""
     return port if whole[CLASSES] == 1 else port % whole[LINKS]
+
+
+@njit(cache=True)
+def longest_train(flow, flows):  # type: ignore[no-untyped-def]
+    """Payload of the longest train that a flow may send as one packet."""
+    return min(flows[flow, SIZE] // TRAINS_IN_FLOW, flows[flow, WINDOW] // TRAINS_IN_WINDOW)
 
 
 @njit(cache=True)
