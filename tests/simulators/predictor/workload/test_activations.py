@@ -11,6 +11,7 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
 from trainscout.simulators.predictor.question.layers import (
     DENSE_LAYER,
     EXPERT_LAYER,
+    WHOLE,
     plain_layer,
 )
 from trainscout.simulators.predictor.question.model import Model
@@ -115,7 +116,8 @@ def test_eager_slices_without_rotation_are_not_written_again() -> None:
     learned, rotary = (Shard.of(make_job(model)) for model in (GPT175B, LLAMA))
     eager = [replace(shard, fusion="eager") for shard in (learned, rotary)]
     tags = [
-        {tensor.tag for part in attention_parts(each) for tensor in part.saved} for each in eager
+        {tensor.tag for part in attention_parts(each, WHOLE) for tensor in part.saved}
+        for each in eager
     ]
     assert ["packed_kv" in each for each in tags] == [False, True]
 
@@ -184,7 +186,7 @@ def test_transient_bytes_double_with_the_element(model: Model, recipe: dict[str,
 
     def parts(shard: Shard) -> list[Part]:
         width = model.ffn_hidden_size
-        return [*attention_parts(shard), mlp_part(shard, width)]
+        return [*attention_parts(shard, WHOLE), mlp_part(shard, width)]
 
     for small, large in zip(parts(narrow), parts(wide), strict=True):
         assert large.forward_peak_bytes == 2 * small.forward_peak_bytes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, TINY, make_job
-from trainscout.simulators.predictor.question.layers import DENSE_LAYER
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, WHOLE
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.elementwise import (
@@ -62,7 +62,7 @@ def test_norms_of_queries_and_keys_are_written_as_the_layers_are() -> None:
     def norms(**software: Any) -> tuple[list[Op], list[Op]]:
         job = shard(model, **software)
         width = (job.heads + job.kv_heads) * model.qk_head_dim
-        parts = attention_parts(job)
+        parts = attention_parts(job, WHOLE)
         found = tuple(
             [op for part in parts for op in ops(part) if op.name.startswith("qk_norm")]
             for ops in (lambda part: part.forward, lambda part: part.backward)
@@ -156,7 +156,9 @@ def test_gelu_is_one_kernel_in_pytorch_too() -> None:
 
 def test_eager_softmax_is_a_kernel_for_each_operation_in_fp32() -> None:
     fused, eager = (
-        {part.module: part for part in attention_parts(shard(TINY, **software))}["core_attn"]
+        {part.module: part for part in attention_parts(shard(TINY, **software), WHOLE)}[
+            "core_attn"
+        ]
         for software in (
             {"attention": "unfused"},
             {"attention": "unfused", "fused_softmax": False},
@@ -224,7 +226,9 @@ def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> Non
     # Read once a group, written once a head; gradients the other way round.
     assert [moved(way) for way in repeat_ops(repeated, 100)] == [100 * (1 + heads // groups)] * 2
     ring = {
-        once: attention_parts(Shard.of(make_job(LLAMA, cp=2, training={"repeats_kv": once})))
+        once: attention_parts(
+            Shard.of(make_job(LLAMA, cp=2, training={"repeats_kv": once})), WHOLE
+        )
         for once in (False, True)
     }
 

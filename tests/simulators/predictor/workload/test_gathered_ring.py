@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import LLAMA, make_job
+from trainscout.simulators.predictor.question.layers import WHOLE
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -19,7 +20,7 @@ from trainscout.simulators.predictor.workload.shard import Shard
 
 
 def core(shard: Shard) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    (part,) = (part for part in attention_parts(shard) if part.module == "core_attn")
+    (part,) = (part for part in attention_parts(shard, WHOLE) if part.module == "core_attn")
     return part.forward, part.backward
 
 
