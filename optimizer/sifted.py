@@ -20,6 +20,7 @@ import numpy.typing as npt
 from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
 from trainscout.optimizer.enumeration import Block, blocks, leading
 from trainscout.optimizer.known_best import KnownBest
+from trainscout.optimizer.legs import AUTO
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
@@ -59,6 +60,10 @@ _AT_ONCE = 512
 _MOST_OPEN = 2_000_000
 
 
+class TooManyOpenError(InputError):
+    """Bounds rule hardly any recipe of a space out."""
+
+
 def survey_to_prove(
     space: Space,
     objective: Objective,
@@ -67,6 +72,9 @@ def survey_to_prove(
     on_progress: OnProgress | None = None,
 ) -> Survey:
     """The survey that a search by bounds needs: of all points, where they are few.
+
+    Of all, too, where ``search=auto`` finds that bounds rule out too few: it has a sampler that
+    goes on.
 
     Raises:
         InputError: as ``survey`` and ``sifted_survey``.
@@ -81,7 +89,12 @@ def survey_to_prove(
             on_progress(Progress(count, None, {}, None, listing_s, None, "points listed"))
         if count > LISTED_POINTS:
             points.clear()
-            return sifted_survey(space, objective, spec, options, on_progress)
+            try:
+                return sifted_survey(space, objective, spec, options, on_progress)
+            except TooManyOpenError:
+                if options.sampler != AUTO:
+                    raise
+                return survey(space)
     return survey(space, points)
 
 
@@ -95,7 +108,8 @@ def sifted_survey(
     """The recipes of ``space`` that an exact search has to look at.
 
     Raises:
-        InputError: when bounds leave too many, or the space holds no launchable recipe.
+        TooManyOpenError: when bounds leave too many.
+        InputError: when the space holds no launchable recipe.
     """
     require_ranks(space)
     bounding = Bounding(space.declared, objective, spec)
@@ -183,7 +197,7 @@ class _Kept:
             self._parts = [self.still_open(known)]
             if len(self._parts[0].points) > _MOST_OPEN:
                 problem = f"has more than {_MOST_OPEN:,} recipes that bounds do not rule out"
-                raise InputError("space", "...", problem, "fewer knobs or choices")
+                raise TooManyOpenError("space", "...", problem, "fewer knobs or choices")
 
     def still_open(self, known: KnownBest) -> _Listed:
         """What is open by all that is known now."""

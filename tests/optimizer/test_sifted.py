@@ -151,6 +151,18 @@ def test_a_search_that_samples_once_its_time_is_over_has_nothing_else_to_sample(
     assert result.stopped == "proved"
 
 
+def test_where_bounds_rule_too_few_out_a_sampler_goes_on_if_the_search_has_one(
+    not_listed, monkeypatch
+):
+    not_listed()
+    monkeypatch.setattr("trainscout.optimizer.sifted._MOST_OPEN", 0)
+    with pytest.raises(InputError, match="bounds do not rule out"):
+        search("exact")
+    result = search("auto", proof_timeout_s=1e-9, n_trials=24)
+    assert result.stopped == "n_trials"
+    assert result.certificate.unlisted == 0
+
+
 def test_a_space_without_a_launchable_recipe_is_refused_with_the_rules():
     space = compile_space({**SPACE, "constants": {"cp": 7}}, question())
     for made in (
