@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
-from trainscout.optimizer.enumeration import Block, blocks, leading
+from trainscout.optimizer.enumeration import Block, leading
 from trainscout.optimizer.known_best import KnownBest
-from trainscout.optimizer.legs import AUTO
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
@@ -32,7 +31,6 @@ from trainscout.optimizer.survey import (
     listed_survey,
     nothing_launchable,
     require_ranks,
-    survey,
 )
 from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import UnionSpace
@@ -47,10 +45,6 @@ from trainscout.simulators.registry import SimulatorSpec
 
 Indices = npt.NDArray[np.int16]
 
-# Up to so many points are all listed.
-LISTED_POINTS = 500_000
-# Listing that is over by then goes unremarked.
-_AT_A_GLANCE_S = 1.0
 # Of each block the passes of so many points are looked at before all, and so many of those tried,
 # so that good recipes are known early; and rounds of simulating what looks best.
 _SAMPLED, _TRIED, _FIRST_ROUNDS, _ROUNDS = 1024, 24, 8, 2
@@ -62,40 +56,6 @@ _MOST_OPEN = 2_000_000
 
 class TooManyOpenError(InputError):
     """Bounds rule hardly any recipe of a space out."""
-
-
-def survey_to_prove(
-    space: Space,
-    objective: Objective,
-    spec: SimulatorSpec,
-    options: SearchOptions,
-    on_progress: OnProgress | None = None,
-) -> Survey:
-    """The survey that a search by bounds needs: of all points, where they are few.
-
-    Of all, too, where ``search=auto`` finds that bounds rule out too few: it has a sampler that
-    goes on.
-
-    Raises:
-        InputError: as ``survey`` and ``sifted_survey``.
-    """
-    points: list[Block] = []
-    count, started_s = 0, time.monotonic()
-    for block in blocks(space):
-        points.append(block)
-        count += len(block.indices)
-        listing_s = time.monotonic() - started_s
-        if on_progress is not None and listing_s > _AT_A_GLANCE_S:
-            on_progress(Progress(count, None, {}, None, listing_s, None, "points listed"))
-        if count > LISTED_POINTS:
-            points.clear()
-            try:
-                return sifted_survey(space, objective, spec, options, on_progress)
-            except TooManyOpenError:
-                if options.sampler != AUTO:
-                    raise
-                return survey(space)
-    return survey(space, points)
 
 
 def sifted_survey(

@@ -9,7 +9,6 @@ it goes on.
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.ledger import Ledger
-from trainscout.optimizer.legs import legs_of, proves_first
+from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
-from trainscout.optimizer.sifted import survey_to_prove
-from trainscout.optimizer.survey import Survey, survey
+from trainscout.optimizer.survey import Survey
+from trainscout.optimizer.survey_choice import survey_once
 from trainscout.optimizer.trial import OnProgress, Progress, SearchResult
-from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError
@@ -190,7 +188,7 @@ def prepare_search(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     spec = SimulatorSpec.of(simulator)
-    surveyed = _survey_once(space, declared, objective, options, spec, on_progress)
+    surveyed = survey_once(space, declared, objective, options, spec, on_progress)
     search = SearchSpec(options, surveyed, objective, seed, spec, on_progress)
     legs = legs_of(search)
     make_sampler(legs[0])
@@ -228,34 +226,6 @@ def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:
     except ArithmeticError as error:
         return dataclasses.replace(outcome, prediction=None, error=str(error))
     return outcome
-
-
-_surveyed: list[tuple[object, Survey]] = []
-
-
-def _survey_once(
-    space: Mapping[str, Any],
-    declared: Question,
-    objective: Objective,
-    options: SearchOptions,
-    spec: SimulatorSpec,
-    on_progress: OnProgress | None,
-) -> Survey:
-    """The survey of a space; a search that was checked just before reuses it.
-
-    What proves its answer need not list all of a large space.
-    """
-    proving = proves_first(options, spec)
-    key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
-    if not _surveyed or _surveyed[0][0] != key:
-        compiled = compile_space(json.loads(key[0]), declared)
-        made = (
-            survey_to_prove(compiled, objective, spec, options, on_progress)
-            if proving
-            else survey(compiled)
-        )
-        _surveyed[:] = [(key, made)]
-    return _surveyed[0][1]
 
 
 class Search:

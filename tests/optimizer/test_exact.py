@@ -7,7 +7,7 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
-from trainscout.optimizer import bounding, sifted
+from trainscout.optimizer import bounding, survey_choice
 from trainscout.optimizer.choices import CLEARLY_LESS, choices, count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -213,7 +213,7 @@ def test_before_anything_is_bounded_everything_is_open():
 
 
 def test_listing_and_bounding_say_how_far_they_are(monkeypatch):
-    monkeypatch.setattr(sifted, "_AT_A_GLANCE_S", 0.0)
+    monkeypatch.setattr(survey_choice, "_AT_A_GLANCE_S", 0.0)
     monkeypatch.setattr(bounding, "BLOCK_ROWS", 50)
     heard = []
     result = search("exact", on_progress=heard.append)

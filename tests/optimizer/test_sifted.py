@@ -38,9 +38,9 @@ def not_listed(monkeypatch):
     """Called, makes even small spaces be sifted."""
 
     def sift():
-        monkeypatch.setattr("trainscout.optimizer.sifted.LISTED_POINTS", 0)
+        monkeypatch.setattr("trainscout.optimizer.survey_choice.LISTED_POINTS", 0)
         monkeypatch.setattr("trainscout.optimizer.sifted._AT_ONCE", 4)
-        monkeypatch.setattr("trainscout.optimizer.study._surveyed", [])
+        monkeypatch.setattr("trainscout.optimizer.survey_choice._surveyed", [])
 
     return sift
 

@@ -1,0 +1,86 @@
+"""Which survey a search needs: of every point of its space, or of what bounds leave open."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainscout.optimizer.enumeration import Block, blocks
+from trainscout.optimizer.legs import AUTO, proves_first
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.sifted import TooManyOpenError, sifted_survey
+from trainscout.optimizer.space import Space
+from trainscout.optimizer.survey import Survey, survey
+from trainscout.optimizer.trial import OnProgress, Progress
+from trainscout.optimizer.union import compile_space
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec
+
+# Up to so many points are all listed.
+LISTED_POINTS = 500_000
+# Listing that is over by then goes unremarked.
+_AT_A_GLANCE_S = 1.0
+
+_surveyed: list[tuple[object, Survey]] = []
+
+
+def survey_once(
+    space: Mapping[str, Any],
+    declared: Question,
+    objective: Objective,
+    options: SearchOptions,
+    spec: SimulatorSpec,
+    on_progress: OnProgress | None,
+) -> Survey:
+    """The survey of a space; a search that was checked just before reuses it.
+
+    What proves its answer need not list all of a large space.
+    """
+    proving = proves_first(options, spec)
+    key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
+    if not _surveyed or _surveyed[0][0] != key:
+        compiled = compile_space(json.loads(key[0]), declared)
+        made = (
+            _survey_to_prove(compiled, objective, spec, options, on_progress)
+            if proving
+            else survey(compiled)
+        )
+        _surveyed[:] = [(key, made)]
+    return _surveyed[0][1]
+
+
+def _survey_to_prove(
+    space: Space,
+    objective: Objective,
+    spec: SimulatorSpec,
+    options: SearchOptions,
+    on_progress: OnProgress | None = None,
+) -> Survey:
+    """The survey that a search by bounds needs: of all points, where they are few.
+
+    Of all, too, where ``search=auto`` finds that bounds rule out too few: it has a sampler that
+    goes on.
+
+    Raises:
+        InputError: as ``survey`` and ``sifted_survey``.
+    """
+    points: list[Block] = []
+    count, started_s = 0, time.monotonic()
+    for block in blocks(space):
+        points.append(block)
+        count += len(block.indices)
+        listing_s = time.monotonic() - started_s
+        if on_progress is not None and listing_s > _AT_A_GLANCE_S:
+            on_progress(Progress(count, None, {}, None, listing_s, None, "points listed"))
+        if count > LISTED_POINTS:
+            points.clear()
+            try:
+                return sifted_survey(space, objective, spec, options, on_progress)
+            except TooManyOpenError:
+                if options.sampler != AUTO:
+                    raise
+                return survey(space)
+    return survey(space, points)
