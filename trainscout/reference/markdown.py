@@ -1,8 +1,15 @@
-"""Tables in Markdown."""
+"""Tables in Markdown, and the words around them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+TEXTS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
+"""What the pages say around their tables."""
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS, groups_of
 from trainscout.reference.groups import Group, all_groups
-from trainscout.reference.markdown import markdown_table
+from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
-
-_TITLES = read_yaml(Path(__file__).with_name("titles.yaml"))
-_INTRODUCTION = """\
-# Settings
-
-Every setting that a command takes, generated from the code by
-`python -m trainscout.reference`. Write
-it on the command line as `name=value`, or in a YAML file of
-[your own](howto/own-declarations.md). What a group can be set to, such as `model=llama3_70b`, is
-on the page [What ships](choices.md). `trainscout optimize --help` lists the same settings with the
-values they have.
-
-A value that is not allowed ends the command with exit code 2 before anything is written, and one
-line says what would be right.
-"""
-
-
-_OPEN = """\
-`a.` and `b.` of `explain` take the fields of [`recipe`](#recipe-how-the-job-is-laid-out),
-`space.` those of a space's [file](howto/own-declarations.md).
-"""
 
 
 def settings_page() -> str:
     """The whole page, in Markdown. Needs Hydra to be initialised on ``conf``."""
-    sections = [_INTRODUCTION, _plain()]
+    sections = [TEXTS["settings"], _plain()]
     sections += [_section(group) for group in all_groups()]
     return "\n".join(sections)
 
 
 def _section(group: Group) -> str:
-    title = _TITLES.get(group.prefix)
+    title = TEXTS["settings_of"].get(group.prefix)
     heading = f"## `{group.prefix}`" + (f": {title}" if title else "")
     rows = settings(group.prefix, group.value, group.check)
     return f"{heading}\n\n{_commands(group.commands)}\n\n{_table(rows)}"
@@ -65,7 +42,7 @@ def _plain() -> str:
         for name, commands in sorted(found.items())
     ]
     table = markdown_table(("setting", "commands", "default", "meaning"), rows)
-    return f"## Of a whole command\n\n{table}\n{_OPEN}"
+    return f"## Of a whole command\n\n{table}\n{TEXTS['open']}"
 
 
 def _table(rows: Sequence[Setting]) -> str:
