@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -13,48 +14,19 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.redaction import shown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-import json
-
-_FIGURES = ("step_time_s", "mfu", "memory/headroom_gib", "cost_of_run_usd")
-_COLUMNS = (
-    *("attributes.`Created`", "tags.`recipe`", "metrics.`days`", "metrics.`usd`"),
-    # Of recipes, and below ``best/`` of searches.
-    *(f"metrics.`{prefix}{name}`" for name in _FIGURES for prefix in ("", "best/")),
-)
-_VIEW = {
-    "searchFilter": "",
-    "orderByKey": "attributes.start_time",
-    "orderByAsc": False,
-    "startTime": "ALL",
-    "lifecycleFilter": "Active",
-    "datasetsFilter": [],
-    "modelVersionFilter": "All Runs",
-    "selectedColumns": list(_COLUMNS),
-    "columnOrder": [],
-    "columnWidths": {},
-    "runsExpanded": {},
-    "runsPinned": [],
-    "runsHidden": [],
-    "runsVisibilityMap": {},
-    "runsHiddenMode": "FIRST_10_RUNS",
-    "viewMaximized": False,
-    "runListHidden": False,
-    "isAccordionReordered": False,
-    "useGroupedValuesInCharts": True,
-    "hideEmptyCharts": True,
-    "groupBy": None,
-    "autoRefreshEnabled": False,
-}
 
 EXPERIMENT_TAGS = {
     # Without it MLflow 3 guesses, and shows an empty experiment as a chat application's.
     "mlflow.experimentKind": "custom_model_development",
     # Opened by …/runs?workflowType=machine_learning&viewStateShareKey=trainscout.
-    "mlflow.sharedViewState.trainscout": json.dumps(_VIEW),
+    "mlflow.sharedViewState.trainscout": json.dumps(
+        read_yaml(Path(__file__).with_name("mlflow_view.yaml"))
+    ),
 }
 """Tags by which MLflow's pages know."""
 

@@ -32,6 +32,7 @@ from trainscout.simulators.laboratory.residuals import Bare, residuals_of
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty import log_interval
 from trainscout.simulators.predictor.uncertainty.calibration import columns_of
@@ -39,33 +40,12 @@ from trainscout.simulators.predictor.uncertainty.posterior import PRIOR, Prior
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
 _PAGE = "calibration.md"
+_TEXTS = read_yaml(Path(__file__).with_name("evidence_texts.yaml"))
 
 
-_PRIOR_HEADER = """\
-# Standard deviations of what makes up the error of a predicted step, as logarithms, learned from
-# published runs by `trainscout calibrate evidence` (docs/calibration.md).
-"""
-_OF_SETUPS = """\
-What a user has: runs of one model, by one software, on one kind of GPU (setups of a publication
-with so many runs). Means over setups; bars are those of draws in which the calibration is
-applied, at a level of 80 %."""
-_OF_PUBLICATIONS = """\
-The known runs are any of a publication: of other models and GPUs too than those predicted. Means
-over publications."""
 _SHOWN = 3
 _SURE = 0.95
 _LARGER = 1.0005
-_HEAD = """\
-# Calibration on published runs
-
-Written by `trainscout calibrate evidence`, from every publication with {least} runs or more.
-Of each, random runs are known and the rest are predicted, {draws} times; what a prediction starts
-from was learned without the publication (of several forms it could have, the one that did best
-was chosen with all of them in view). As much is used as predicts the known runs, each left out,
-best, and of a job's correction as much as makes it worse in one case of five at most
-([concepts](concepts.md#how-sure)); of one run alone nothing is. *Beyond chance*: groups whose 90th
-percentile grows in 95 % or more of draws from their {draws} draws (*p90 grows*).
-"""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,7 +91,7 @@ def prior_text(prior: Prior) -> str:
     lines = []
     for field in dataclasses.fields(prior):
         lines.append(f"{field.name}: {getattr(prior, field.name):.3g}\n")
-    return _PRIOR_HEADER + "".join(lines)
+    return str(_TEXTS["prior"]) + "".join(lines)
 
 
 def page(found: Sequence[Evidence], chosen: Sequence[Regret], at_most: Sequence[Errors]) -> str:
@@ -119,10 +99,10 @@ def page(found: Sequence[Evidence], chosen: Sequence[Regret], at_most: Sequence[
     of_publications = [each for each in found if not each.setup]
     of_setups = [each for each in found if each.setup]
     parts = [
-        _HEAD.format(least=LEAST_RUNS, draws=DRAWS),
-        _overall("One GPU, software and model", _OF_SETUPS, of_setups),
+        _TEXTS["head"].format(least=LEAST_RUNS, draws=DRAWS),
+        _overall("One GPU, software and model", _TEXTS["setups"], of_setups),
         _at_most(at_most),
-        _overall("Whole publications", _OF_PUBLICATIONS, of_publications),
+        _overall("Whole publications", _TEXTS["publications"], of_publications),
         _each(f"Setups, {_SHOWN} runs known", of_setups, _SHOWN),
     ]
     parts += [
@@ -188,12 +168,8 @@ def _at_most(errors: Sequence[Errors]) -> str:
     medians = (float(np.mean([each.median for each in of])) for of in (after, before))
     change = next(medians) / next(medians) - 1
     grown = sum(b.p90 > _LARGER * a.p90 for a, b in zip(before, after, strict=True))
-    return (
-        "\nWere all runs of a setup known, and their median error taken off all of them, median "
-        f"errors would change by {signed(change)},\nand 90th percentiles would grow in {grown} of "
-        f"{len(before)} setups: where most runs err to one side and the worst to the other, no "
-        "factor helps both.\n"
-    )
+    words = _TEXTS["at_most"].format(change=signed(change), grown=grown, setups=len(before))
+    return f"\n{words}"
 
 
 def _each(title: str, found: Sequence[Evidence], known: int) -> str:
@@ -228,13 +204,8 @@ def _suggestions(chosen: Sequence[Regret]) -> str:
     ways = ("predicted", "suggested", "random", "best_predicted")
     means = [percent(float(np.mean([getattr(each, way) for each in chosen]))) for way in ways]
     rows.append(("mean", "", *means))
-    return (
-        "\n## Which runs to measure\n\nHow much slower than the best measured layout of a sweep "
-        f"(of {LEAST_LAYOUTS} layouts or more) the chosen one is with no run measured, and "
-        "after three: those that\n`trainscout calibrate suggest` names, random ones (mean of 20 "
-        "draws), and the three predicted best. The prior is that of all publications, these among "
-        "them.\n\n" + table(header, rows) + "\n"
-    )
+    words = _TEXTS["suggestions"].format(least=LEAST_LAYOUTS)
+    return f"\n{words}\n\n{table(header, rows)}\n"
 
 
 def _percent(value: float) -> str:

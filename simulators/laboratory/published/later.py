@@ -9,24 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.laboratory.published.headline import Report
-from trainscout.simulators.laboratory.published.markdown import percent, signed, table
+from trainscout.simulators.laboratory.published.markdown import TEXTS, percent, signed, table
 from trainscout.simulators.laboratory.published.published import BlindTest
 from trainscout.simulators.laboratory.score import summarise
 
+_FIGURES = ("median", "mean", "p90", "bias", "inside")
 _HEADER = (
-    "publication",
-    "rows",
-    "blind: median",
-    "mean",
-    "p90",
-    "bias",
-    "inside",
-    "now: median",
-    "mean",
-    "p90",
-    "bias",
-    "inside",
-)
+    *("publication", "rows"),
+    *(f"{when}: {_FIGURES[0]}" if at == 0 else each
+      for when in ("blind", "now") for at, each in enumerate(_FIGURES)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,15 +59,7 @@ def later_section(tests: Sequence[tuple[BlindTest, Report, Mapping[str, Blind]]]
     parts = [_test_section(*test) for test in tests]
     if not any(parts):
         return ""
-    introduction = (
-        "## Runs read after the model was made\n\n"
-        "Runs of publications that were not in the project while the model was made enter no fit, "
-        "error bar or figure above. *Blind* is what was predicted before the first of them was "
-        "looked at (the file of predictions keeps it), *inside* the share in the 80% interval. No "
-        "change was made in view of rows of publications *kept apart*, unless a test says so; "
-        "of those *looked at*, what software and rows say was read better afterwards."
-    )
-    return "\n\n".join([introduction, *(part for part in parts if part)])
+    return "\n\n".join([TEXTS["later"], *filter(None, parts)])
 
 
 def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -> str:
@@ -93,13 +77,16 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
                 for group in groups
             ]
     refused = sum(first.step_s is None for first in blind.values())
-    return (
-        f"### {test.name}\n\n"
-        f"`trainscout validate simulators/laboratory/data/{test.runs.name}`, predicted blind in "
-        f"`{test.predictions.name}` with error bars {test.widening} times as wide as those of "
-        f"publications left out; {refused} of {len(blind)} rows were refused. {test.statement}\n\n"
-        + table(_HEADER, rows)
+    words = TEXTS["later_test"].format(
+        name=test.name,
+        runs=test.runs.name,
+        predictions=test.predictions.name,
+        widening=test.widening,
+        refused=refused,
+        rows=len(blind),
+        statement=test.statement,
     )
+    return f"{words}\n\n{table(_HEADER, rows)}"
 
 
 def _cells(runs: Sequence[Report], blind: Mapping[str, Blind]) -> tuple[str, ...]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+TEXTS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("page_texts.yaml"))
 SUMMARY_HEADER = ("rows", "skipped", "median", "mean", "p90", "bias")
 MET = {True: "yes", False: "**no**", None: "-"}
 
@@ -19,6 +23,12 @@ def summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
         percent(summary["p90_abs_error"]),
         signed(summary["bias"]),
     )
+
+
+def summary_table(name: str, groups: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    """The summaries of groups, whose kind is ``name``."""
+    rows = [(group, *summary_cells(summary)) for group, summary in groups]
+    return table((name, *SUMMARY_HEADER), rows)
 
 
 def percent(value: float | None) -> str:

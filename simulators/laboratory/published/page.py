@@ -18,9 +18,11 @@ from trainscout.simulators.laboratory.published.headline import (
 from trainscout.simulators.laboratory.published.markdown import (
     MET,
     SUMMARY_HEADER,
+    TEXTS,
     percent,
     signed,
     summary_cells,
+    summary_table,
     table,
 )
 from trainscout.simulators.laboratory.published.parts import (
@@ -29,10 +31,7 @@ from trainscout.simulators.laboratory.published.parts import (
     overlap_section,
 )
 from trainscout.simulators.laboratory.score import summarise
-from trainscout.simulators.predictor.uncertainty.interval import (
-    UNSEEN_FASTER,
-    UNSEEN_SLOWER,
-)
+from trainscout.simulators.predictor.uncertainty.interval import UNSEEN_FASTER, UNSEEN_SLOWER
 
 COMMAND = "trainscout accuracy"
 STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"
@@ -85,31 +84,18 @@ def accuracy_page(
 
 def _introduction(report: Report) -> str:
     everything = headline(report)
-    grades = " and ".join(report["quality"])
-    return f"""# Accuracy
-
-How far predictions are from published measurements of real training runs. The page is generated:
-
-<!-- not run: writes this page, in a minute -->
-```
-{COMMAND}
-```
-
-It replays the rows of `simulators/laboratory/data/published_runs.csv` (each with its source)
-and compares.
-Of grades {grades} there are {report["overall"]["n"]} step times. No price is
-keyed on a row, a model name or a source: parameters belong to a GPU, a transport or a framework
-version. Where a row names neither the year of its software nor its fabric, the name of its
-source may tell (a paper's year, a cloud's recipes); that picks the declared framework or
-transport. Every assumption that a row needed is in the JSON file of
-`trainscout validate --json`. [Validation](validation.md) says what the columns mean and
-how to hold predictions against your own runs.
-
-**Step time, {everything.n} runs: median error {percent(everything.median_abs_error)},
-mean {percent(everything.mean_abs_error)}, 90th percentile {percent(everything.p90_abs_error)},
-bias {signed(everything.bias)}.**
-
-![Predicted against measured step time]({PLOT_FOLDER}/{STEP_PLOT})"""
+    introduction: str = TEXTS["introduction"]
+    return introduction.format(
+        command=COMMAND,
+        grades=" and ".join(report["quality"]),
+        n=report["overall"]["n"],
+        runs=everything.n,
+        median=percent(everything.median_abs_error),
+        mean=percent(everything.mean_abs_error),
+        p90=percent(everything.p90_abs_error),
+        bias=signed(everything.bias),
+        plot=f"{PLOT_FOLDER}/{STEP_PLOT}",
+    )
 
 
 def _targets(found: Sequence[Target]) -> str:
@@ -123,54 +109,29 @@ def _step_time(report: Report) -> str:
         (name, *summary_cells(summary), percent(flat.get(name, {}).get("mean_abs_error")))
         for name, summary in by_size(report["by_source"])
     ]
-    header = ("source", *SUMMARY_HEADER, "flat baseline, mean")
     parts = [
-        "## Step time\n\nErrors are fractions of the measured step time; the bias is the mean "
-        "signed error (negative: predicted too fast). The flat baseline runs every FLOP, "
-        "recomputed ones too, at half of the dense peak and adds tensor-parallel communication, "
-        "nothing else.",
-        table(header, rows),
+        TEXTS["step_time"],
+        table(("source", *SUMMARY_HEADER, "flat baseline, mean"), rows),
         f"![Errors by source]({PLOT_FOLDER}/{ERROR_PLOT})",
     ]
     for key, name in _GROUPINGS:
         ordered = by_scale if key == "by_scale" else by_size
-        groups = [(group, *summary_cells(summary)) for group, summary in ordered(report[key])]
-        parts.append(table((name, *SUMMARY_HEADER), groups))
+        parts.append(summary_table(name, ordered(report[key])))
     return "\n\n".join(parts)
 
 
 def _layouts(report: Report) -> str:
     shown = [
-        (
-            name,
-            ranking["n"],
-            f"{ranking['kendall_tau']:.2f}",
-            percent(ranking["selection_regret"]),
-        )
-        for name, ranking in report["layouts"].items()
+        (name, each["n"], f"{each['kendall_tau']:.2f}", percent(each["selection_regret"]))
+        for name, each in report["layouts"].items()
     ]
-    text = (
-        "## Layouts\n\nA sweep is a set of runs that did the same work in the same conditions and "
-        "differ in their recipe. Kendall's tau compares the predicted order with the measured "
-        "one (1: the same); the selection regret is how much slower than the best measured "
-        "layout the one is that we would pick. BigScience varied the model along with the "
-        "layout: its blocks (one state of software and hardware each) are ranked by time per "
-        "model FLOP.\n\n"
-    )
-    return text + table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
+    header = ("sweep", "layouts", "Kendall's tau", "selection regret")
+    return f"{TEXTS['layouts']}\n\n{table(header, shown)}"
 
 
 def _extrapolated(report: Report) -> str:
-    rows = [(name, *summary_cells(one)) for name, one in by_size(report["extrapolated"])]
-    if not rows:
-        return ""
-    return (
-        "## Extrapolated, not measured\n\nTimes of runs that differ in their layers or batch "
-        "alone lie on straight lines to parts per million in most families of these publications; "
-        "no clock repeats to that. They enter no fit, error bar, summary or sweep above; "
-        "predictions beside them are shown for what they are worth.\n\n"
-        + table(("source", *SUMMARY_HEADER), rows)
-    )
+    found = by_size(report["extrapolated"])
+    return f"{TEXTS['extrapolated']}\n\n{summary_table('source', found)}" if found else ""
 
 
 def _beside_others(report: Report) -> str:
@@ -186,63 +147,33 @@ def _beside_others(report: Report) -> str:
         )
         for name, one in sets.items()
     ]
-    return (
-        "## Beside other simulators\n\nMean absolute error on the same rows. The other simulators "
-        "were run by us at the settings their documentation suggests (Calculon caa4b11, SimuMax "
-        "4dcaae5 with an A100 file written from data sheets, llm-analysis d841e40 at 50% "
-        "efficiency); `simulators/laboratory/data/peer_predictions.csv` has their figures row by "
-        "row, "
-        "also of cases whose measured times are not among the published rows here.\n\n"
-        + table(("cases", "rows", "ours", "flat baseline", *peers), rows)
-    )
+    header = ("cases", "rows", "ours", "flat baseline", *peers)
+    return f"{TEXTS['beside_others']}\n\n{table(header, rows)}"
 
 
 def _memory(report: Report) -> str:
     memory = report["memory"]
     if not memory["overall"]["n"]:
         return ""
-    rows = [(name, *summary_cells(summary)) for name, summary in by_size(memory["by_source"])]
-    rows.append(("all", *summary_cells(memory["overall"])))
     kinds: dict[str, list[float]] = {}
     for row in report["rows"]:
         if row["counted"] and row["memory_error"] is not None:
             kinds.setdefault(row["memory_kind"], []).append(row["memory_error"])
-    counted = [(kind, *summary_cells(summarise(kinds[kind]).to_dict())) for kind in sorted(kinds)]
-    return (
-        "## Memory\n\nThe worst pipeline stage's peak against what was published, counting what "
-        "the publisher counts: `allocated` and `reserved` are the caching allocator's figures, "
-        "`device` is what nvidia-smi shows.\n\n"
-        + table(("figure", *SUMMARY_HEADER), counted)
-        + "\n\n"
-        + table(("source", *SUMMARY_HEADER), rows)
-        + f"\n\n![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
-    )
+    counted = [(kind, summarise(kinds[kind]).to_dict()) for kind in sorted(kinds)]
+    sources = [*by_size(memory["by_source"]), ("all", memory["overall"])]
+    plot = f"![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
+    tables = summary_table("figure", counted), summary_table("source", sources)
+    return "\n\n".join([TEXTS["memory"], *tables, plot])
 
 
 def _error_bars(coverage: Mapping[str, float]) -> str:
     rows = [(f"a {group}", percent(coverage[key])) for key, group in LEFT_OUT.items()]
     rows.insert(0, ("a random fifth of the runs", percent(coverage["five_fold"])))
-    return (
-        "## Error bars\n\nA prediction's interval comes from the residuals of the runs most like "
-        "it (`trainscout residuals` redoes them): on GPU, architecture, precision, experts, "
-        "kernels, framework, fabric and size. Software that is not declared, and a fabric that no "
-        f"run had, have none alike and wider bars. Of {coverage['n']:.0f} runs, the "
-        f"{coverage['level']:.0%} interval made without them holds (mean over the groups):\n\n"
-        + table(("left out", "inside"), rows)
-        + f"\n\nThe median interval's high end is {coverage['median_width']:.0%} above its low "
-        "end. These runs were in view while the predictor was made, and leaving them out of the "
-        "residuals does not undo that, and publications that nobody had seen lean to the slow "
-        "side (above). Intervals of predictions therefore reach farther than those counted here: "
-        f"{UNSEEN_FASTER:g} times as far on the fast side; on the slow one "
-        f"{UNSEEN_SLOWER['alone']:g} times on a GPU alone, {UNSEEN_SLOWER['node']:g} inside a "
-        f"node and {UNSEEN_SLOWER['network']:g} over a network that was not measured."
-    )
+    end = TEXTS["error_bars_end"].format(**coverage, faster=UNSEEN_FASTER, **UNSEEN_SLOWER)
+    begin = TEXTS["error_bars"].format(**coverage)
+    return f"{begin}\n\n{table(('left out', 'inside'), rows)}\n\n{end}"
 
 
 def _left_out(report: Report) -> str:
     reasons = Counter(skipped["reason"] for skipped in report["skipped"])
-    rows = [(reason, number) for reason, number in reasons.most_common()]
-    return (
-        "## Rows that are not predicted\n\nRows of every grade; none is dropped silently.\n\n"
-        + table(("reason", "rows"), rows)
-    )
+    return f"{TEXTS['left_out']}\n\n{table(('reason', 'rows'), reasons.most_common())}"

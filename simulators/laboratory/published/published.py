@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.predictor.io.csv_files import read_headed_csv
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,55 +50,9 @@ class BlindTest:
     statement: str
 
 
-BLIND_TESTS = (
-    BlindTest(
-        "First test, November 2026",
-        DATA / "later_runs.csv",
-        DATA / "later_predictions.csv",
-        "1.5",
-        "Publications *kept apart* were drawn by a hash of their names before any prediction. "
-        "Only their sums were looked at (and one row of FlagPerf's, of -2%) until the second test "
-        "had been predicted; then their rows were printed, too, and what FlagPerf's scripts of "
-        "Megatron-LM leave on was read: what is predicted now is in view of all rows.",
-    ),
-    BlindTest(
-        "Second test, a day later",
-        DATA / "later_runs_2.csv",
-        DATA / "later_predictions_2.csv",
-        "2",
-        "Publications *kept apart* are the half whose names come first by SHA-256; only the sums "
-        "below were looked at (of Alpa's one row it is that row), once all that was mended had "
-        "been; then, before the third test, all rows were printed.",
-    ),
-    BlindTest(
-        "Third test, the same month",
-        DATA / "later_runs_3.csv",
-        DATA / "later_predictions_3.csv",
-        "2",
-        "Publications *kept apart* are the half whose names come first by SHA-256. Which words of "
-        "a row no rule reads was looked at before the predictions were kept, and left as it was.",
-    ),
-    BlindTest(
-        "Fourth test, a day after the third",
-        DATA / "later_runs_4.csv",
-        DATA / "later_predictions_4.csv",
-        "2.3",
-        "Publications *kept apart* are the half whose names come first by SHA-256; their rows "
-        "were printed, too, once what the others tell had been mended: the time of fused "
-        "attention in libraries, words of the precision, GH200. What Megatron-Bridge's library "
-        "sets was read in view of one of them (18 runs). Two of its rows had another batch than "
-        "their FLOP/s allow and were given the one that these tell, after the predictions were "
-        "kept.",
-    ),
-    BlindTest(
-        "Fifth test, after the fourth had been read",
-        DATA / "later_runs_5.csv",
-        DATA / "later_predictions_5.csv",
-        "1.6 (to the slower side 1.5 to 4.5)",
-        "Publications *kept apart* are the half whose names come first by SHA-256. Nine "
-        "rows of ATorch's say only since the predictions that FlashAttention replaced modules, "
-        "as its scripts do; three with an optimizer on the CPU are refused now.",
-    ),
+BLIND_TESTS = tuple(
+    BlindTest(**{**test, "runs": DATA / test["runs"], "predictions": DATA / test["predictions"]})
+    for test in read_yaml(DATA / "blind_tests.yaml")
 )
 
 

@@ -14,31 +14,6 @@ from trainscout.simulators.laboratory.searched.summary import most_lost_first, r
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
-_INTRODUCTION = """# Published questions
-
-Is what people already run among the recipes that a search chooses from, and is its answer as fast?
-This page is generated:
-
-<!-- not run: writes this page, in some minutes -->
-```
-trainscout questions --page docs/questions.md \\
-    --before simulators/laboratory/data/questions_before.json
-```
-
-Published runs of grades A and B that did the same work on the same GPUs (model, GPU, count, global
-batch, sequence length, 16 or 8 bits) are one *question*. Each is asked as `trainscout optimize
-search=exact` is: the default space, framework and memory reserve, the cluster and precision of the
-fastest run, and how it kept the optimizer's moments; one whose software predates FlashAttention-2
-is asked with its own. Where that run had gradients in 16 bits, or attention or logits in 8, and
-our answer without such is slower, the question is asked again with these (and nothing else that
-`space.numerics` leaves out), and both answers are told. Of questions that differ in size alone the
-one with the most measured recipes stands here, and no more than three of a publication on GPUs of
-one architecture (`--all` searches every one).
-
-*Replayed*: the prediction of the fastest run, with the software it had, against its measured step.
-*Rank*: where its recipe stands among our ten best (`behind` them, `cut` by memory, `absent` from
-the space). *Slower*: our best, predicted, against the fastest measured."""
-
 
 def questions_page(
     answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]], total: int
@@ -57,7 +32,7 @@ def questions_page(
             "by name: they say nothing of the others, and no target counts as met.**"
         )
     parts = [
-        _INTRODUCTION,
+        Path(__file__).with_name("introduction.md").read_text("utf-8").rstrip(),
         some,
         _targets(answers, before, whole=not some),
         _lost(answers),
