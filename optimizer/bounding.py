@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.pruning.bounds import Bounds
 from trainscout.pruning.recipe_table import Mask, RecipeTable
+from trainscout.simulators.predictor.io.second_core import both, is_second_core
 from trainscout.simulators.predictor.memory.bands import may_fit_bytes
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, measured_table
@@ -25,6 +27,8 @@ Losses = NDArray[np.float64]
 BOUNDED_SIMULATOR = "replay"
 # Recipes bounded at once: the columns of so many fit in the memory.
 BLOCK_ROWS = 1 << 16
+# From so many on, half of them are bounded in a process of their own.
+HALVED_ROWS = 10_000
 
 
 class Bounded(NamedTuple):
@@ -129,16 +133,42 @@ class BoundingSurvey(Bounding):
     def fitting_rows(self, on_progress: OnProgress | None = None) -> Bounded:
         """As ``table``, of every row; where none may fit, with the losses of the closest miss."""
         recipes = self._recipes
-        memory_bytes, used_bytes = np.zeros((2, len(recipes)), dtype=np.int64)
-        for rows in _blocks(np.arange(len(recipes)), "recipes sized", on_progress):
-            memory_bytes[rows], used_bytes[rows] = self.of_recipes.sizes(recipes.take(rows))
-        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
-        if not len(able):
-            able = np.array([int(np.argmin(used_bytes))])
         losses = np.full((len(recipes), len(self._objective.names)), np.inf)
-        for rows in _blocks(able, "recipes bounded", on_progress):
-            losses[rows] = self._priced(recipes.take(rows), memory_bytes[rows])
+        memory_bytes, used_bytes = np.zeros((2, len(recipes)), dtype=np.int64)
+        halved = len(recipes) >= HALVED_ROWS and is_second_core()
+        first, *others = self._halves() if halved else (np.arange(len(recipes)),)
+        # Only this process says how far it is.
+        own = partial(self._fitting, first, on_progress)
+        found = both(own, partial(self._fitting, others[0])) if halved else (own(),)
+        for rows, each in zip((first, *others), found, strict=True):
+            losses[rows], memory_bytes[rows], used_bytes[rows] = each
+        if not (used_bytes <= self.may_fit_bytes).any():
+            closest = np.array([int(np.argmin(used_bytes))])
+            losses[closest] = self._priced(recipes.take(closest), memory_bytes[closest])
         return Bounded(losses, used_bytes)
+
+    def _halves(self) -> tuple[Rows, Rows]:
+        """The rows in two parts that cost about the same and price different blocks."""
+        groups = self._recipes.distinct(("tp",)).of
+        counts = np.bincount(groups)
+        second, sizes = np.zeros(len(counts), dtype=np.bool_), [0, 0]
+        for group in np.argsort(-counts, kind="stable").tolist():
+            second[group] = sizes[1] < sizes[0]
+            sizes[int(second[group])] += int(counts[group])
+        return np.flatnonzero(~second[groups]), np.flatnonzero(second[groups])
+
+    def _fitting(
+        self, rows: Rows, on_progress: OnProgress | None = None
+    ) -> tuple[Losses, Rows, Rows]:
+        recipes = self._recipes.take(rows)
+        memory_bytes, used_bytes = np.zeros((2, len(rows)), dtype=np.int64)
+        for some in _blocks(np.arange(len(rows)), "recipes sized", on_progress):
+            memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(recipes.take(some))
+        losses = np.full((len(rows), len(self._objective.names)), np.inf)
+        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
+        for some in _blocks(able, "recipes bounded", on_progress):
+            losses[some] = self._priced(recipes.take(some), memory_bytes[some])
+        return losses, memory_bytes, used_bytes
 
     def _bound(self, table: RecipeTable) -> Bounded:
         found = self.of_recipes(table)

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What a command makes by the hundred thousand (prices, recipes) it keeps, and looking through
     # it for cycles over and over takes a sixth of a large proof, taking it apart at the end an
     # eighth of a search.
-    gc.set_threshold(300_000, 50, 100)
+    gc.set_threshold(1_000_000, 50, 100)
     atexit.register(gc.freeze)
     return exit_code(_dispatch, given)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trainscout.optimizer.trial import Trial
@@ -15,6 +16,7 @@ from trainscout.reports.search_page.recipes import SECONDS_A_DAY
 from trainscout.reports.trials import layout, predicted
 from trainscout.reports.wording import format_seconds, format_usd
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.second_core import both
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -142,8 +144,13 @@ def sensitivity(
         record["notes"] += [
             f"bandwidths are left out: network={engine} would have to play every change anew"
         ]
-    for change in changes:
-        rows.append(_change_row(change, compared, (declared, simulator)))
+
+    def changed(some: Sequence[Change]) -> list[dict[str, Any]]:
+        return [_change_row(change, compared, (declared, simulator)) for change in some]
+
+    half = len(changes) // 2
+    first, second = both(partial(changed, changes[:half]), partial(changed, changes[half:]))
+    record["rows"] += first + second
     return record
 
 

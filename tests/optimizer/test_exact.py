@@ -297,3 +297,12 @@ def test_every_tensor_and_pipeline_degree_has_what_its_bounds_say():
         assert each.least_memory_share * capacity_bytes <= min(b for _, b in values) * (1 + 1e-9)
         assert each.bound is not None
         assert each.bound <= min(step_s for step_s, _ in values) * (1 + 1e-9)
+
+
+def test_bounds_of_halves_are_those_of_the_whole(monkeypatch):
+    whole = search("exact", question(MOE))
+    monkeypatch.setattr("trainscout.optimizer.bounding.HALVED_ROWS", 1)
+    monkeypatch.setattr("trainscout.optimizer.bounding.is_second_core", lambda: True)
+    halved = search("exact", question(MOE))
+    assert answer(halved.trials) == answer(whole.trials)
+    assert halved.certificate == whole.certificate
