@@ -7,13 +7,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainscout.simulators.laboratory.published.later import later_section, read_blind
+from trainscout.simulators.laboratory.published.later import read_blind
 from trainscout.simulators.laboratory.published.page import (
     ERROR_PLOT,
     MEMORY_PLOT,
     PLOT_FOLDER,
     STEP_PLOT,
-    accuracy_page,
+    accuracy_pages,
 )
 from trainscout.simulators.laboratory.published.plots import (
     error_plot,
@@ -37,8 +37,6 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 
-ANALYSIS = "error_analysis.md"
-
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
@@ -48,18 +46,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -> None:
-    """Replay the published rows and write ``accuracy.md`` and its plots into ``docs``.
+    """Replay the published rows and write the accuracy pages and their plots into ``docs``.
 
     ``collectives`` and ``kernels`` are results of the other two validators; their figures are
     kept with the project, so that the page can be made again without their measurements.
 
     Raises:
-        InputError: for a folder without the error analysis, or an unusable result file.
+        InputError: for a folder that has no pages of accuracy, or an unusable result file.
     """
     folder = docs / PLOT_FOLDER
-    analysis = folder / ANALYSIS
-    if not analysis.is_file():
-        raise InputError("--docs", docs, f"has no {PLOT_FOLDER}/{ANALYSIS}", "the docs folder")
+    if not folder.is_dir():
+        raise InputError("--docs", docs, f"has no folder {PLOT_FOLDER}", "the docs folder")
     given = ((collectives, COLLECTIVES), (kernels, KERNELS))
     # All are read before one is kept.
     kept = [(place, read_summary(result)) for result, place in given if result is not None]
@@ -69,26 +66,21 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     plots = {STEP_PLOT: step_time_plot, ERROR_PLOT: error_plot, MEMORY_PLOT: memory_plot}
     for name, draw in plots.items():
         write_whole(folder / name, draw(report["rows"]))
-    page = accuracy_page(
-        report,
-        stored_coverage(),
-        stored_summary(COLLECTIVES),
-        stored_summary(KERNELS),
-        later_section(
-            [
-                (test, predict(test.runs, TRUSTED, "replay")[0], read_blind(test.predictions))
-                for test in BLIND_TESTS
-            ]
-        ),
-        analysis.read_text(encoding="utf-8"),
+    tests = [
+        (test, predict(test.runs, TRUSTED, "replay")[0], read_blind(test.predictions))
+        for test in BLIND_TESTS
+    ]
+    pages = accuracy_pages(
+        report, stored_coverage(), stored_summary(COLLECTIVES), stored_summary(KERNELS), tests
     )
-    write_whole(docs / "accuracy.md", page)
+    for name, text in pages.items():
+        write_whole(docs / name, text)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "accuracy",
-        "Replay the published rows and write docs/accuracy.md with its plots.",
+        "Replay the published rows and write docs/accuracy.md, its details and plots.",
         "trainscout accuracy\n"
         "trainscout accuracy --kernels kernels.json --collectives collectives.json",
     )

@@ -62,7 +62,7 @@ def commands_of(text: str) -> list[list[str]]:
 def pages() -> list[str]:
     """Every page of the documentation, README first."""
     found = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/**/*.md"))
-    return ["README.md", *(page for page in found if page != "docs/accuracy/error_analysis.md")]
+    return ["README.md", *found]
 
 
 def blocks(page: str, text: str | None = None) -> list[Block]:

@@ -4,6 +4,7 @@ what is predicted now."""
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,21 +50,45 @@ def read_blind(path: Path) -> dict[str, Blind]:
     return found
 
 
-def later_section(tests: Sequence[tuple[BlindTest, Report, Mapping[str, Blind]]]) -> str:
-    """The section of the accuracy page.
+Test = tuple[BlindTest, Report, Mapping[str, Blind]]
+"""A test, what ``validation_report`` returns for its runs as predicted now, and their first
+predictions; a run without one is left out."""
 
-    Args:
-        tests: of each test what ``validation_report`` returns for its runs as predicted now, and
-            their first predictions; a run without one is left out.
-    """
-    parts = [_test_section(*test) for test in tests]
-    if not any(parts):
+_SCALES = ((1, "1 GPU"), (8, "2-8 GPUs"), (64, "9-64 GPUs"), (math.inf, "more than 64 GPUs"))
+
+
+def blind_summary(tests: Sequence[Test]) -> str:
+    """One table of all tests: each, all together, and all by the number of GPUs."""
+    rows: list[tuple[str, ...]] = []
+    everything: list[Report] = []
+    first: dict[str, Blind] = {}
+    for test, report, blind in tests:
+        runs = _runs(report, blind)
+        if runs:
+            rows.append((test.name, *_cells(runs, blind)))
+            everything += runs
+            first.update(blind)
+    if not rows:
         return ""
-    return "\n\n".join([TEXTS["later"], *filter(None, parts)])
+    rows.append(("**all**", *_cells(everything, first)))
+    bands: dict[str, list[Report]] = {name: [] for _, name in _SCALES}
+    for run in everything:
+        bands[next(name for most, name in _SCALES if run["num_gpus"] <= most)].append(run)
+    rows += [(name, *_cells(runs, first)) for name, runs in bands.items() if runs]
+    return table(("test", *_HEADER[1:]), rows)
+
+
+def blind_tests_page(tests: Sequence[Test]) -> str:
+    """The page of blind tests, by publication."""
+    return "\n\n".join([TEXTS["later"], *filter(None, (_test_section(*test) for test in tests))])
+
+
+def _runs(report: Report, blind: Mapping[str, Blind]) -> list[Report]:
+    return [row for row in report["rows"] if row["counted"] and row["id"] in blind]
 
 
 def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -> str:
-    runs = [row for row in report["rows"] if row["counted"] and row["id"] in blind]
+    runs = _runs(report, blind)
     if not runs:
         return ""
     rows = [("**all**", *_cells(runs, blind))]
@@ -86,7 +111,7 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
         rows=len(blind),
         statement=test.statement,
     )
-    return f"{words}\n\n{table(_HEADER, rows)}"
+    return f"{words.rstrip()}\n\n{table(_HEADER, rows)}"
 
 
 def _cells(runs: Sequence[Report], blind: Mapping[str, Blind]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The accuracy page, in Markdown."""
+"""The accuracy pages, in Markdown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from trainscout.simulators.laboratory.published.headline import (
     by_size,
     headline,
     targets,
+)
+from trainscout.simulators.laboratory.published.later import (
+    Test,
+    blind_summary,
+    blind_tests_page,
 )
 from trainscout.simulators.laboratory.published.markdown import (
     MET,
@@ -42,44 +47,55 @@ _GROUPINGS = (
     ("by_family", "model family"),
     ("by_scale", "GPUs"),
     ("by_precision", "precision"),
+    ("by_layers", "layers"),
 )
 
 
-def accuracy_page(
+def accuracy_pages(
     report: Report,
     coverage: Mapping[str, float],
     collectives: Report | None,
     kernels: Report | None,
-    later: str,
-    analysis: str,
-) -> str:
-    """The whole page.
+    tests: Sequence[Test],
+) -> dict[str, str]:
+    """Every generated page by its file under ``docs``: one to decide by, details below it.
 
     Args:
         report: what ``validation_report`` returns for the published rows.
         coverage: how often error bars held runs that were left out.
         collectives: summary written by the collectives' own validator, None when there is none.
         kernels: the same for kernels.
-        later: the section on runs read after the model was made.
-        analysis: the hand-written error analysis, Markdown.
+        tests: the blind tests, on runs read after the model was made.
     """
-    parts = [
-        _introduction(report),
-        _targets(targets(report, coverage, collectives, kernel_fits())),
-        _step_time(report),
-        later,
-        _layouts(report),
-        _beside_others(report),
-        _memory(report),
-        _error_bars(coverage),
-        _extrapolated(report),
-        kernels_section(kernels),
-        collectives_section(collectives),
-        overlap_section(),
-        "## Error analysis\n\n" + analysis.strip(),
-        _left_out(report),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    aims = targets(report, coverage, collectives, kernel_fits())
+    pages = {
+        "accuracy": (
+            _introduction(report),
+            _kinds(report),
+            _strangers(tests),
+            _error_bars(coverage),
+            _memory(report),
+            _missed(aims),
+            TEXTS["outside"],
+        ),
+        f"{PLOT_FOLDER}/published-runs": (
+            _step_time(report),
+            _layouts(report),
+            _beside_others(report),
+            _memory_by_source(report),
+            _extrapolated(report),
+            _left_out(report),
+            _targets(aims),
+        ),
+        f"{PLOT_FOLDER}/blind-tests": (blind_tests_page(tests),),
+        f"{PLOT_FOLDER}/parts": (
+            TEXTS["parts"],
+            kernels_section(kernels),
+            collectives_section(collectives),
+            overlap_section(),
+        ),
+    }
+    return {f"{name}.md": "\n\n".join(filter(None, of)) + "\n" for name, of in pages.items()}
 
 
 def _introduction(report: Report) -> str:
@@ -87,8 +103,6 @@ def _introduction(report: Report) -> str:
     introduction: str = TEXTS["introduction"]
     return introduction.format(
         command=COMMAND,
-        grades=" and ".join(report["quality"]),
-        n=report["overall"]["n"],
         runs=everything.n,
         median=percent(everything.median_abs_error),
         mean=percent(everything.mean_abs_error),
@@ -96,6 +110,26 @@ def _introduction(report: Report) -> str:
         bias=signed(everything.bias),
         plot=f"{PLOT_FOLDER}/{STEP_PLOT}",
     )
+
+
+def _kinds(report: Report) -> str:
+    kinds = [("all", report["overall"])]
+    kinds += [(f"{name} GPUs", one) for name, one in by_scale(report["by_scale"])]
+    kinds += [each for key in ("by_layers", "by_precision") for each in by_size(report[key])]
+    grades = " and ".join(report["quality"])
+    return f"{TEXTS['kinds'].format(grades=grades)}\n\n{summary_table('published runs', kinds)}"
+
+
+def _strangers(tests: Sequence[Test]) -> str:
+    found = blind_summary(tests)
+    return f"{TEXTS['strangers']}\n\n{found}" if found else ""
+
+
+def _missed(found: Sequence[Target]) -> str:
+    missed = [target for target in found if target.met is False]
+    rows = [(target.name, target.aim, target.reached) for target in missed]
+    counts = {"met": sum(target.met is True for target in found), "number": len(found)}
+    return f"{TEXTS['missed'].format(**counts)}\n\n{table(('figure', 'target', 'reached'), rows)}"
 
 
 def _targets(found: Sequence[Target]) -> str:
@@ -112,7 +146,7 @@ def _step_time(report: Report) -> str:
     parts = [
         TEXTS["step_time"],
         table(("source", *SUMMARY_HEADER, "flat baseline, mean"), rows),
-        f"![Errors by source]({PLOT_FOLDER}/{ERROR_PLOT})",
+        f"![Errors by source]({ERROR_PLOT})",
     ]
     for key, name in _GROUPINGS:
         ordered = by_scale if key == "by_scale" else by_size
@@ -152,18 +186,22 @@ def _beside_others(report: Report) -> str:
 
 
 def _memory(report: Report) -> str:
-    memory = report["memory"]
-    if not memory["overall"]["n"]:
-        return ""
+    """Memory by what of it was published."""
     kinds: dict[str, list[float]] = {}
     for row in report["rows"]:
         if row["counted"] and row["memory_error"] is not None:
             kinds.setdefault(row["memory_kind"], []).append(row["memory_error"])
     counted = [(kind, summarise(kinds[kind]).to_dict()) for kind in sorted(kinds)]
-    sources = [*by_size(memory["by_source"]), ("all", memory["overall"])]
-    plot = f"![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
-    tables = summary_table("figure", counted), summary_table("source", sources)
-    return "\n\n".join([TEXTS["memory"], *tables, plot])
+    return f"{TEXTS['memory']}\n\n{summary_table('figure', counted)}" if counted else ""
+
+
+def _memory_by_source(report: Report) -> str:
+    memory = report["memory"]
+    if not memory["overall"]["n"]:
+        return ""
+    plot = f"![Predicted against measured memory]({MEMORY_PLOT})"
+    of_sources = summary_table("source", by_size(memory["by_source"]))
+    return f"## Memory by source\n\n{of_sources}\n\n{plot}"
 
 
 def _error_bars(coverage: Mapping[str, float]) -> str:

@@ -29,13 +29,19 @@ from trainscout.simulators.laboratory.published.summaries import AVERAGED
 
 # Longer than this a table is folded away.
 _LONG = 12
+# Groupings of the validators' summaries that tell more than the tables of the fits.
+_OF_KERNELS = ("by_class",)
+_OF_COLLECTIVES = ("by_collective", "by_transport", "by_cluster")
 
 
 def collectives_section(summary: Report | None) -> str:
     """The model against nccl-tests results, beside NCCL's own, in sample and out of it."""
     parts = [TEXTS["collectives"], _collective_fits()]
     if summary is not None:
-        parts += [_beside_nccl(summary), *_validator("collectives validate", summary)]
+        parts += [
+            _beside_nccl(summary),
+            *_validator("collectives validate", summary, _OF_COLLECTIVES),
+        ]
     return "\n\n".join(parts)
 
 
@@ -86,18 +92,20 @@ def kernels_section(summary: Report | None) -> str:
         for fit in fits
     ]
     header = ("GPU and class", "state", "split", "rows", "median", "p90", "bias", "target met")
-    wanted = [row for row, fit in zip(rows, fits, strict=True) if fit.bound]
+    pairs = list(zip(rows, fits, strict=True))
+    wanted = [row for row, fit in pairs if fit.bound]
+    others = [row for row, fit in pairs if not fit.bound]
     aims = {"gemm": GEMM_BOUND, "attention": ATTENTION_BOUND, "gpus": ", ".join(TARGET_GPUS)}
     parts = [
         TEXTS["kernels"].format(**aims),
         table(header, wanted),
-        folded("Every fitted GPU and class", table(header, rows)),
+        folded(f"The other {len(others)}, without a target", table(header, others)),
     ]
     if summary is not None:
         parts += [
             "Over whole tables, most of whose rows are part of the fit, and with what no fit "
             "covers:",
-            *_validator("kernels validate", summary),
+            *_validator("kernels validate", summary, _OF_KERNELS),
         ]
     return "\n\n".join(parts)
 
@@ -136,16 +144,15 @@ def _hits(shares: Sequence[float]) -> str:
     return " / ".join(f"{share:.0%}" for share in shares)
 
 
-def _validator(command: str, summary: Report) -> list[str]:
-    """The figures of another validator: overall, and each grouping, long ones folded."""
+def _validator(command: str, summary: Report, groupings: Sequence[str]) -> list[str]:
+    """The figures of another validator: overall, and the groupings asked for, long ones folded."""
     parts = [
         f"`trainscout {command}`, on measurements that are not part of the project:",
         summary_table("", [("all", summary["overall"])]),
     ]
-    for key, groups in summary.items():
-        if not key.startswith("by_"):
-            continue
-        name = key.removeprefix("by_").replace("_", " ")
-        text = summary_table(name, by_size(groups))
+    for key in groupings:
+        name = key.removeprefix("by_")
+        groups = [each for each in by_size(summary.get(key, {})) if each[1]["n"]]
+        text = summary_table(name, groups)
         parts.append(folded(f"by {name}: {len(groups)}", text) if len(groups) > _LONG else text)
     return parts

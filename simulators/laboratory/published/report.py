@@ -26,6 +26,7 @@ GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_family": lambda result: family_group(result.row),
     "by_scale": lambda result: scale_group(_num_gpus(result)),
     "by_precision": lambda result: result.row.dtype or "not published",
+    "by_layers": lambda result: "with experts" if result.row.num_experts else "dense",
 }
 
 

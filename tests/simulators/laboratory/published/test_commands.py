@@ -135,7 +135,7 @@ def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):
 
 def test_the_accuracy_page_needs_its_folder(tmp_path, capsys):
     assert accuracy(["--docs", str(tmp_path)]) == 2
-    assert "error_analysis.md" in capsys.readouterr().err
+    assert "has no folder accuracy" in capsys.readouterr().err
 
 
 SUMMARY = {
@@ -196,7 +196,6 @@ def test_figures_are_kept_only_if_all_can_be_read(tmp_path, monkeypatch, capsys)
     good.write_text(json.dumps({"overall": SUMMARY, "rows": []}))
     bad.write_text("no JSON")
     (tmp_path / "accuracy").mkdir()
-    (tmp_path / "accuracy" / "error_analysis.md").write_text("")
     arguments = ["--docs", str(tmp_path), "--collectives", str(good), "--kernels", str(bad)]
     assert accuracy(arguments) == 2
     assert "bad.json" in capsys.readouterr().err

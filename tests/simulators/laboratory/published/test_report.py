@@ -10,7 +10,7 @@ from trainscout.simulators.laboratory.published.headline import (
     headline,
     targets,
 )
-from trainscout.simulators.laboratory.published.page import accuracy_page
+from trainscout.simulators.laboratory.published.page import accuracy_pages
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
@@ -107,7 +107,9 @@ def test_extrapolated_rows_are_named_so_and_count_nowhere_else(report, results):
     assert not drawn["counted"]
     assert any("extrapolated" in words for words in drawn["assumptions"])
     assert residuals_of([result for result in results if result.row.id == "drawn"]) == ()
-    assert "A ruler" in accuracy_page(report, COVERAGE, None, None, "", "")
+    pages = accuracy_pages(report, COVERAGE, None, None, [])
+    assert "A ruler" in pages["accuracy/published-runs.md"]
+    assert "A ruler" not in pages["accuracy.md"]
 
 
 def test_targets_are_met_or_not_by_the_figures(report):
@@ -136,20 +138,24 @@ def test_the_terminal_shows_summaries_and_reasons(report, results):
     assert "-35.0%" in text
 
 
-def test_the_page_has_every_section(report):
+def test_every_page_has_its_sections(report):
     part = {"overall": report["overall"], "by_class": {"gemm": report["overall"]}}
-    text = accuracy_page(report, COVERAGE, None, part, "", "What is missing is said here.")
-    for section in (
-        "Targets",
-        "Step time",
-        "Layouts",
-        "Memory",
-        "Error bars",
-        "Kernels",
-        "Collectives",
-        "Overlap slowdown",
-        "Error analysis",
-    ):
-        assert f"\n## {section}\n" in text
-    assert "What is missing is said here." in text
-    assert "| gemm | 2 | 1 |" in text
+    pages = accuracy_pages(report, COVERAGE, None, part, [])
+    sections = {
+        "accuracy.md": ("By kind of run", "Error bars", "Memory", "Targets missed"),
+        "accuracy/published-runs.md": ("Layouts", "Memory by source", "Targets"),
+        "accuracy/parts.md": ("Kernels", "Collectives", "Overlap slowdown"),
+    }
+    for page, names in sections.items():
+        for section in names:
+            assert f"\n## {section}\n" in pages[page]
+    assert "| gemm | 2 | 1 |" in pages["accuracy/parts.md"]
+
+
+def test_a_reader_decides_by_the_first_page_without_what_is_met(report):
+    text = accuracy_pages(report, COVERAGE, None, None, [])["accuracy.md"]
+    missed = [target for target in targets(report, COVERAGE, None, ()) if target.met is False]
+    assert all(f"| {target.name} |" in text for target in missed)
+    assert "step time, 90th percentile" in text
+    assert "GPUs left out, mean over them" not in text
+    assert len(text.split()) < 1_500
