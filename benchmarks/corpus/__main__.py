@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -58,40 +59,30 @@ VERDICTS = {
 _HEAD = """\
 # Public scripts
 
-**{passed} of {run}** public training scripts that were tried, of {number} listed, run unmodified
-on virtual GPUs (two optimizer steps as rank 0, exit code 0). Sources are packages or repositories
-at a commit; the commands, and what makes the tiny models and data, stand in `benchmarks/corpus`.
-This page is written by `python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
+**{passed} of {run}** public training scripts that were tried, of {number} kept in
+`benchmarks/corpus/scripts.yaml`, run unmodified on virtual GPUs (two optimizer steps as rank 0,
+exit code 0). This page is written by
+`python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
 
-| script | source | | why not |
-|---|---|---|---|
-"""
-_FIRST = """
-## First attempts
+Those were kept because they run. How scripts fare that nobody chose for that, say first attempts:
+samples listed before anything of them was fetched. *Reached*: the emulator came to run the script;
+*no verdict*: packages, data or a Python version were not to be had.
 
-Those above were kept because they run. How scripts fare that nobody chose for that, say first
-attempts: of {number} that had never been tried, **{first} ({first_share:.0%}) passed unmodified at
-once**, and {now} ({now_share:.0%}) do since (`benchmarks/corpus/first_attempts.yaml`). About 40
-more came to no verdict: their packages, data or Python version were not to be had.
+| sample | listed | reached | passed at once | pass now | no verdict | not tried |
+|---|---|---:|---:|---:|---:|---:|
+{samples}
+## What does not run
 
-"""
-_SAMPLE = """
-## {title} sample
-
-Chosen of other kinds and written down on {day} before any was run
-(`benchmarks/corpus/{file}`): of {number} that reached the emulator, **{first}
-({first_share:.0%}) passed unmodified at once**, and {now} ({now_share:.0%}) do since; {none} came
-to no verdict, {unreached} were not reached in the time.
-
-"""
-_ATTEMPTS_HEAD = """\
-| source | scripts | stopped by, at first | stopped by, now |
-|---|---|---|---|
-"""
-_NONE_HEAD = """
-| no verdict | scripts | why |
+| script | source | why not |
 |---|---|---|
-"""
+{failed}
+Why there was no verdict, by scripts: {without}.
+
+## What runs
+
+| source | scripts |
+|---|---|
+{passing}"""
 
 
 @dataclass(frozen=True)
@@ -170,57 +161,60 @@ def _reason(code: int, output: str) -> str:
 
 
 def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
-    """The table as a page of the documentation; scripts without an outcome stand as not run."""
-    ended = {each.name: each for each in outcomes}
-    rows = []
-    for entry in entries:
-        found = ended.get(entry["name"])
-        verdict, reason = "not run", ""
-        if found is not None:
-            verdict = VERDICTS.get(found.code, f"exit {found.code}")
-            reason = found.reason.replace("|", "/")[:110]
-        rows.append(f"| {entry['name']} | {entry['source']} | {verdict} | {reason} |\n")
-    passed = sum(not each.code for each in outcomes)
-    head = _HEAD.format(passed=passed, run=len(outcomes), number=len(entries))
-    return head + "".join(rows) + first_attempts()
-
-
-def first_attempts() -> str:
-    """What became of scripts that nobody had tried, by sample, as sections of the page."""
-    sections = [_attempts(_FIRST, FIRST_ATTEMPTS)]
-    for ordinal, day in SAMPLES.items():
-        file = Path(__file__).with_name(f"{ordinal}_sample.yaml")
-        title = ordinal.capitalize()
-        sections.append(_attempts(_SAMPLE, file, title=title, day=day, file=file.name))
-    return "".join(sections)
-
-
-def _attempts(head: str, source: Path, **named: str) -> str:
-    listed = yaml.safe_load(source.read_text(encoding="utf-8"))
-    tried = [each for each in listed if "none" not in each]
-    number = _scripts(tried)
-    first, now = (_scripts(each for each in tried if not each[when]) for when in ("first", "now"))
-    unreached = [each for each in listed if each.get("none") == "not reached"]
-    without = [each for each in listed if "none" in each and each not in unreached]
-    rows = [
-        f"| {each['source']} | {', '.join(each['scripts'])} | {each['first']} | {each['now']} |\n"
-        for each in tried
-    ]
-    if without:
-        rows.append(_NONE_HEAD)
-        for each in (*without, *unreached):
-            rows.append(f"| {each['source']} | {', '.join(each['scripts'])} | {each['none']} |\n")
-    counts = head.format(
-        **named,
-        number=number,
-        first=first,
-        first_share=first / number,
-        now=now,
-        now_share=now / number,
-        none=_scripts(without),
-        unreached=_scripts(unreached),
+    """The page of the documentation; scripts without an outcome are counted and not shown."""
+    ended = [each for each in outcomes if each.name in {entry["name"] for entry in entries}]
+    passing: dict[str, list[str]] = {}
+    failed = []
+    for each in ended:
+        if each.code:
+            verdict = VERDICTS.get(each.code, f"exit {each.code}")
+            reason = each.reason.replace("|", "/")[:110]
+            failed.append(f"| {each.name} | {each.source} | {verdict}: {reason} |\n")
+        else:
+            passing.setdefault(each.source, []).append(each.name)
+    samples, without = [], Counter[str]()
+    for title, day, listed in _samples():
+        tried = [each for each in listed if "none" not in each]
+        unreached = [each for each in listed if each.get("none") == "not reached"]
+        others = [each for each in listed if "none" in each and each not in unreached]
+        first = _scripts(each for each in tried if not each["first"])
+        now = _scripts(each for each in tried if not each["now"])
+        number = _scripts(tried)
+        counts = f"{number} | {first} ({first / number:.0%}) | {now} ({now / number:.0%})"
+        rest = f"{_scripts(others)} | {_scripts(unreached)}"
+        samples.append(f"| {title} | {day} | {counts} | {rest} |\n")
+        for each in others:
+            without[each["none"].partition(":")[0]] += _scripts([each])
+        for each in tried:
+            if each["now"]:
+                why = each["first"] if each["now"] == "the same" else each["now"]
+                name = ", ".join(each["scripts"])
+                failed.append(f"| {name} | {each['source']} | {why} |\n")
+            else:
+                passing.setdefault(each["source"], []).extend(each["scripts"])
+    return _HEAD.format(
+        passed=sum(not each.code for each in ended),
+        run=len(ended),
+        number=len(entries),
+        samples="".join(samples),
+        failed="".join(failed),
+        without=", ".join(f"{why} ({number})" for why, number in without.most_common()),
+        passing="".join(
+            f"| {source} | {', '.join(dict.fromkeys(names))} |\n"
+            for source, names in passing.items()
+        ),
     )
-    return counts + _ATTEMPTS_HEAD + "".join(rows)
+
+
+def _samples() -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Of each sample its title, the day it was listed and its entries."""
+    found = [("first", "before 24 November 2026, not listed ahead", FIRST_ATTEMPTS)]
+    for ordinal, day in SAMPLES.items():
+        found.append((ordinal, day, Path(__file__).with_name(f"{ordinal}_sample.yaml")))
+    return [
+        (title, day, yaml.safe_load(file.read_text(encoding="utf-8")))
+        for title, day, file in found
+    ]
 
 
 def _scripts(entries: Iterable[dict[str, Any]]) -> int:

@@ -1,33 +1,40 @@
-from benchmarks.corpus.__main__ import Outcome, first_attempts, page
+from collections import Counter
+
+from benchmarks.corpus.__main__ import Outcome, _samples, page
+
+_ENTRIES = [{"name": name, "source": "a/b@c", "command": ""} for name in ("one", "two", "three")]
+_OUTCOMES = [Outcome("one", "a/b@c", 0, 1.0, ""), Outcome("two", "a/b@c", 3, 1.0, "gap | x")]
 
 
-def test_the_page_counts_what_ran_and_what_was_never_tried_before():
-    entries = [
-        {"name": name, "source": "a/b@c", "command": ""} for name in ("one", "two", "three")
-    ]
-    outcomes = [Outcome("one", "a/b@c", 0, 1.0, ""), Outcome("two", "a/b@c", 3, 1.0, "gap | x")]
-    text = page(entries, outcomes)
-    assert "**1 of 2** public training scripts that were tried, of 3 listed" in text
-    assert "| two | a/b@c | gap | gap / x |\n| three | a/b@c | not run |  |" in text
-    assert text.endswith(first_attempts())
+def _rows(section: str) -> list[list[str]]:
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def test_first_attempts_say_how_many_pass_by_sample():
-    text = first_attempts()
-    for part in text.split("\n## ")[1:]:
-        table = part.partition("stopped by, now |\n")[2].partition("\n\n")[0]
-        rows = [row.split(" | ") for row in table.splitlines()[1:]]
-        scripts = sum(len(row[1].split(", ")) for row in rows)
-        now = sum(len(row[1].split(", ")) for row in rows if not row[3].strip(" |"))
-        stated = " ".join(part.split())
-        assert f"of {scripts} that" in stated
-        assert f"and {now} (" in stated
+def test_the_page_counts_what_ran_and_says_why_others_do_not():
+    text = page(_ENTRIES, _OUTCOMES)
+    assert "**1 of 2** public training scripts that were tried, of 3 kept" in text
+    assert "| two | a/b@c | gap: gap / x |" in text
+    assert "| a/b@c | one |" in text
+    assert "three" not in text
 
 
-def test_scripts_without_a_verdict_are_counted_apart():
-    second = first_attempts().partition("## Second sample")[2].partition("## Third")[0]
-    rows = [row for row in second.partition("| no verdict |")[2].splitlines()[2:] if row]
-    assert any("too large" in row for row in rows)
-    assert "not reached" in rows[-1]
-    counted = sum(len(row.split(" | ")[1].split(", ")) for row in rows if "not reached" not in row)
-    assert f"; {counted} came to no verdict" in " ".join(second.split())
+def test_every_script_of_a_sample_is_counted_once():
+    head, failing, passing = page(_ENTRIES, _OUTCOMES).split("\n## ")
+    samples = _samples()
+    for row, (title, _, listed) in zip(_rows(head), samples, strict=True):
+        assert row[0] == title
+        counted = int(row[2]) + int(row[5]) + int(row[6])
+        assert counted == sum(len(each["scripts"]) for each in listed)
+    tried = [each for *_, listed in samples for each in listed if "none" not in each]
+    now = Counter(bool(each["now"]) for each in tried)
+    assert len(_rows(failing)) == 1 + now[True]
+    shown = {(row[0], name) for row in _rows(passing) for name in row[1].split(", ")}
+    passed = [each for each in tried if not each["now"]]
+    assert all((each["source"], name) in shown for each in passed for name in each["scripts"])
+
+
+def test_reasons_without_a_verdict_are_counted():
+    text = page(_ENTRIES, _OUTCOMES)
+    assert "wants an older torch (" in text
+    assert "not reached (" not in text
