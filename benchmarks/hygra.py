@@ -325,7 +325,7 @@ def main() -> None:
         "--nodes", type=int, nargs="+", default=[64, 256, 1024], choices=list(PUBLISHED_ERROR)
     )
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64, 256], help="MB")
+    parser.add_argument("--sizes", type=float, nargs="+", default=[16, 64], help="MB")
     parser.add_argument("--most-hops", type=float, default=3e8, help="that packets are played for")
     parser.add_argument("--references", type=Path, help="a folder to keep packets' answers in")
     parser.add_argument("--hashes", type=int, default=6, help="of flows that collide")
