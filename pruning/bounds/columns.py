@@ -89,8 +89,8 @@ class Columns:
     def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
         self.given, self.table = bounds, table
         self.framework = bounds.job(table[0]).framework
-        sharded = (table.numbers("zero_stage") == 3).astype(np.int64)
-        self.copied = sharded if self.framework.copies_gathered else np.zeros_like(sharded)
+        sharded = table.numbers("zero_stage") * self.framework.copies_in_passes
+        self.copied = np.where(sharded >= 2, sharded, 0).astype(np.int64)
         self.passes = table.distinct(PASS_FIELDS, (self.copied,))
         self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)

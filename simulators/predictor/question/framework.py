@@ -230,6 +230,10 @@ class Framework:
     fused_optimizer: bool = True
     """Adam updates in one pass over its states; without, in one for each of its operations
     (PyTorch's ``foreach`` implementation, its default)."""
+    torch_wrappers: bool = False
+    """PyTorch's own wrappers keep replicas alike. DDP copies gradients into buckets and what was
+    reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
+    the first FSDP (without ``copies_gathered``) divides before that."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
@@ -249,6 +253,11 @@ class Framework:
     def reduces_fp32(self) -> bool:
         """Whether gradients of a 16-bit model travel in 32 bits."""
         return self.accumulate_grads_fp32 or self.reduce_grads_fp32
+
+    @property
+    def copies_in_passes(self) -> bool:
+        """Whether what passes do depends on how far replicas are sharded (ZeRO 2 and 3)."""
+        return self.copies_gathered or self.torch_wrappers or self.flattens_gradients
 
     @property
     def aligns_vocabulary(self) -> bool:

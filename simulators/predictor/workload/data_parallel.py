@@ -94,12 +94,23 @@ def flattened_bytes(job: Job) -> int:
     """Bytes that a gradient moves to be reduced with every micro-batch, where it is copied for it.
 
     DeepSpeed copies it into a bucket, and divides that; ZeRO 3 puts the ranks' shares of a bucket
-    in order in between (0.11: ``__add_grad_to_ipg_bucket``, ``reduce_scatter_coalesced``).
+    in order in between (0.11: ``__add_grad_to_ipg_bucket``, ``reduce_scatter_coalesced``). FSDP2
+    copies it to where, and as what, it is reduced (``foreach_reduce_scatter_copy_in``). The first
+    FSDP's parameters are views of one tensor, whose gradient autograd puts together; it is cast
+    and divided (``_flat_param.py``, ``_runtime_utils.py``: ``_reduce_grad``).
     """
-    stage = job.recipe.zero_stage
-    if not job.framework.flattens_gradients or stage < 2 or gathers_alone(job):
+    framework, stage = job.framework, job.recipe.zero_stage
+    size = gradient_bytes_per_parameter(job)
+    if stage < 2 or gathers_alone(job):
         return 0
-    return 2 * gradient_bytes_per_parameter(job) * (3 if stage == 3 else 2)
+    if framework.flattens_gradients:
+        return 2 * size * (3 if stage == 3 else 2)
+    if not framework.torch_wrappers or framework.waits_for_reductions:
+        return 0
+    reduced = 4 if framework.reduces_fp32 else size
+    if framework.copies_gathered:
+        return size + reduced
+    return 2 * size + (size + reduced if reduced > size else 0) + 2 * reduced
 
 
 def gathers_alone(job: Job) -> bool:

@@ -100,6 +100,10 @@ def finish_block(
         rows = model.padded_vocab_size(recipe.tp, job.framework.aligns_vocabulary) // recipe.tp
         moved = rows * model.hidden_size * size
         ops.append(Collective("embedding_grads", "all_reduce", moved, "embedding", "fp32"))
+    if job.framework.torch_wrappers and recipe.zero_stage == 0 and job.dp * recipe.cp > 1:
+        moved = 4 * size * parameters.total
+        launches = 2 * (num_layers * TENSORS_OF_A_LAYER + 1)
+        ops.append(Streaming("bucket_copies", "memcpy", moved, launches=launches))
     owned = owned_parameters(parameters, job)
     if schedule_kind(job.schedule).both_ways and trains:
         # Mirrored stages hold the same two parts of the model, and sum what each has of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,10 +85,36 @@ def test_what_is_kept_is_copied_once() -> None:
     assert copies == [[4 * first.parameters.total], [], [layer], [layer]]
 
 
-@pytest.mark.parametrize(("stage", "moves"), [(1, 0), (2, 2), (3, 3)])
-def test_gradients_that_are_flattened_move_before_they_are_reduced(stage: int, moves: int) -> None:
-    facts = {"flattens_gradients": True, "accumulate_grads_fp32": False}
+FSDP1 = {"torch_wrappers": True}
+
+
+@pytest.mark.parametrize(
+    ("facts", "stage", "moved"),
+    [
+        # Each move of DeepSpeed's reads and writes 16 bits.
+        ({"flattens_gradients": True}, 1, 0),
+        ({"flattens_gradients": True}, 2, 2 * 4),
+        ({"flattens_gradients": True}, 3, 3 * 4),
+        # Put together and divided; cast in between; copied once, as what it is reduced as.
+        (FSDP1, 1, 0),
+        (FSDP1, 2, 4 + 4),
+        (FSDP1, 3, 4 + 4),
+        (FSDP1 | {"reduce_grads_fp32": True}, 3, 4 + 6 + 8),
+        (FSDP1 | {"copies_gathered": True, "reduce_grads_fp32": True}, 3, 2 + 4),
+    ],
+)
+def test_gradients_that_are_flattened_move_before_they_are_reduced(
+    facts: dict[str, Any], stage: int, moved: int
+) -> None:
+    facts = {"accumulate_grads_fp32": False, **facts}
     for run in runs_of(make_job(LLAMA, zero_stage=stage, training=facts)):
         found = [op for op in run.backward.ops if getattr(op, "name", "") == "flatten_grads"]
-        # Each move reads and writes 16 bits.
-        assert sum(op.bytes for op in found) == moves * 4 * run.parameters.total  # type: ignore[union-attr]
+        assert sum(op.bytes for op in found) == moved * run.parameters.total  # type: ignore[union-attr]
+
+
+def test_ddp_copies_gradients_into_buckets_and_back() -> None:
+    facts = {"torch_wrappers": True, "accumulate_grads_fp32": False}
+    stage = build_workload(make_job(LLAMA, zero_stage=0, training=facts)).stages[0]
+    (copies,) = (op for op in stage.finish.ops if getattr(op, "name", "") == "bucket_copies")
+    total = sum(run.count * run.parameters.total for run in stage.chunks[0].runs)
+    assert copies.bytes == 4 * 2 * total  # type: ignore[union-attr]
