@@ -29,7 +29,7 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
-from trainscout.simulators.virtual_cluster.traces.chakra.writer import (
+from trainscout.simulators.virtual_cluster.traces.chakra.write import (
     ALL_RANKS,
     MICROSECOND,
     Groups,

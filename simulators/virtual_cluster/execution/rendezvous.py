@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.replay.priced import PART_INDEX
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.virtual_cluster.execution.contents import Contents
-from trainscout.simulators.virtual_cluster.execution.program import WIRE, Program
+from trainscout.simulators.virtual_cluster.execution.program import WIRE, Contents, Program
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
 from trainscout.simulators.virtual_cluster.traces.collate.collated import as_far
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint

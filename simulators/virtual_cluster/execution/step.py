@@ -24,25 +24,27 @@ from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
-from trainscout.simulators.virtual_cluster.execution.answer import TracedStep, answer
+from trainscout.simulators.virtual_cluster.execution.answer import Replay, TracedStep, answer
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played
-from trainscout.simulators.virtual_cluster.execution.contents import Contents, Priced
-from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue
-from trainscout.simulators.virtual_cluster.execution.program import NO_CONTENT, Program
+from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue, windows
+from trainscout.simulators.virtual_cluster.execution.program import (
+    NO_CONTENT,
+    Contents,
+    Priced,
+    Program,
+)
 from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
 from trainscout.simulators.virtual_cluster.execution.rules import FIELD, add_rules
-from trainscout.simulators.virtual_cluster.execution.shares import Replay
 from trainscout.simulators.virtual_cluster.execution.sharing import (
     SETTLED,
     SharedTimes,
     Wire,
     run_shared,
 )
-from trainscout.simulators.virtual_cluster.execution.window import windows
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from trainscout.simulators.virtual_cluster.traces.events import FORWARD, Event, HostGap
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import Launches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost, Launches
 
 PICOSECONDS = 1_000_000_000_000
 

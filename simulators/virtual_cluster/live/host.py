@@ -45,8 +45,7 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     RankWalk,
     UseError,
 )
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import Launches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 
 # Tasks between two looks at what may be forgotten.

@@ -206,7 +206,7 @@ def _options(
     machine: tuple[Cluster, Gpu],
     framework: Framework,
 ) -> Callable[[str], LiveOptions]:
-    from trainscout.simulators.virtual_cluster.walk.host import HostCost
+    from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 
     cluster, gpu = machine
     cost = HostCost.of(framework, cpu=given.host == "cpu")

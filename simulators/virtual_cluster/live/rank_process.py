@@ -43,8 +43,7 @@ from trainscout.simulators.virtual_cluster.live.wire import (
     frame,
 )
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
 PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
 

@@ -25,8 +25,7 @@ from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.tasks import Progress, Task, Transfer, Wait
 from trainscout.simulators.virtual_cluster.live.transfers import Transfers
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import Launches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 _READY, _TASK_ENDS, _TRANSFER_ENDS, _WAKE = range(4)
 _NEVER = 1 << 62

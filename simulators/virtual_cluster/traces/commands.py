@@ -28,7 +28,7 @@ def show(arguments: Sequence[str]) -> int:
     parser.add_argument("trace", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
     from trainscout.simulators.virtual_cluster.traces import command_tables
-    from trainscout.simulators.virtual_cluster.traces.summary import summarise
+    from trainscout.simulators.virtual_cluster.traces.command_tables import summarise
 
     trace = read_trace(given.trace)
     command_tables.show(command_tables.summary_tables(trace.header, summarise(trace)))

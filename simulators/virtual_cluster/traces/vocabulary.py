@@ -34,26 +34,61 @@ anything else
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.emulated_kernels import KERNELS, Kernel
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 
-__all__ = [
-    "DTYPE_BYTES",
-    "KERNELS",
-    "NAMESPACE",
-    "Kernel",
-    "arguments",
-    "item_bytes",
-    "kernel_of",
-    "launches",
-    "launches_over_lists",
-    "moved_bytes",
-    "tensor_bytes",
-    "tensors",
-]
+
+@dataclass(frozen=True)
+class Kernel:
+    """One emulated kernel.
+
+    ``schema`` is ``name(arguments) -> outputs``; ``launches`` how many kernels really run for one
+    call (multi-tensor kernels: per launch of theirs); ``outputs`` and ``note`` are for readers.
+    ``read`` and ``written`` name tensors that move other than once: how often they are read or
+    written, in ``moved_bytes``.
+    """
+
+    schema: str
+    stands_for: str
+    outputs: tuple[str, ...]
+    launches: int = 1
+    note: str = ""
+    read: Mapping[str, int] | None = None
+
+    @cached_property
+    def name(self) -> str:
+        return self.schema.partition("(")[0]
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the arguments, in the order of ``Op.inputs``."""
+        inside = self.schema.partition("(")[2].rpartition(") ->")[0]
+        # Annotations such as (a!) hold no commas, so arguments are what commas separate.
+        return tuple(part.split()[-1] for part in inside.split(",") if part.strip())
+
+    @cached_property
+    def mutated(self) -> frozenset[str]:
+        """Names of the arguments that are written."""
+        inside = self.schema.partition("(")[2].rpartition(") ->")[0]
+        return frozenset(
+            part.split()[-1] for part in inside.split(",") if re.search(r"\(\w!\)", part)
+        )
+
+
+_TABLE: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("emulated_kernels.yaml"))
+KERNELS: Mapping[str, Kernel] = {
+    kernel.name: kernel
+    for kernel in (Kernel(**{**row, "outputs": tuple(row.get("outputs", ()))}) for row in _TABLE)
+}
+
 
 NAMESPACE = "emulated"
 # Bytes an element of torch's types takes; those of less than a byte take one, or hold two.

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from trainscout.simulators.predictor.question.errors import require_positive
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces.events import (
+    SETUP,
     Alloc,
     Begin,
+    Collective,
     End,
     Event,
     Op,
+    Phase,
+    PointToPoint,
     Resize,
+    ValueRead,
 )
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
@@ -76,3 +86,60 @@ class LoweredLaunches:
         if not lowered.kernels and not lowered.transfer_bytes:
             return ()
         return (Launch(op.name, op.stream, lowered.launches, lowered),)
+
+
+# What its work takes a rank's host: launches, and the CPU seconds of the script between them.
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """``launch_s`` for each launch, ``forward_s`` more for each call in a forward pass, and
+    ``gap_factor`` times the script's CPU seconds (0: they are left out)."""
+
+    launch_s: float
+    forward_s: float = 0.0
+    gap_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("launch_s", "forward_s", "gap_factor"):
+            require_positive(f"host.{name}", getattr(self, name), allow_zero=True)
+
+    @classmethod
+    def of(cls, framework: Framework, *, cpu: bool, factor: float = 1.0) -> HostCost:
+        """CPU seconds of the script where they are known (``cpu``), else as declared.
+
+        Declared figures are those of a framework's Python and of the driver together, so they are
+        never added to CPU seconds: what launches cost beside those is the driver's own.
+        ``factor``: how much longer all of it takes (``Factors.host_time``).
+        """
+        if cpu:
+            launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
+            return cls(launch_s * factor, 0.0, factor)
+        forward_s = 0.0 if framework.cuda_graphs else framework.host_forward_s
+        return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
+
+
+_CALLS = frozenset((Collective, Phase, PointToPoint, ValueRead))
+
+
+class HostCalls:
+    """Which of a rank's events are calls that launch something, and which ``phase`` it is in."""
+
+    def __init__(self) -> None:
+        self.phase = SETUP
+        self._batch: int | None = None
+
+    def take(self, event: Event, launches: Sequence[Launch]) -> list[int]:
+        """How many launches each call makes: one for a communication, one for all of a batch's
+        sends and receives, one for the copy that reads a value, and ``launches``."""
+        if launches:
+            return [launch.times for launch in launches]
+        if type(event) not in _CALLS:
+            return []
+        if type(event) is PointToPoint:
+            batch, self._batch = self._batch, event.batch
+            return [1] if event.batch is None or event.batch != batch else []
+        if type(event) is Phase:
+            self.phase = event.phase
+            return []
+        return [1]

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chakra.arguments import parsed
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     FIELD,
     CollectiveCommType,
     NodeType,
     attributes,
+    parsed,
     read_messages,
 )
-from trainscout.simulators.virtual_cluster.traces.chakra.writer import (
+from trainscout.simulators.virtual_cluster.traces.chakra.write import (
     ALL_RANKS,
     GROUPS_SUFFIX,
     MICROSECOND,

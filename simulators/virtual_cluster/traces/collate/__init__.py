@@ -16,7 +16,6 @@ from trainscout.simulators.virtual_cluster.traces.collate.content import (
     PhaseContent,
     content,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.families import Family
 from trainscout.simulators.virtual_cluster.traces.collate.matching import (
     Matching,
     Mismatch,
@@ -24,6 +23,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.matching import (
     match,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProblem, check_order
+from trainscout.simulators.virtual_cluster.traces.collate.placement import Family
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     ChosenRanks,
     choose_ranks,

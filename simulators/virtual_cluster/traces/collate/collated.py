@@ -20,17 +20,18 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     communication,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.content import content
-from trainscout.simulators.virtual_cluster.traces.collate.families import (
+from trainscout.simulators.virtual_cluster.traces.collate.matching import Matching, Mismatch, match
+from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProblem, check_order
+from trainscout.simulators.virtual_cluster.traces.collate.placement import (
     Family,
     Groups,
     check_seen,
     distinct,
     families,
+    is_pipeline,
+    place,
     tile,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.matching import Matching, Mismatch, match
-from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProblem, check_order
-from trainscout.simulators.virtual_cluster.traces.collate.placement import is_pipeline, place
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint, Trace
 
 # Of what keeps classes apart, in an error.

@@ -19,13 +19,13 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communicator,
     Launch,
 )
-from trainscout.simulators.virtual_cluster.traces.dependencies import Dependencies
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Op,
     PointToPoint,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 
 
 @dataclass(frozen=True)

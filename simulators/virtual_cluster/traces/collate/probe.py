@@ -15,13 +15,13 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communicator,
     communication,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.families import (
+from trainscout.simulators.virtual_cluster.traces.collate.placement import (
     Family,
     check_seen,
     families,
+    is_pipeline,
     tile,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.placement import is_pipeline
 from trainscout.simulators.virtual_cluster.traces.events import Group, Header, Trace
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    FREE,
+    Lowered,
     flag,
     keyword,
     precision,

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    FREE,
+    Lowered,
     elements,
     flag,
     moved,

@@ -8,15 +8,12 @@ from types import MappingProxyType
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering import (
     attention,
-    bitsandbytes,
     convolution,
     matmul,
     movement,
     normalisation,
-    recurrent,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
-from trainscout.simulators.virtual_cluster.traces.lowering.multi_tensor import (
+from trainscout.simulators.virtual_cluster.traces.lowering.movement import (
     foreach,
     is_list_operation,
 )
@@ -25,7 +22,7 @@ from trainscout.simulators.virtual_cluster.traces.lowering.pointwise import (
     elementwise,
     unknown,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import base_name
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE, Lowered, base_name
 from trainscout.simulators.virtual_cluster.traces.lowering.vendor import lower_vendor
 from trainscout.simulators.virtual_cluster.traces.vocabulary import NAMESPACE, tensors
 
@@ -55,8 +52,6 @@ RULES: Mapping[str, Callable[[Op], Lowered]] = MappingProxyType(
         **convolution.TABLE,
         **normalisation.TABLE,
         **movement.TABLE,
-        **recurrent.TABLE,
-        **bitsandbytes.TABLE,
     }
 )
 

@@ -1,13 +1,42 @@
-"""Bytes, precision and memory layout of traced tensors, and arguments by position."""
+"""Traced operations: what they amount to on a device, bytes and precision of their tensors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.priced import launches_of
+from trainscout.simulators.predictor.workload.ir import Kernel
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """Kernels of one operation, in launch order; none for views and what only allocates.
+
+    ``rule`` names what turned the operation into kernels, for reports of coverage. ``estimated``:
+    the operation is not one whose cost is known; it was taken to be memory-bound. Besides the
+    kernels ``transfer_bytes`` cross the bus between host and device.
+    """
+
+    kernels: tuple[Kernel, ...]
+    rule: str
+    estimated: bool = False
+    transfer_bytes: int = 0
+
+    @property
+    def launches(self) -> int:
+        """How often the host launches for it."""
+        return sum(map(launches_of, self.kernels)) + (self.transfer_bytes > 0)
+
+
+FREE = Lowered((), "free")
+
+
+# Bytes, precision and memory layout of traced tensors, and arguments by position.
 
 # Arithmetic by operand type. PyTorch multiplies fp32 matrices in full precision unless told
 # otherwise, which a traced product says of itself (``allow_tf32``); 64-bit has no rate declared.

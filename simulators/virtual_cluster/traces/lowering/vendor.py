@@ -8,8 +8,12 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.lowering.attention import attention, masked
-from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import contracted, precision
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    FREE,
+    Lowered,
+    contracted,
+    precision,
+)
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     arguments,
     kernel_of,

@@ -10,7 +10,7 @@ import pytest
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.emulation.waits import watch
-from trainscout.simulators.virtual_cluster.execution.window import windows
+from trainscout.simulators.virtual_cluster.execution.issue import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,

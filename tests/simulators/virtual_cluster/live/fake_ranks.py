@@ -27,8 +27,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Synchronise,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
 ROUNDS = 3
 

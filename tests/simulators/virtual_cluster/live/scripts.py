@@ -17,7 +17,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
 )
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 

@@ -20,8 +20,7 @@ from trainscout.simulators.virtual_cluster.live.server import (
     LiveServer,
 )
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
 ROOT = Path(__file__).parents[4]
 

@@ -18,14 +18,15 @@ from tests.simulators.virtual_cluster.traces.event_strategies import arguments
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups, megatron_trace
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra, write_chakra
-from trainscout.simulators.virtual_cluster.traces.chakra.arguments import parsed, texts
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     CollectiveCommType,
     NodeType,
     attribute,
     attributes,
     message_classes,
+    parsed,
     read_messages,
+    texts,
     write_message,
 )
 from trainscout.simulators.virtual_cluster.traces.collate import collate
@@ -179,7 +180,6 @@ def test_arguments_of_pytorch_itself_are_read() -> None:
 
 
 # Whole ranks
-
 
 LAUNCHES = (Op, Collective, PointToPoint)
 

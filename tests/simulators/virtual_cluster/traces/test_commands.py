@@ -15,6 +15,11 @@ from tests.in_process import command
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from tests.simulators.virtual_cluster.traces.test_kineto import PROFILE
 from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+from trainscout.simulators.virtual_cluster.traces.command_tables import (
+    LaunchSummary,
+    PhaseSummary,
+    summarise,
+)
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     Collective,
@@ -33,11 +38,6 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
 from trainscout.simulators.virtual_cluster.traces.perfetto import EventTimes, write_perfetto
-from trainscout.simulators.virtual_cluster.traces.summary import (
-    LaunchSummary,
-    PhaseSummary,
-    summarise,
-)
 
 main = command("trace")
 

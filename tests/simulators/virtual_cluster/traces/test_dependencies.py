@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.virtual_cluster.traces.dependencies import Dependencies
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,
@@ -15,6 +14,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 
 
 def waits_of(*events: Event) -> dict[int, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
 )
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
 
 
 def transfer(batch: int | None) -> PointToPoint:

@@ -33,8 +33,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     WorkWait,
 )
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
-from trainscout.simulators.virtual_cluster.walk.host import HostCost
-from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
 FRAMEWORK = Framework(name="declared", host_launch_s=6e-6, host_forward_s=2e-6)
 # Live times are whole picoseconds, and what each was rounded by adds up.

@@ -22,7 +22,7 @@ from trainscout.simulators.virtual_cluster.traces.collate import (
     choose_ranks,
     collate,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.families import Family, families, tile
+from trainscout.simulators.virtual_cluster.traces.collate.placement import Family, families, tile
 from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Group,
