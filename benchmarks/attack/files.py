@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yam
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
-from trainscout.simulators.virtual_cluster.live.wire import read_messages
+from trainscout.simulators.virtual_cluster.live.messages import read_messages
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.files import read_trace
 from trainscout.simulators.virtual_cluster.traces.kineto import read_kineto

@@ -25,18 +25,15 @@ from trainscout.simulators.predictor.replay.step_program import step_program
 from trainscout.simulators.predictor.workload.ranks import place_of
 from trainscout.simulators.registry import get_simulator, measured_table
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, compare_step
-from trainscout.simulators.virtual_cluster.profiles.files import (
+from trainscout.simulators.virtual_cluster.profiles.measured import MeasuredProfile, read_profiles
+from trainscout.simulators.virtual_cluster.profiles.observed import (
     json_text,
     kept_files,
-    write_files,
-)
-from trainscout.simulators.virtual_cluster.profiles.measured import MeasuredProfile
-from trainscout.simulators.virtual_cluster.profiles.observed import (
     observed_classes,
     observed_record,
+    write_files,
 )
 from trainscout.simulators.virtual_cluster.profiles.predicted import predicted_operations
-from trainscout.simulators.virtual_cluster.profiles.ranks import read_profiles
 
 FILE = "profile.file"
 PAGE, COMPARISON = "profile.html", "comparison.json"

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.board import Board
 from trainscout.simulators.virtual_cluster.live.clock import (
     PICOSECONDS,
     HostClock,
@@ -21,8 +20,14 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     Sleep,
 )
 from trainscout.simulators.virtual_cluster.live.prices import Prices
-from trainscout.simulators.virtual_cluster.live.tasks import Step, Task, Wait
-from trainscout.simulators.virtual_cluster.live.transfers import Membership, Transfers
+from trainscout.simulators.virtual_cluster.live.tasks import (
+    Board,
+    Membership,
+    Step,
+    Task,
+    Transfers,
+    Wait,
+)
 from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     FORWARD,

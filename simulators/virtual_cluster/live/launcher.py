@@ -27,8 +27,8 @@ from trainscout.simulators.virtual_cluster.live.rank_process import LiveOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.live.cluster_prices import ClusterPrices
     from trainscout.simulators.virtual_cluster.live.network import Network
+    from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
 
 NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
 
     # These load numba and what prices are made of.
     from trainscout.simulators.virtual_cluster.execution.step import used_part
-    from trainscout.simulators.virtual_cluster.live.processes import start_ranks
+    from trainscout.simulators.virtual_cluster.live.rank_process import start_ranks
     from trainscout.simulators.virtual_cluster.live.report import show_report, write_timeline
     from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
     from trainscout.simulators.virtual_cluster.live.simulation import Simulation
@@ -173,14 +173,14 @@ def _network(
     framework: Framework,
     who: Representation,
 ) -> tuple[ClusterPrices, Network]:
-    from trainscout.simulators.virtual_cluster.live.cluster_prices import ClusterPrices
     from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
+    from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
 
     cluster, gpu = machine
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
     from trainscout.simulators.predictor.network.topology.wiring import build_network
-    from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
+    from trainscout.simulators.virtual_cluster.live.network import FlowNetwork
 
     switches = load_catalogue().topologies.chosen("--topology", given.topology)
     network = FlowNetwork(build_network(cluster, gpu, switches), who)

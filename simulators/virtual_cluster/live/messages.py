@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, get_args
 
-from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+from trainscout.simulators.virtual_cluster.traces.codec import (
+    EVENT_CHECKS,
+    LineCodec,
+    MalformedError,
+    one_of,
+)
 from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Synchronise,
@@ -62,3 +71,148 @@ def blocks(message: Message) -> bool:
     if isinstance(message, WorkWait):
         return message.blocks_host
     return isinstance(message, Synchronise | ValueRead | Sleep | AskElapsed | Collect)
+
+
+# Messages between ranks and the simulator over a socket: frames of lines, strictly read.
+#
+# A frame is a length and as much UTF-8: one message a line, as events are in trace files.
+
+_HEAD = struct.Struct("<I")
+# A batch of events is a few hundred lines; nothing honest comes near this.
+MOST_BYTES = 64 * 2**20
+# A thousand years; the clock counts picoseconds.
+_MOST_S = 3.2e10
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first message on a connection: whose it is, and whether for its events or its output."""
+
+    rank: int
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Invention:
+    """A value the script went on with that nobody can know without computing."""
+
+    operation: str
+    count: int
+    value: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a rank's process took and found, sent when its script has ended."""
+
+    code: int
+    cpu_s: float
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    resident_bytes: int
+    own_bytes: int
+    violations: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The simulator's to a rank that waits: go on at this time; what was asked, and collected."""
+
+    now_ps: int
+    elapsed_ms: float | None = None
+    collected: tuple[str | None, ...] = ()
+
+
+Sent = Event | Sleep | AskElapsed | Publish | Collect | Hello | Invention | Figures
+
+
+def _sleep_seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < _MOST_S:
+        raise MalformedError("is not so many seconds")
+    return float(value)
+
+
+OF_RANKS = LineCodec(
+    (*get_args(Event), Sleep, AskElapsed, Publish, Collect, Hello, Invention, Figures),
+    {
+        **EVENT_CHECKS,
+        (Sleep, "seconds"): _sleep_seconds,
+        (Hello, "purpose"): one_of(("events", "output")),
+    },
+)
+OF_SIMULATOR = LineCodec((Turn,), {})
+
+
+def frame(messages: Iterable[Sent]) -> bytes:
+    """A rank's messages as one frame's bytes."""
+    return _framed("\n".join(map(OF_RANKS.encode, messages)))
+
+
+def turn_frame(turn: Turn) -> bytes:
+    """The simulator's."""
+    return _framed(OF_SIMULATOR.encode(turn))
+
+
+def _framed(text: str) -> bytes:
+    body = text.encode()
+    return _HEAD.pack(len(body)) + body
+
+
+class Frames:
+    """Cuts a stream of bytes into the texts of frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What has come after the last whole frame."""
+        return bytes(self._bytes)
+
+    def take(self, data: bytes) -> Iterator[str]:
+        """Texts of frames that are whole with ``data``.
+
+        Raises:
+            MalformedError: for what is no frame.
+        """
+        self._bytes += data
+        while len(self._bytes) >= _HEAD.size:
+            (length,) = _HEAD.unpack_from(self._bytes)
+            if length > MOST_BYTES:
+                raise MalformedError(f"a frame of {length} bytes")
+            end = _HEAD.size + length
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEAD.size : end])
+            del self._bytes[:end]
+            try:
+                yield body.decode()
+            except UnicodeDecodeError as error:
+                raise MalformedError("a frame that is no text") from error
+
+
+def read_messages(text: str) -> list[Any]:
+    """What a rank says in a frame.
+
+    Raises:
+        MalformedError: for a line that is no message of a rank.
+    """
+    return [OF_RANKS.decode(line) for line in text.split("\n")]
+
+
+def receive_turn(connection: socket.socket) -> Turn:
+    """The next turn on a connection on which only one can be under way.
+
+    Raises:
+        EOFError: when the other side has gone.
+        MalformedError: for what is no turn.
+    """
+    frames = Frames()
+    while True:
+        data = connection.recv(65536)
+        if not data:
+            raise EOFError("the simulator has gone")
+        for text in frames.take(data):
+            turn: Turn = OF_SIMULATOR.decode(text)
+            return turn

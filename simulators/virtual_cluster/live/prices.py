@@ -1,10 +1,29 @@
-"""What the simulation asks of prices; ``cluster_prices`` answers it for a real cluster."""
+"""What the simulation asks of prices, and the answer for a real GPU and cluster: replay's own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
-from trainscout.simulators.virtual_cluster.walk.prices import Price
+import numpy as np
+
+from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.workload.ir import Communicator
+from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.walk.communicators import (
+    communicator_of,
+    crosses_domains,
+    inside,
+)
+from trainscout.simulators.virtual_cluster.walk.prices import (
+    SHARED_GPU,
+    Price,
+    price_contents,
+)
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
@@ -36,3 +55,87 @@ class Prices(Protocol):
     def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         """Factors by which the kernel and the communication run longer side by side, >= 1."""
         ...
+
+
+class ClusterPrices:
+    """Prices of ``replay`` for what ranks launch, each content priced once.
+
+    Args:
+        gpu, cluster, framework: as in ``replay_ranks``; the cluster's nodes are those in use.
+        alone: price transfers as if no other shared the node's NICs or the fabric, for a network
+            that plays sharing itself.
+    """
+
+    kernels_beside = SHARED_GPU
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        cluster: Cluster,
+        framework: Framework = UNDECLARED,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self._gpu = gpu
+        self._cluster = replace(cluster, oversubscription=1.0) if alone else cluster
+        self._alone = alone
+        self._groups: dict[str, Communicator] = {}
+        self._names: dict[tuple[tuple[int, ...], bool], str] = {}
+        self._pricer = Pricer(gpu, self._cluster, framework, self._groups)
+        # By identity: lowering gives equal operations one object, which is kept with its price.
+        self._kernels: dict[int, tuple[Lowered, Price]] = {}
+        self._communications: dict[tuple[object, ...], Price] = {}
+        self._slowdowns: dict[tuple[bytes, float, float], tuple[float, float]] = {}
+
+    def kernel(self, content: object) -> Price:
+        assert isinstance(content, Lowered)
+        known = self._kernels.get(id(content))
+        if known is None:
+            (price,) = price_contents(self._pricer, [content])
+            known = self._kernels[id(content)] = (content, price)
+        return known[1]
+
+    def communication(
+        self,
+        call: Call,
+        group: tuple[int, ...],
+        ends: tuple[int, int] | None = None,
+        *,
+        collnet: bool = False,
+    ) -> Price:
+        crosses = ends is not None and crosses_domains(*ends, self._cluster)
+        key = (call, group, ends is not None, crosses, collnet)
+        price = self._communications.get(key)
+        if price is None:
+            within = ends is not None and not crosses
+            name = self._communicator(group, collnet, within=within)
+            (price,) = price_contents(self._pricer, [call.operation(name)])
+            self._communications[key] = price
+        return price
+
+    def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
+        if not kernel.mix or not communication.seconds:
+            return 1.0, 1.0
+        key = (kernel.mix, communication.channels, communication.memory_bytes_per_s)
+        factors = self._slowdowns.get(key)
+        if factors is None:
+            on_kernel, on_transfer = overlap_slowdowns(
+                self._gpu,
+                np.frombuffer(kernel.mix).reshape(1, 2, -1),
+                np.array([communication.channels]),
+                np.array([communication.memory_bytes_per_s]),
+            )
+            factors = float(on_kernel[0, 0]), float(on_transfer[0, 0])
+            self._slowdowns[key] = factors
+        return factors
+
+    def _communicator(self, group: tuple[int, ...], collnet: bool, *, within: bool) -> str:
+        """The name a group has for the pricer; ``within``: as if in one NVLink domain."""
+        name = self._names.setdefault((group, collnet), f"group {len(self._names)}")
+        known = communicator_of(name, group, self._cluster, collnet=collnet)
+        if within:
+            known = inside(known)
+        elif self._alone:
+            known = replace(known, siblings=1)
+        self._groups.setdefault(known.name, known)
+        return known.name

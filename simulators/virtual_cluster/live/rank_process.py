@@ -9,10 +9,13 @@ and reports, a line each, how they ended.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
+import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.io.command_line import FAILURE, explain
-from trainscout.simulators.predictor.io.own_process import end_with_parent
+from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.prepared import (
     fork_rank,
@@ -34,14 +37,14 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
-from trainscout.simulators.virtual_cluster.live.sink import LiveSink
-from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
-from trainscout.simulators.virtual_cluster.live.wire import (
+from trainscout.simulators.virtual_cluster.live.messages import (
     Figures,
     Hello,
     Invention,
     frame,
 )
+from trainscout.simulators.virtual_cluster.live.sink import LiveSink
+from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
@@ -230,3 +233,35 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def rank_environment() -> dict[str, str]:
+    """Variables of a process that ranks are forked from: one thread to a rank, and sets walked in
+    the same order in every run."""
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return {
+        "PYTHONHASHSEED": "0",
+        **dict.fromkeys(threads, "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        **os.environ,
+    }
+
+
+def start_ranks(options: LiveOptions) -> subprocess.Popen[str]:
+    """The prepared process, in a group of its own."""
+    return subprocess.Popen(
+        own_process(PROCESS, options.to_json()),
+        stdout=subprocess.PIPE,
+        env=rank_environment(),
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end_all(process: subprocess.Popen[str]) -> None:
+    """End the prepared process and the ranks it forked."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

@@ -27,25 +27,23 @@ from trainscout.simulators.predictor.io.command_line import (
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.live.messages import (
     Collect,
+    Figures,
     Finish,
+    Frames,
+    Hello,
+    Invention,
     Message,
     Publish,
+    Turn,
     blocks,
+    read_messages,
+    turn_frame,
 )
-from trainscout.simulators.virtual_cluster.live.processes import end_all
+from trainscout.simulators.virtual_cluster.live.rank_process import end_all
 from trainscout.simulators.virtual_cluster.live.simulation import (
     DeadlockError,
     Release,
     Simulation,
-)
-from trainscout.simulators.virtual_cluster.live.wire import (
-    Figures,
-    Frames,
-    Hello,
-    Invention,
-    Turn,
-    read_messages,
-    turn_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
 from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError

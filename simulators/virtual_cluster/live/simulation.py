@@ -16,15 +16,20 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.live.board import Board
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, to_picoseconds
 from trainscout.simulators.virtual_cluster.live.host import Host
 from trainscout.simulators.virtual_cluster.live.messages import Message
 from trainscout.simulators.virtual_cluster.live.network import Ends, Network
 from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.tasks import Progress, Task, Transfer, Wait
-from trainscout.simulators.virtual_cluster.live.transfers import Transfers
+from trainscout.simulators.virtual_cluster.live.tasks import (
+    Board,
+    Progress,
+    Task,
+    Transfer,
+    Transfers,
+    Wait,
+)
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 _READY, _TASK_ENDS, _TRANSFER_ENDS, _WAKE = range(4)

@@ -11,15 +11,13 @@ from trainscout.simulators.virtual_cluster.live.clock import HostClock
 from trainscout.simulators.virtual_cluster.live.messages import (
     AskElapsed,
     Collect,
-    Publish,
-    Sleep,
-    blocks,
-)
-from trainscout.simulators.virtual_cluster.live.wire import (
     Figures,
     Invention,
+    Publish,
     Sent,
+    Sleep,
     Turn,
+    blocks,
     frame,
     receive_turn,
 )

@@ -5,12 +5,16 @@ A *stream* is no object here: its order is a chain of dependencies, as the walk 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from trainscout.simulators.virtual_cluster.live.messages import AskElapsed
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect
+from trainscout.simulators.virtual_cluster.live.prices import Prices
+from trainscout.simulators.virtual_cluster.live.representation import Representation
+from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.prices import Price
-from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call, RendezvousTable
 
 
 @dataclass(slots=True, eq=False)
@@ -120,3 +124,133 @@ class Wait:
     until_ps: int = 0
     tasks: tuple[Task, ...] = ()
     asked: AskElapsed | None = None
+
+
+# What ranks leave for each other beside the network: small tensors, objects, metadata.
+#
+# It passes in no time. Whoever collects something goes on when the last of those who leave it
+# have, by their clocks: so times do not depend on whose message came first.
+
+
+class Board:
+    """Texts by key, when each was left, and who waits for which. ``ranks`` are those that run."""
+
+    def __init__(self, ranks: Collection[int]) -> None:
+        self._ranks = frozenset(ranks)
+        self._left_ps: dict[str, int] = {}
+        self._awaited: dict[str, list[Wait]] = defaultdict(list)
+        # Waits that have got all they were for.
+        self.over: list[Wait] = []
+
+    def publish(self, key: str, now_ps: int) -> None:
+        """Something is left under ``key``."""
+        self._left_ps[key] = now_ps
+        for wait in self._awaited.pop(key, ()):
+            wait.until_ps = max(wait.until_ps, now_ps)
+            wait.waiting_for -= 1
+            if not wait.waiting_for:
+                self.over.append(wait)
+
+    def collect(self, rank: int, asked: Collect) -> Wait:
+        """The wait of ``rank`` for what it asks of ranks that run."""
+        wait = Wait(rank, "", None)
+        missing = []
+        for key, giver in zip(asked.keys, asked.ranks, strict=True):
+            left_ps = self._left_ps.get(key)
+            if left_ps is not None:
+                wait.until_ps = max(wait.until_ps, left_ps)
+            elif giver in self._ranks:
+                self._awaited[key].append(wait)
+                wait.waiting_for += 1
+                missing.append(giver)
+        others = ", ".join(str(giver) for giver in dict.fromkeys(missing))
+        wait.what = f"small tensors or objects of rank {others}"
+        return wait
+
+
+# Which transfer a rank's communication is part of, when only some ranks of the job are run.
+
+
+@dataclass(frozen=True)
+class Membership:
+    """One rank's view of a communicator: its members, the name it is matched by, and whether it
+    asked for switches that sum."""
+
+    ranks: tuple[int, ...]
+    key: tuple[object, ...]
+    simulated: tuple[int, ...]
+    collnet: bool = False
+
+
+class Transfers:
+    """Puts the ranks' communications together into transfers."""
+
+    def __init__(self, representation: Representation, prices: Prices) -> None:
+        self._who = representation
+        self._prices = prices
+        self._open: RendezvousTable[Transfer] = RendezvousTable()
+
+    def announce(self, rank: int, group: Group, known: dict[str, Membership]) -> Membership:
+        """How ``rank`` takes part in a communicator that came into being.
+
+        Communicators whose members are all simulated are matched by name. Others look different
+        on every rank: they are matched by what they are for and whom their members act like, and
+        by the order in which the rank made them where that is not unique.
+        """
+        simulated = self._who.simulated_members(group.ranks)
+        if set(group.ranks) == set(simulated):
+            return Membership(group.ranks, ("all", group.name), simulated, group.collnet)
+        actors = tuple(self._who.stand_in[member] for member in group.ranks)
+        alike = ("some", group.description, actors)
+        count = sum(
+            member.key[:3] == alike
+            for name, member in known.items()
+            if name != group.name and rank in member.ranks
+        )
+        return Membership(group.ranks, (*alike, count), simulated, group.collnet)
+
+    def join(
+        self, task: Task, event: Collective | PointToPoint, group: Membership, site: str = ""
+    ) -> Transfer:
+        """The transfer that ``task`` is its rank's part of; ``site`` is where it was launched.
+
+        Raises:
+            MismatchError: when another member launched something else under the same number, or
+                the two sides of a send disagree on the size.
+        """
+        call = Call.of(event)
+        where = f"rank {task.rank} launched {event.kind} number {event.sequence}"
+        if isinstance(event, Collective):
+            ends, members = None, group.simulated
+            key: tuple[object, ...] = (*group.key, event.sequence)
+            where += f" on {group.key[1]!r}"
+        else:
+            sends = event.kind == "send"
+            ends = (task.rank, event.peer) if sends else (event.peer, task.rank)
+            actors = tuple(self._who.stand_in[rank] for rank in ends)
+            members = tuple(sorted(set(actors)))
+            # Two ranks that act alike would each be waiting for themselves: the peer's part is
+            # the rank's own, its receive from the rank that is as far away on the other side.
+            own = () if len(members) > 1 else (event.kind,)
+            key = ("pair", group.key, *actors, *own, event.sequence)
+            where += f" with {event.peer}"
+        price = self._prices.communication(call, group.ranks, ends, collnet=group.collnet)
+
+        def transfer() -> Transfer:
+            return Transfer(call, ends or group.ranks, len(members), price)
+
+        where += f" at {site}" if site else ""
+        found = self._open.arrive(key, task.rank, call, members, transfer, where).task
+        if call.bytes > found.call.bytes:
+            found.call, found.price = call, price
+        found.members.append(task)
+        return found
+
+    @property
+    def unfinished(self) -> list[str]:
+        """What was launched by some but not by all who have to."""
+        found = []
+        for each in self._open:
+            ranks = sorted(rank for rank in each.missing if isinstance(rank, int))
+            found.append(f"{each.first}; not yet there: {', '.join(map(str, ranks))}")
+        return found

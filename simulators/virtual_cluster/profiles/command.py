@@ -12,15 +12,16 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.profiles.files import kept_files, write_files
 from trainscout.simulators.virtual_cluster.profiles.measured import (
     MeasuredProfile,
     measured_profile,
 )
 from trainscout.simulators.virtual_cluster.profiles.observed import (
     gpu_of,
+    kept_files,
     observed_classes,
     observed_record,
+    write_files,
 )
 from trainscout.simulators.virtual_cluster.traces import command_tables
 from trainscout.simulators.virtual_cluster.traces.comparison import (

@@ -6,14 +6,15 @@ import bisect
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Kernel
 from trainscout.simulators.virtual_cluster.profiles.recorded import kernels_of, product_of
-from trainscout.simulators.virtual_cluster.profiles.steps import Steps, steps_of
 from trainscout.simulators.virtual_cluster.traces.comparison import length, union
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
     COMMUNICATION,
@@ -26,6 +27,95 @@ from trainscout.simulators.virtual_cluster.traces.kineto import (
     TimedKernel,
     read_kineto,
 )
+
+# A profile cut into steps: by the profiler's marks, else by what repeats.
+
+MARKED, REPEATED, WHOLE = "marked by the profiler", "found by what repeats", "not marked"
+# Fewer kernels that repeat are a loop of something else.
+_FEWEST = 10
+_MOST_STEPS = 100
+# Of kernels one period apart: steps repeat but for a few (a loss that is logged now and then).
+_ALIKE = 0.98
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Kernels by step, each in order of start; ``found`` says how they were told apart.
+
+    ``earlier`` kernels are left out: they were in flight when the profile began, or belong to no
+    step. ``step_s``: from one step's first kernel to the next one's, the median; of a single step
+    from its first kernel to the end of its last.
+    """
+
+    kernels: tuple[tuple[TimedKernel, ...], ...]
+    found: str
+    earlier: int
+    step_s: float
+
+
+def steps_of(profile: KinetoTrace) -> Steps:
+    """Cut a profile into whole steps; all of it is one where nothing marks or repeats them."""
+    launched = [each for each in profile.kernels if each.launched_s is not None]
+    # Where no launch was recorded at all, nothing can be said of what came before.
+    kernels = launched or list(profile.kernels)
+    earlier = len(profile.kernels) - len(kernels)
+    if profile.marks and launched:
+        cut = _by_marks(kernels, [start for start, _ in profile.marks], profile.marks[-1][1])
+        found = MARKED
+    else:
+        period = _period([(each.name, each.operation, each.shapes) for each in kernels])
+        count = len(kernels) // period if period else 0
+        cut = [kernels[at * period : (at + 1) * period] for at in range(count)]
+        found = REPEATED if cut else WHOLE
+        cut = cut or [kernels]
+    cut = [each for each in cut if each]
+    kept = sum(map(len, cut))
+    return Steps(tuple(map(tuple, cut)), found, earlier + len(kernels) - kept, _step_seconds(cut))
+
+
+def _by_marks(
+    kernels: Sequence[TimedKernel], starts: list[float], end_s: float
+) -> list[list[TimedKernel]]:
+    """By when they were launched: the device may be a step behind the host."""
+    cut: list[list[TimedKernel]] = [[] for _ in starts]
+    for kernel in kernels:
+        launched_s = kernel.launched_s
+        assert launched_s is not None
+        step = bisect.bisect_right(starts, launched_s) - 1
+        if step >= 0 and launched_s <= end_s:
+            cut[step].append(kernel)
+    return cut
+
+
+def _period(names: Sequence[Hashable]) -> int:
+    """How many kernels a step has, 0 when no step repeats.
+
+    Layers repeat within a step, too; but a step is the shortest stretch that holds every kernel
+    there is: whatever occurs at all occurs in each.
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    coded = np.array([numbers[name] for name in names], dtype=np.int64)
+    counts = Counter(coded.tolist())
+    most = min(_MOST_STEPS, *counts.values()) if counts else 0
+    for steps in range(most, 1, -1):
+        period = round(len(coded) / steps)
+        for candidate in (period, period - 1, period + 1):
+            if not _FEWEST <= candidate <= len(coded) // 2:
+                continue
+            alike = coded[:-candidate] == coded[candidate:]
+            if alike.mean() >= _ALIKE:
+                return candidate
+    return 0
+
+
+def _step_seconds(cut: Sequence[Sequence[TimedKernel]]) -> float:
+    if not cut:
+        return 0.0
+    starts = [each[0].start_s for each in cut]
+    if len(starts) > 1:
+        return float(np.median(np.diff(starts)))
+    return max(kernel.end_s for kernel in cut[0]) - starts[0]
+
 
 FIELD = "profile"
 Intervals = Sequence[tuple[float, float]]
@@ -270,3 +360,63 @@ def _overlap(intervals: Intervals, start_s: float, end_s: float) -> float:
             break
         total += max(0.0, min(high, end_s) - max(low, start_s))
     return total
+
+
+# Profiles of several ranks of one job: which files, and what of a collective is waiting.
+
+SUFFIXES = (".json", ".json.gz")
+
+
+def read_profiles(field: str, path: Path) -> tuple[MeasuredProfile, ...]:
+    """The profile in a file, or those in a folder, one a rank, in order of rank, with collectives
+    as long as they took once all ranks were there (as far as these were profiled).
+
+    Raises:
+        InputError: naming ``field`` for a place without profiles; as ``measure_profile``; for two
+            files of one rank, and for ranks of different jobs.
+    """
+    if not path.is_dir():
+        return (measure_profile(path),)
+    files = sorted(each for each in path.iterdir() if each.name.endswith(SUFFIXES))
+    if not files:
+        raise InputError(field, path, "holds no profiles", "files named .json or .json.gz")
+    profiles = sorted(map(measure_profile, files), key=lambda each: each.rank or 0)
+    for before, profile in itertools.pairwise(profiles):
+        if before.rank == profile.rank:
+            problem = f"is of rank {profile.rank}, as {before.path.name} is"
+            raise InputError(FIELD, profile.path, problem, "one file a rank")
+        if before.world_size != profile.world_size:
+            problem = (
+                f"is of {profile.world_size} ranks, {before.path.name} of {before.world_size}"
+            )
+            raise InputError(FIELD, profile.path, problem, "profiles of one job")
+    return without_waits(profiles)
+
+
+def without_waits(profiles: Sequence[MeasuredProfile]) -> tuple[MeasuredProfile, ...]:
+    """The same with every collective as short as the rank saw it that came last: who comes
+    earlier waits inside its kernel."""
+    calls: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, profile in enumerate(profiles):
+        for at, operation in enumerate(profile.operations):
+            call = operation.call
+            # Equal names may be of different groups where the members were not recorded.
+            if call is not None and (call.ranks or call.group_size == profile.world_size):
+                calls[call.kind, call.group, call.ranks, operation.step][number].append(at)
+    operations = [list(profile.operations) for profile in profiles]
+    for members in calls.values():
+        if len(members) < 2 or len({len(each) for each in members.values()}) > 1:
+            continue  # one rank only, or a call of some of them is missing
+        for together in zip(*members.values(), strict=True):
+            met = [operations[number][at] for number, at in zip(members, together, strict=True)]
+            shortest_s = min(each.seconds for each in met)
+            for number, at in zip(members, together, strict=True):
+                operations[number][at] = _shorter(operations[number][at], shortest_s)
+    return tuple(
+        replace(profile, operations=tuple(own))
+        for profile, own in zip(profiles, operations, strict=True)
+    )
+
+
+def _shorter(operation: MeasuredOperation, seconds: float) -> MeasuredOperation:
+    return replace(operation, seconds=seconds)

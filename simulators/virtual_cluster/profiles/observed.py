@@ -6,10 +6,12 @@ shapes has a price. The record is for calibration.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,13 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice, price_collective
 from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
+from trainscout.simulators.predictor.io.output import make_folder, write_output
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
 from trainscout.simulators.predictor.kernels.prices import price_kernels
-from trainscout.simulators.predictor.kernels.table_rows import kernel_class, row_of
+from trainscout.simulators.predictor.kernels.table_rows import COLUMNS, kernel_class, row_of
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -338,3 +342,33 @@ def observed_record(
         },
         "collectives": [asdict(each) for each in observed_collectives(profiles, prices)],
     }
+
+
+FACTORS, KERNELS = "observed_factors.json", "measured_kernels"
+
+
+def kept_files(
+    observed: Mapping[str, Any], operations: Iterable[MeasuredOperation], gpu: Gpu
+) -> dict[str, str]:
+    """Texts by name: ``observed_factors.json``, and a table for each class of kernels in
+    ``measured_kernels/``."""
+    texts = {FACTORS: json_text(observed)}
+    for name, rows in kernel_rows(operations, gpu).items():
+        texts[f"{KERNELS}/{name}.csv"] = csv_text(COLUMNS[name], rows)
+    return texts
+
+
+def write_files(option: str, directory: Path, texts: Mapping[str, str]) -> None:
+    """Write texts under their names in ``directory``, which is made.
+
+    Raises:
+        InputError: naming ``option``, when they cannot be written.
+    """
+    for name, text in texts.items():
+        path = directory / name
+        make_folder(option, path.parent)
+        write_output(option, path, text)
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"

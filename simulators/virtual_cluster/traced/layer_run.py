@@ -15,14 +15,18 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.virtual_cluster.traced import megatron_job
-from trainscout.simulators.virtual_cluster.traced.communicators import dimensions_of
-from trainscout.simulators.virtual_cluster.traced.event_list import EventList, watching_modules
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     EMBEDDING,
     HEAD,
     LayerSpec,
 )
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import Recording, live_storages
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import (
+    EventList,
+    Recording,
+    dimensions_of,
+    live_storages,
+    watching_modules,
+)
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 

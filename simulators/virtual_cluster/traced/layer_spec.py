@@ -11,7 +11,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
@@ -28,9 +32,34 @@ from trainscout.simulators.predictor.question.layers import (
     WHOLE as WHOLE_ATTENTION,
 )
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.training import QUANTISED
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import QUANTISED, Training
 from trainscout.simulators.predictor.workload.layer import layer_name
-from trainscout.simulators.virtual_cluster.traced.job_file import read_model
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """What ``json`` can write."""
+    return dataclasses.asdict(job)
+
+
+def read_job(given: dict[str, Any]) -> Job:
+    """The job that ``job_json`` described; raises TypeError or InputError for other fields."""
+    framework = given["framework"]
+    return Job(
+        read_model(given["model"]),
+        typed_value(Gpu, "gpu", given["gpu"]),
+        Cluster(**given["cluster"]),
+        Training(**given["training"]),
+        Recipe(**given["recipe"]),
+        # As it was declared: the recipe chooses again.
+        typed_value(Framework, "framework", framework.get("declared", framework)),
+    )
+
+
+def read_model(given: dict[str, Any]) -> Model:
+    """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
+    return typed_value(Model, "model", given)
+
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
 # Not one layer but a pipeline stage's rank, which is traced whole.

@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 from trainscout.simulators.virtual_cluster.traced.answers import serve
 from trainscout.simulators.virtual_cluster.traced.cache import installed_versions
-from trainscout.simulators.virtual_cluster.traced.job_file import read_job
+from trainscout.simulators.virtual_cluster.traced.layer_spec import read_job
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
 from trainscout.simulators.virtual_cluster.traces.files import write_trace
 

@@ -16,9 +16,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation import emulate
 from trainscout.simulators.virtual_cluster.traced.answers import serve
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions
-from trainscout.simulators.virtual_cluster.traced.event_list import EventList
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import blocks_of
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import EventList, blocks_of
 
 # No layer alone runs out of memory: whether all of them fit is the replay's to say.
 MEMORY_BYTES = 2**50

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective
+from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective, Gemm, Op
 from trainscout.simulators.predictor.workload.megatron import (
     ChunkShape,
     compose_workload,
@@ -20,14 +20,63 @@ from trainscout.simulators.predictor.workload.parameters import LocalParameters,
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
-from trainscout.simulators.virtual_cluster.traced.communicators import further_communicators
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     LayerSpec,
     embedding_layer,
     head_layer,
     transformer_layer,
 )
-from trainscout.simulators.virtual_cluster.traced.userbuffers import beside_products
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import further_communicators
+
+# Transformer Engine's userbuffers: tensor-parallel communication in pieces beside its product.
+#
+# They work inside the library's kernels, below anything that is traced. As in ``workload.linear``,
+# one of ``tp`` pieces stays exposed and the rest runs beside the product.
+
+
+def beside_products(ops: tuple[Op, ...], tp: int) -> tuple[Op, ...]:
+    """Blocking gathers before a product and scatters after one, cut up and put beside it.
+
+    ``forward_ops`` of a block is a count of issued operations and stays as it is.
+    """
+    result: list[Op] = []
+    for op in ops:
+        result.append(op)
+        if isinstance(op, Gemm):
+            _gather_beside(result, tp)
+        elif _is_blocking(op, "reduce_scatter"):
+            _scatter_beside(result, tp)
+    return tuple(result)
+
+
+def _is_blocking(op: Op, kind: str) -> bool:
+    return (
+        isinstance(op, Collective)
+        and op.kind == kind
+        and op.communicator == "tp"
+        and not op.overlaps
+    )
+
+
+def _gather_beside(result: list[Op], tp: int) -> None:
+    """The last operation is a product: a gather right before it runs beside it."""
+    before = len(result) - 2
+    if before >= 0 and _is_blocking(result[before], "all_gather"):
+        result[before : before + 1] = _cut(result[before], tp)
+
+
+def _scatter_beside(result: list[Op], tp: int) -> None:
+    """The last operation is a scatter: it runs beside a product right before it."""
+    before = len(result) - 2
+    if before >= 0 and isinstance(result[before], Gemm):
+        scatter = result.pop()
+        result[before:before] = _cut(scatter, tp)
+
+
+def _cut(op: Op, tp: int) -> list[Op]:
+    assert isinstance(op, Collective)
+    piece = op.bytes // tp
+    return [replace(op, bytes=piece), replace(op, bytes=op.bytes - piece, overlaps=1)]
 
 
 def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:

@@ -6,19 +6,114 @@ backward pass needs it, and never its output, which the next layer counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.predictor.workload.ir import Block
-from trainscout.simulators.virtual_cluster.traced.communicators import ALONE
+from trainscout.simulators.predictor.workload.communicators import place, place_span, spans
+from trainscout.simulators.predictor.workload.ir import Block, Communicator
+from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Free,
+    Group,
     Resize,
 )
 from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
+
+# Which of the workload's communicators each of Megatron-Core's groups is.
+
+# A group of one rank, which costs nothing (NCCL returns at once).
+ALONE = "alone"
+# Every rank: the gradient norm under a distributed optimizer.
+WORLD = "world"
+# ``group_desc`` in ``megatron/core/parallel_state.py``.
+_DIMENSIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "stage",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "stage",
+    "DATA_PARALLEL_GROUP": "dp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": WORLD,
+    "EXPERT_DATA_PARALLEL_GROUP": "expert_dp",
+    "MODEL_PARALLEL_GROUP": "model",
+    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "expert_model",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "EMBEDDING_GROUP": "embedding",
+}
+
+
+def dimensions_of(groups: Iterable[Group]) -> dict[str, str]:
+    """Group name -> communicator; a group that no workload knows keeps its description."""
+    return {
+        group.name: ALONE
+        if len(group.ranks) == 1
+        else _DIMENSIONS.get(group.description, group.description or WORLD)
+        for group in groups
+    }
+
+
+def further_communicators(job: Job) -> dict[str, Communicator]:
+    """What Megatron-Core's layers use besides ``workload.communicators``: the ranks that share a
+    sequence (statistics of a router), and all of a stage (the largest values of 8-bit tensors)."""
+    sharing = job.recipe.tp * job.recipe.cp
+    return {
+        "tp_cp": place("tp_cp", sharing, 1, job),
+        "stage": place_span("stage", (*spans(job)["tp"], *spans(job)["dp"]), job),
+    }
+
+
+# A sink that keeps events, and which of them were issued inside a module's forward pass.
+
+
+class EventList(ListSink):
+    """``in_forward`` are indices into ``events``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_forward: set[int] = set()
+        self.depth = 0
+        self.emit = self._emit
+
+    def _emit(self, event: Event) -> None:
+        if self.depth:
+            self.in_forward.add(len(self.events))
+        self.events.append(event)
+
+    def clear(self) -> None:
+        """Forget what was recorded so far."""
+        self.events.clear()
+        self.in_forward.clear()
+
+
+@contextmanager
+def watching_modules(events: EventList) -> Iterator[None]:
+    """Tell forward passes that autograd repeats from what autograd launches itself."""
+    from torch.nn.modules import module
+
+    def enter(*_: Any) -> None:
+        events.depth += 1
+
+    def leave(*_: Any) -> None:
+        events.depth -= 1
+
+    before = module.register_module_forward_pre_hook(enter)
+    after = module.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        before.remove()
+        after.remove()
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,13 @@ from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
 from trainscout.simulators.virtual_cluster.traced.answers import ask_several
-from trainscout.simulators.virtual_cluster.traced.compare import differences
-from trainscout.simulators.virtual_cluster.traced.figures import Work, builtin_work, traced_work
-from trainscout.simulators.virtual_cluster.traced.job_file import job_json
-from trainscout.simulators.virtual_cluster.traced.layer_spec import check_traceable
+from trainscout.simulators.virtual_cluster.traced.figures import (
+    Work,
+    builtin_work,
+    differences,
+    traced_work,
+)
+from trainscout.simulators.virtual_cluster.traced.layer_spec import check_traceable, job_json
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,

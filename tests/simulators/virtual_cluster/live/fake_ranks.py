@@ -12,13 +12,13 @@ import time
 
 from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
-from trainscout.simulators.virtual_cluster.live.sink import LiveSink
-from trainscout.simulators.virtual_cluster.live.wire import (
+from trainscout.simulators.virtual_cluster.live.messages import (
     Figures,
     Hello,
     Invention,
     frame,
 )
+from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Group,

@@ -21,7 +21,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
+from trainscout.simulators.virtual_cluster.live.network import FlowNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.tasks import Transfer
 from trainscout.simulators.virtual_cluster.traces.events import Synchronise, WorkWait

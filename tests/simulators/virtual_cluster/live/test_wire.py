@@ -6,14 +6,17 @@ import struct
 
 import pytest
 
-from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect, Publish, Sleep
-from trainscout.simulators.virtual_cluster.live.wire import (
+from trainscout.simulators.virtual_cluster.live.messages import (
     MOST_BYTES,
     OF_SIMULATOR,
+    AskElapsed,
+    Collect,
     Figures,
     Frames,
     Hello,
     Invention,
+    Publish,
+    Sleep,
     Turn,
     frame,
     read_messages,

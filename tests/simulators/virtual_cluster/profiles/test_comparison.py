@@ -25,7 +25,13 @@ from trainscout.simulators.virtual_cluster.profiles.comparison import (
     Comparison,
     compare_step,
 )
-from trainscout.simulators.virtual_cluster.profiles.measured import measure_profile
+from trainscout.simulators.virtual_cluster.profiles.measured import (
+    MARKED,
+    REPEATED,
+    WHOLE,
+    measure_profile,
+    read_profiles,
+)
 from trainscout.simulators.virtual_cluster.profiles.observed import (
     CallPrices,
     kernel_rows,
@@ -35,9 +41,7 @@ from trainscout.simulators.virtual_cluster.profiles.observed import (
     observed_overlap,
     observed_record,
 )
-from trainscout.simulators.virtual_cluster.profiles.ranks import read_profiles
 from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND
-from trainscout.simulators.virtual_cluster.profiles.steps import MARKED, REPEATED, WHOLE
 
 FACTORS = {"gemm": 1.25, "attention": 2.0, "optimizer": 1.5}
 
@@ -300,7 +304,7 @@ def test_factors_and_tables_of_kernels_follow_from_shapes_alone(tmp_path: Path) 
     assert len(rows["gemm"]) == classes["gemm"].shapes
     from trainscout.simulators.predictor.kernels.measured import load_measured
     from trainscout.simulators.predictor.kernels.prices import price_kernels
-    from trainscout.simulators.virtual_cluster.profiles.files import kept_files, write_files
+    from trainscout.simulators.virtual_cluster.profiles.observed import kept_files, write_files
 
     write_files("--output", tmp_path / "kept", kept_files(record_, found.operations, job.gpu))
     table = load_measured(tmp_path / "kept" / "measured_kernels")

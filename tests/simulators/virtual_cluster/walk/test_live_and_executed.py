@@ -18,9 +18,9 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
 from trainscout.simulators.virtual_cluster.execution.step import used_part
-from trainscout.simulators.virtual_cluster.live.cluster_prices import ClusterPrices
 from trainscout.simulators.virtual_cluster.live.messages import Finish
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
+from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
 from trainscout.simulators.virtual_cluster.traces.events import (
