@@ -27,12 +27,20 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as WITH_IMAGES,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as OF_TWO,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES as OF_SOUND,
 )
 
 from trainscout.commands.listing import parameters
@@ -76,7 +84,9 @@ def count(given: dict[str, Any]) -> int:
     kind = str(fields.pop("model_type"))
     config = AutoConfig.for_model(_SAME.get(kind, kind), **fields)
     is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in given)
-    build = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    build: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    if kind in OF_TWO or kind in OF_SOUND:
+        build = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
     with torch.device("meta"):
         model = build.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -163,7 +173,7 @@ def types() -> None:
     """Write how many parameters every type has by default, and print what we make of it."""
     found: Counter[str] = Counter()
     table = {}
-    for kind in sys.argv[2:] or sorted({*CAUSAL, *WITH_IMAGES}):
+    for kind in sys.argv[2:] or sorted({*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND}):
         given = {"model_type": kind} | _NEEDED.get(kind, {})
         given = (_parts(kind) if kind in READ_WITH_IMAGES else {}) | given
         result, detail = compare(given)
@@ -203,7 +213,9 @@ def _changes(given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def fields() -> None:
     """Print which changes of one field make a count wrong, and how many of each result."""
     found: Counter[str] = Counter()
-    for kind in sorted({*families(), *READ_WITH_IMAGES} & {*CAUSAL, *WITH_IMAGES}):
+    for kind in sorted(
+        {*families(), *READ_WITH_IMAGES} & {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND}
+    ):
         few = {"text_config": {"num_hidden_layers": 8}} if kind in READ_WITH_IMAGES else {}
         for changed, given in _changes(written(kind, **few or {"num_hidden_layers": 8})):
             result, detail = compare(given)

@@ -18,7 +18,7 @@ from trainscout.conf.families import Family, families, transformers_defaults
 from trainscout.conf.hub_names import SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
-from trainscout.conf.sound_config import SECONDS, sound_fields
+from trainscout.conf.sound_config import SECONDS, encoder_fields, sound_fields
 from trainscout.conf.vision_config import OLDER, TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
@@ -69,6 +69,10 @@ class Config:
         family = families().get(str(kind))
         own = (OLDER if kind in TOWERS else {}) if family is None else family.names
         usual = transformers_defaults().get(str(kind), {})
+        if family is not None and family.encoder:
+            # Beside a decoder's own names, usual ones say the encoder's sizes.
+            ours = {new for old, new in own.items() if old in fields}
+            fields = {name: value for name, value in fields.items() if name not in ours}
         self.fields = _newer(usual, own) | _newer(fields, own)
 
     def has(self, name: str) -> bool:
@@ -176,7 +180,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     norm = family.qk_norm
     if family.qk_norm_field is not None and not config.has(family.qk_norm_field):
         norm = None
-    length = config.whole("max_position_embeddings", _USUAL_LENGTH)
+    length = config.whole("max_position_embeddings", 512 if family.encoder else _USUAL_LENGTH)
     fields = {
         "name": name,
         "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens"
@@ -187,7 +191,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "ffn_hidden_size": _dense_width(config, family, hidden, DENSE in mlps),
         "vocab_size": config.whole("vocab_size"),
         "sequence_length": length if family.position == "learned" else min(length, _USUAL_LENGTH),
-        "gated_mlp": family.gated_mlp,
+        "gated_mlp": _is_gated(config, family),
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
         "residual_streams": config.whole("residual_streams", 1),
@@ -198,7 +202,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "qk_norm_whole": norm == "whole",
         "dropout": config.has("resid_pdrop") or config.has("hidden_dropout_prob"),
         "masked_head": family.masked_head,
-        "tied_embeddings": config.has("tie_word_embeddings"),
+        "tied_embeddings": _flag(config, family.ties),
         "moe": experts,
         "mla": latent,
     }
@@ -218,6 +222,10 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         fields["head_dim"] = None if width * heads in (0, hidden) else width
         values = config.whole("v_head_dim", width)
         fields["value_head_dim"] = None if values == width else values
+    if family.encoder:
+        encoder, heard = encoder_fields(config, family.encoder, fields)
+        fields["source"] += f"; inputs of {heard} assumed"
+        fields["towers"] = (Tower(**encoder),)
     return fields | _declared_layers(layers, mixers, experts)
 
 
@@ -277,6 +285,13 @@ def _is_scaled(config: Config) -> bool:
 
 def _flag(config: Config, stated: bool | str) -> bool:
     return config.has(stated) if isinstance(stated, str) else stated
+
+
+def _is_gated(config: Config, family: Family) -> bool:
+    stated = family.gated_mlp
+    if isinstance(stated, str):
+        return str(config.fields.get(stated)).startswith("gated")
+    return stated
 
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:

@@ -25,8 +25,10 @@ class Family:
     """The field without which they are not."""
     post_norms: bool | str = False
     """Four norms a layer, or the field that says so."""
-    gated_mlp: bool = True
-    """Two input projections."""
+    gated_mlp: bool | str = True
+    """Two input projections, or the field whose word begins with ``gated`` where there are."""
+    ties: bool | str = "tie_word_embeddings"
+    """The head is the embedding, or the field that says so."""
     layernorm: bool = False
     """Norms have a shift."""
     position: str = "rope"
@@ -65,6 +67,8 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that must be left out or say this (the name of a field: what that says): what else
     they may say, a model cannot."""
+    encoder: Mapping[str, str] = field(default_factory=dict)
+    """Of an encoder whose output all layers look at: what its sizes are called."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Its own names of fields, and the usual ones."""
     aside: str = ""

@@ -12,6 +12,7 @@ from trainscout.conf.layer_heads import own_heads
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
+    CROSS_ATTENTION,
     DENSE,
     MOE,
     NONE,
@@ -64,12 +65,14 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     Raises:
         InputError: naming the field that says something else.
     """
+    # T5's decoder has as many as its encoder where none are said.
+    encoder = family.encoder.get("num_layers", "")
     if kind == "nemotron_h":
         words = _single_layers(config)
         mixers = [_MIXERS.get(word, NONE) for word in words]
         mlps = [{"mlp": DENSE, "moe": MOE}.get(word, NONE) for word in words]
     else:
-        number = config.whole("num_hidden_layers")
+        number = config.whole("num_hidden_layers", config.fields.get(encoder))
         mixers, mlps = _mixers(config, kind, family, number), _mlps(config, kind, family, number)
     special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
@@ -111,7 +114,7 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         gated=family.gated is True,
         head_gates=family.gated == "heads",
     )
-    found = {"full": Mixer(attention=usual)}
+    found = {"full": Mixer(attention=usual, cross=bool(family.encoder)), "cross": CROSS_ATTENTION}
     if config.has("sliding_window"):
         window = config.whole("sliding_window")
         looks = replace(usual, window=window, sinks=bool(family.sinks))
@@ -291,6 +294,9 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         return ["full" if at % period == first else "linear" for at in range(number)]
     if kind == "deepseek_v4":
         return _compressed_layers(config, number)
+    if kind == "mllama_text_model":
+        across = config.fields.get("cross_attention_layers") or range(3, number, 5)
+        return ["cross" if at in across else "full" for at in range(number)]
     if family.recurrent == "short_conv":
         whole = config.fields.get("full_attn_idxs")
         if whole is None and kind != "lfm2":

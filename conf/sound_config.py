@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -61,15 +62,9 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
     }
     frames, out = SECONDS * _FRAMES_A_SECOND, sound.whole("output_dim")
     if kind == "qwen2_5_omni_audio_encoder":
-        # Whisper's: two convolutions of three frames, the second on every other one; pairs of what
-        # comes out are averaged.
-        return own | {
-            "stem": (Convolution(3 * bins, hidden, 2),),
-            "patch_size": 3 * hidden,
-            "patches": frames // 2,
-            "merged": 2,
-            "projector": (hidden, out),
-        }
+        # Whisper's; pairs of what comes out are averaged.
+        listens = _whispers(bins, hidden, frames // 2)
+        return own | listens | {"merged": 2, "projector": (hidden, out)}
     # Three convolutions of three by three, each on every other frame and bin.
     channels = sound.whole("downsample_hidden_size")
     sizes = [bins]
@@ -86,6 +81,44 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
         "patches": frames // 8,
         "projector": (hidden, hidden, out),
     }
+
+
+def _whispers(bins: int, hidden: int, made: int) -> dict[str, Any]:
+    """Two convolutions of three frames, the second on every other one."""
+    stem = (Convolution(3 * bins, hidden, 2),)
+    return {"stem": stem, "patch_size": 3 * hidden, "patches": made}
+
+
+def encoder_fields(
+    config: Config, names: Mapping[str, str], decoder: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """The encoder of words or of sound that a decoder looks at, and what is assumed to go in.
+
+    Args:
+        config: of both.
+        names: of its own sizes.
+        decoder: the fields of the decoder's model, with which it has all else in common.
+
+    Raises:
+        InputError: naming the field, for one that is missing.
+    """
+    alike = ("hidden_size", "gated_mlp", "linear_bias", "normalization")
+    own = {ours: config.whole(theirs) for ours, theirs in names.items()}
+    own |= {name: decoder[name] for name in alike}
+    own |= {"name": "encoder", "rotary": False, "head_dim": decoder["head_dim"]}
+    length = decoder["sequence_length"]
+    if "num_mel_bins" not in config.fields:
+        learned = length if decoder["position"] == "learned" else 0
+        return own | {
+            "patch_size": 0,
+            "patches": length,
+            "positions": learned,
+        }, f"{length:,} words"
+    frames = config.whole("max_source_positions", SECONDS * _FRAMES_A_SECOND // 2)
+    heard = _whispers(config.whole("num_mel_bins"), own["hidden_size"], frames)
+    return own | heard | {
+        "positions": frames
+    }, f"{2 * frames // _FRAMES_A_SECOND} seconds of sound"
 
 
 def _conformer_fields(sound: Config, width: int) -> dict[str, Any]:

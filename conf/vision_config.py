@@ -82,6 +82,7 @@ WITH_IMAGES: dict[str, Sighted] = {
 }
 OLDER = {
     "num_heads": "num_attention_heads",
+    "attention_heads": "num_attention_heads",
     "depth": "num_hidden_layers",
     "in_channels": "num_channels",
 }
@@ -121,7 +122,7 @@ def tower_fields(
         tokens = vision.whole("default_output_length", _USUAL_TOKENS)
         patches = tokens * vision.whole("pooling_kernel_size") ** 2
     elif not sight.any_size:
-        patches = (_side(vision, "image_size") // patch) ** 2
+        patches = (_side(vision, "image_size") // patch) ** 2 * vision.whole("max_num_tiles", 1)
     values = vision.whole("num_channels", 3) * patch**2
     merged = _merged(whole, vision, given, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
@@ -133,7 +134,7 @@ def tower_fields(
     biases = sight.linear_bias
     return {
         "name": "vision",
-        "num_layers": vision.whole("num_hidden_layers"),
+        "num_layers": vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0),
         "hidden_size": hidden,
         "num_heads": heads,
         "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
@@ -177,6 +178,13 @@ def _positions(vision: Config, sight: Sight, patch: int, patches: int) -> int:
         return 0
     if vision.has("position_embedding_size"):
         return 2 * vision.whole("position_embedding_size")  # of rows and of columns
+    if vision.has("max_num_tiles"):
+        # Of an image that is cut into tiles: for each way to do so, of every patch, and twice of
+        # the tiles themselves (Llama 3.2 Vision).
+        tiles, stated = vision.whole("max_num_tiles"), vision.fields.get("supported_aspect_ratios")
+        ways = 1 + (len(stated) if isinstance(stated, list) else 8)
+        own = patches // tiles + 1
+        return own + ways * tiles * (own + 2)
     names = ("pos_emb_height", "pos_emb_width")
     sides = [vision.whole(name) for name in names if vision.has(name)]
     if sides:

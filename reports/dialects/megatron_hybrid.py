@@ -125,8 +125,7 @@ def impossible(job: Job) -> tuple[str, ...]:
 
 def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     attention, ssm = mixer.attention, mixer.mamba2
-    others = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
-    if others or (attention is not None and ssm is not None):
+    if set(mixer.parts) not in ({"attention"}, {"mamba2"}):
         return False
     if ssm is not None:
         return ssm.norm and ssm.conv == _TAPS

@@ -19,6 +19,7 @@ from tests.simulators.jobs import (
     SPARSE,
     STREAMS,
     TINY,
+    TRANSLATING,
     UNCUT,
     make_job,
 )
@@ -46,6 +47,7 @@ MODELS = (
     SHARING,
     STREAMS,
     SEEING,
+    TRANSLATING,
     CROSSING,
     JOINED,
 )

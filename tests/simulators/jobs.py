@@ -156,6 +156,23 @@ TOWER = Tower(
     projector=(256, 256),
 )
 SEEING = replace(LLAMA, name="tiny_seeing", towers=(TOWER,))
+# As T5: an encoder of words, whose heads are wider than it is, and a decoder that looks at it.
+TRANSLATING = replace(
+    LLAMA,
+    name="tiny_translating",
+    layers="11*full/dense, across/dense",
+    kinds={"full": Mixer(AttentionMixer(), cross=True), "across": Mixer(cross=True)},
+    towers=(
+        Tower(
+            *("encoder", 2, 256, 8, 512, 0, 32),
+            gated_mlp=True,
+            linear_bias=False,
+            normalization="rmsnorm",
+            rotary=False,
+            head_dim=64,
+        ),
+    ),
+)
 MIXTRAL_8X7B = replace(
     LLAMA,
     name="mixtral_8x7b",

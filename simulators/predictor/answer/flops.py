@@ -31,6 +31,7 @@ from trainscout.simulators.predictor.question.layers import (
     Layer,
     Mamba1,
     Mamba2,
+    Mixer,
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
@@ -125,6 +126,8 @@ def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
         total += attention_core_flops(model, sequence, mixer.attention)
         if (index := mixer.attention.index) is not None:
             total += 2.0 * sequence * index.heads * index.dim
+    if _looks_across(mixer):
+        total += _cross_flops(model, sequence)["core_attn"]
     if mixer.mamba2 is not None:
         total += _scan_flops(mixer.mamba2)
     if mixer.delta is not None:
@@ -152,7 +155,8 @@ def tower_flops(tower: Tower) -> float:
     hidden, patches = tower.hidden_size, tower.images * tower.patches
     mlp = (3 if tower.gated_mlp else 2) * hidden * tower.ffn_hidden_size
     seen = _seen(AttentionMixer(causal=False, chunk=tower.chunk), tower.patches)
-    layer = 2.0 * (4 * hidden**2 + mlp) + 4.0 * seen * hidden
+    heads = tower.num_heads * tower.head_dim if tower.head_dim else hidden
+    layer = 2.0 * (4 * hidden * heads + mlp) + 4.0 * seen * heads
     if tower.taps:
         layer += 2.0 * (mlp + 3 * hidden**2)
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
@@ -224,8 +228,9 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
             flops["index"] = _index_flops(model, sequence, attention.index)
-        if attention.text == CROSS and model.diffusion is not None:
-            flops["cross"] = _cross_flops(model, sequence, model.diffusion.text_tokens)
+    if mixer is not None and _looks_across(mixer):
+        for module, more in _cross_flops(model, sequence).items():
+            flops[module] = flops.get(module, 0.0) + more
     ssm = None if mixer is None else mixer.mamba2 or mixer.mamba1
     if ssm is not None:
         flops["mamba"] = 2.0 * ssm.weights(hidden) + _scan_flops(ssm)
@@ -234,20 +239,27 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
     if mixer is not None and mixer.compressed is not None:
         flops |= _compressed_flops(model, sequence, mixer.compressed)
     if model.residual_streams > 1:
-        halves = (mixer is not None) + (layer.mlp != NONE)
+        halves = (0 if mixer is None else len(mixer.in_turn)) + (layer.mlp != NONE)
         flops["streams"] = 2.0 * halves * model.mixing_weights * model.residual_width
     if mixer is not None and mixer.short_conv is not None:
         flops["conv"] = 8.0 * hidden * mixer.short_conv.channels
     return flops
 
 
-def _cross_flops(model: Model, sequence: int, words: int) -> float:
-    """Queries and output of a latent, its share of the text's keys and values, and the core."""
-    heads = model.num_heads * model.qk_head_dim
-    products = (
-        4.0 * model.hidden_size * (heads + model.kv_heads * model.qk_head_dim * words / sequence)
-    )
-    return products + 4.0 * words * heads
+def _looks_across(mixer: Mixer) -> bool:
+    return mixer.cross or (mixer.attention is not None and mixer.attention.text == CROSS)
+
+
+def _cross_flops(model: Model, sequence: int) -> dict[str, float]:
+    """Queries and output of a token, its share of the keys and values of what is looked at, and
+    the core."""
+    tokens, width = model.looked_at
+    heads, pairs = (n * model.qk_head_dim for n in (model.num_heads, 2 * model.kv_heads))
+    return {
+        "qkv": 2.0 * (model.hidden_size * heads + width * pairs * tokens / (sequence or tokens)),
+        "core_attn": 4.0 * tokens * heads,
+        "attn_out": 2.0 * heads * model.hidden_size,
+    }
 
 
 def _index_flops(model: Model, sequence: int, index: Index) -> float:

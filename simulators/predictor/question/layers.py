@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from trainscout.simulators.predictor.question.diffusion import TEXTS
@@ -302,12 +302,22 @@ class Mixer:
     """A gated short convolution."""
     compressed: CompressedAttention | None = None
     """Attention to a window and to compressed keys."""
+    cross: bool = False
+    """Queries look at what the model's tower makes, which is then not among its tokens: behind the
+    others, with a norm and a residual of its own (T5, Whisper), or alone (Llama 3.2 Vision)."""
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What mixes, by name."""
+        """What mixes side by side, by name."""
         each = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: part for name, part in each.items() if part is not None}
+        return {name: part for name, part in each.items() if part}
+
+    @property
+    def in_turn(self) -> tuple[Mixer, ...]:
+        """What is one behind the other, each with a norm and a residual."""
+        if not self.cross or self == CROSS_ATTENTION:
+            return (self,)
+        return replace(self, cross=False), CROSS_ATTENTION
 
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
@@ -318,7 +328,8 @@ class Mixer:
         if not self.parts:
             raise InputError(field, "{}", "mixes nothing", (each.name for each in fields(self)))
         for name, part in self.parts.items():
-            _check_sizes(f"{field}.{name}", part)
+            if name != "cross":
+                _check_sizes(f"{field}.{name}", part)
         attention, ssm, delta = self.attention, self.mamba2, self.delta
         if attention is not None and attention.index is not None:
             _check_sizes(f"{field}.attention.index", attention.index)
@@ -356,6 +367,7 @@ class Mixer:
                 raise InputError(f"{field}.delta.k_heads", delta.k_heads, problem)
 
 
+CROSS_ATTENTION = Mixer(cross=True)
 _MOST_SIZE = 10**6
 
 

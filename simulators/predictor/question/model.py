@@ -205,6 +205,11 @@ class Model:
             self.mla.check()
         for number, tower in enumerate(self.towers):
             tower.check(f"model.towers.{number}")
+        across = [name for name, mixer in self.kinds.items() if mixer.cross]
+        if across and (len(self.towers) != 1 or self.mla is not None):
+            problem = "looks at one tower, with the model's heads"
+            allowed = "one of model.towers, and no model.mla"
+            raise InputError(f"model.kinds.{across[0]}.cross", True, problem, allowed)
         if self.diffusion is not None:
             self._check_diffusion(self.diffusion)
 
@@ -407,6 +412,16 @@ class Model:
             num_query_groups=own.kv_heads or self.kv_heads,
             head_dim=own.head_dim or self.qk_head_dim,
         )
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        """Tokens and width of what is looked at across, of one sequence; (0, 0): nothing is."""
+        if self.diffusion is not None:
+            return self.diffusion.text_tokens, self.hidden_size
+        if not any(mixer.cross for mixer in self.kinds.values()):
+            return 0, 0
+        (tower,) = self.towers
+        return tower.tokens, tower.projector[-1] if tower.projector else tower.hidden_size
 
     @functools.cached_property
     def head_counts(self) -> tuple[tuple[int, int], ...]:

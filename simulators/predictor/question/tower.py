@@ -49,7 +49,8 @@ class Tower:
     ffn_hidden_size: int
     """Inner width of the MLP."""
     patch_size: int
-    """Values of one patch: channels times pixels (times frames); 0: its width, as they are."""
+    """Values of one patch: channels times pixels (times frames); 0: its width, as they are, or
+    the vector of a word of the language model's table where it has layers."""
     patches: int
     """Patches of an image, or frames of a clip."""
     images: int = 1
@@ -61,7 +62,11 @@ class Tower:
     normalization: str = "layernorm"
     """Of layers."""
     positions: int = 0
-    """Learned positions (0: rotary)."""
+    """Learned positions (0: none, or rotary ones)."""
+    rotary: bool = True
+    """Positions are rotary where none are learned."""
+    head_dim: int | None = None
+    """Width of a head (null: hidden size over heads)."""
     merged: int = 1
     """Patches that become one token of the language model."""
     projector: tuple[int, ...] = ()
@@ -92,8 +97,9 @@ class Tower:
         require_choice(f"{field}.normalization", self.normalization, ("layernorm", "rmsnorm"))
         for name in ("positions", "taps"):
             require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)
-        if self.chunk is not None:
-            require_positive(f"{field}.chunk", self.chunk)
+        for name in ("chunk", "head_dim"):
+            if (value := getattr(self, name)) is not None:
+                require_positive(f"{field}.{name}", value)
         for width in self.projector:
             require_positive(f"{field}.projector", width)
         for number, each in enumerate(self.stem):
@@ -101,12 +107,22 @@ class Tower:
         if self.gated_projector and len(self.projector) < 3:
             problem = "is of two products or more"
             raise InputError(f"{field}.gated_projector", True, problem, f"{field}.projector")
-        if self.hidden_size % self.num_heads:
+        if self.head_dim is None and self.hidden_size % self.num_heads:
             problem = f"does not divide hidden_size {self.hidden_size}"
             raise InputError(f"{field}.num_heads", self.num_heads, problem, "a divisor of it")
         if self.patches % self.merged:
             problem = f"does not divide the {self.patches} patches of an image"
             raise InputError(f"{field}.merged", self.merged, problem, "a divisor of patches")
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether what goes in are words of the language model's table."""
+        return self.num_layers > 0 and not self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that it makes of a sequence's images."""
+        return self.images * self.patches // self.merged
 
     @property
     def projector_weights(self) -> int:

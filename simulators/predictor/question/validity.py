@@ -163,7 +163,7 @@ def _context_parallel(job: Job) -> Broken:
 
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
-    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
+    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed or mixer.cross
     if whole or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)
@@ -220,21 +220,20 @@ def _experts(job: Job) -> Broken:
     return None
 
 
-def _diffusion(job: Job) -> Broken:
+def _looking_across(job: Job) -> Broken:
     recipe, diffusion = job.recipe, job.model.diffusion
-    if diffusion is None:
+    tokens, _ = job.model.looked_at
+    if not tokens:
         return None
     if recipe.pp > 1:
-        return (
-            "pp",
-            "texts and conditions, which all layers look at, are not sent through pipelines",
-        )
-    if diffusion.text_tokens % recipe.cp:
-        return "cp", f"cp={recipe.cp} does not divide the {diffusion.text_tokens} tokens of texts"
+        what = "an encoder's output" if diffusion is None else "texts and conditions"
+        return "pp", f"{what}, which layers look at, is not sent through pipelines"
+    if diffusion is not None and tokens % recipe.cp:
+        return "cp", f"cp={recipe.cp} does not divide the {tokens} tokens of texts"
     if "operations" in (recipe.recompute_modules or "").split("+"):
-        return "recompute_modules", "operations is not modelled of a diffusion transformer"
+        return "recompute_modules", "operations is not modelled of layers that look across"
     if job.attention == "unfused":
-        return "framework", f"latents are many: attention is fused{_too_old_for_it(job)}"
+        return "framework", f"attention across is fused{_too_old_for_it(job)}"
     return None
 
 
@@ -382,7 +381,7 @@ RULES: dict[str, Rule] = {
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
-    "diffusion": Rule(("framework", "pp", "cp", "recompute_modules"), _diffusion),
+    "looking_across": Rule(("framework", "pp", "cp", "recompute_modules"), _looking_across),
     "beside_the_hidden_state": Rule(("tp", "pp"), _beside_the_hidden_state),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule(

@@ -15,7 +15,8 @@ from trainscout.simulators.predictor.question.diffusion import CROSS, JOINT, OWN
 from trainscout.simulators.predictor.question.layers import AttentionMixer, Layer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import core, output, projection
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Op, Streaming
+from trainscout.simulators.predictor.workload.cross_attention import cross_parts, looked_at_part
+from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
@@ -59,7 +60,8 @@ def diffusion_layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     for each in streams:
         parts += [output(each), _gated(each, ATTENTION_RESIDUAL)]
     if attention.text == CROSS:
-        parts += _cross_attention(shard)
+        parts.append(hidden_norm(shard, "cross_norm", column_input_bytes(shard, "cross_q")))
+        parts += [*cross_parts(shard), residual(shard, "cross_residual")]
     for each in streams:
         parts.append(_modulated_norm(each, "mlp_norm", "fc1"))
         parts += [mlp_part(each, shard.model.ffn_hidden_size), _gated(each, "mlp_residual")]
@@ -97,6 +99,8 @@ def first_diffusion_parts(shard: Shard) -> list[Part]:
     words = shard.batch * given.text_tokens
     parts = [_ahead(shard, "patches", latents, (given.patch_size, h))]
     parts.append(_ahead(shard, "text", words, given.text_widths))
+    if latents == shard.tokens:
+        parts.append(looked_at_part(shard))
     parts += [_ahead(shard, "condition", shard.batch, (width, h, h)) for width in given.conditions]
     if given.modulation == "shared":
         parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[CROSS] * h)))
@@ -226,60 +230,3 @@ def _gated(shard: Shard, name: str) -> Part:
     summed = Streaming(f"{name}_gate_bwd", "reduce", 3 * moved, 2)
     saved = (*part.saved, Alloc(f"{name}_ungated", moved))
     return replace(part, backward=(*part.backward, summed), saved=saved)
-
-
-def _cross_attention(shard: Shard) -> list[Part]:
-    """Queries of the latents, keys and values of the whole text, without a gate."""
-    model, h, size = shard.model, shard.model.hidden_size, shard.element_bytes
-    words = shard.batch * _diffusion(shard).text_tokens
-    queries, pairs = (n * model.qk_head_dim for n in (shard.heads, 2 * shard.kv_heads))
-    first = hidden_norm(shard, "cross_norm", column_input_bytes(shard, "cross_q"))
-    forward, backward = linear(shard, "cross_q", shard.tokens, h, queries, parallel="column")
-    # The text is whole on every rank: only the gradient of its encoding is summed.
-    kv_forward, kv_backward = linear(
-        replace(shard, sp=False), "cross_kv", words, h, pairs, parallel="column"
-    )
-    q, kv = shard.tokens * queries * size, words * pairs * size
-    normed = shard.model.qk_norm or shard.model.qk_norm_whole
-    norms = [Streaming("cross_qk_norm_fwd", "norm_fwd", 2 * q + kv, 2)] if normed else []
-    undone = [Streaming("cross_qk_norm_bwd", "norm_bwd", 3 * q + 3 * kv // 2, 4)] if normed else []
-    saved = [Alloc("cross_q", q), Alloc("cross_kv", kv), Alloc("text", words * h * size)]
-    project = Part(
-        (*forward, *kv_forward, *norms),
-        (
-            *undone,
-            *kv_backward,
-            *backward,
-            *bias_grad(shard, "cross", shard.tokens * queries + words * pairs),
-        ),
-        (*saved, Alloc("cross_qk_norm_input", q + kv // 2)) if normed else tuple(saved),
-        forward_peak_bytes=q + kv,
-        backward_peak_bytes=q + kv + shard.tokens * h * size,
-        module="qkv",
-    )
-
-    def attend(pass_: str) -> Attention:
-        return Attention(
-            f"cross_attention_{pass_}",
-            shard.batch,
-            shard.heads,
-            shard.kv_heads,
-            shard.sequence,
-            _diffusion(shard).text_tokens,
-            model.qk_head_dim,
-            model.v_head_dim,
-            causal=False,
-            pass_=pass_,
-            dtype=shard.dtype,
-            kernel=shard.attention,
-        )
-
-    attended = Part(
-        (attend("fwd"),),
-        (attend("bwd"),),
-        (Alloc("cross_logsumexp", 4 * shard.tokens * shard.heads),),
-        forward_peak_bytes=q,
-        backward_peak_bytes=2 * q + kv,
-        module="core_attn",
-    )
-    return [first, project, attended, output(shard), residual(shard, "cross_residual")]

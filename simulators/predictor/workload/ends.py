@@ -17,8 +17,9 @@ from trainscout.simulators.predictor.workload.elementwise import (
     logged_losses,
     loss_ops,
 )
+from trainscout.simulators.predictor.workload.embedding import embedding_part
 from trainscout.simulators.predictor.workload.hyper_connections import collapse_part, expand_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Streaming
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part, compose, hidden_norm
 from trainscout.simulators.predictor.workload.per_layer_input import table_part
@@ -39,51 +40,7 @@ def first_parts(shard: Shard) -> list[Part]:
     own = [] if inputs is None else [table_part(shard, inputs)]
     if shard.model.residual_streams > 1:
         own.append(expand_part(shard))
-    return [*tower_parts(shard), _embedding(shard), *own]
-
-
-@functools.lru_cache(maxsize=1024)
-def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
-    """Vocabulary-parallel embedding lookup, positions, dropout."""
-    return compose("embedding", [_embedding(shard)])
-
-
-def _embedding(shard: Shard) -> Part:
-    model, size = shard.model, shard.element_bytes
-    full = shard.tokens * model.hidden_size
-    forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
-    backward: list[Op] = []
-    if shard.trains:
-        backward.append(Streaming("embedding_bwd", "embedding_bwd", full * (size + 8)))
-    if shard.tp > 1 and not shard.whole_embedding:
-        # Learned positions are added to whole sequences, which are cut afterwards (Megatron-LM).
-        scattered = shard.sp and model.position != "learned"
-        kind = "reduce_scatter" if scattered else "all_reduce"
-        forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
-    if shard.sp and shard.tp > 1 and shard.trains:
-        backward.insert(
-            0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
-        )
-    local = shard.local_tokens * model.hidden_size
-    saved: list[Alloc] = []
-    if model.position == "learned":
-        forward.append(Streaming("position_add", "elementwise", 3 * full * size))
-        if shard.trains:
-            backward.append(Streaming("position_grad", "embedding_bwd", full * (size + 8)))
-    if model.dropout:
-        forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
-        backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
-        saved.append(Alloc("embedding_mask", local))
-    # A lookup's gradient is a dense tensor of the table's size, in every framework.
-    return Part(
-        tuple(forward),
-        tuple(backward),
-        tuple(saved),
-        forward_peak_bytes=2 * full * size,
-        backward_peak_bytes=(2 * full + shard.embedding_rows * model.hidden_size) * size
-        if shard.trains
-        else 0,
-    )
+    return [*tower_parts(shard), embedding_part(shard), *own]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -116,9 +116,9 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     model, parts = shard.model, list[Part]()
     mixer, several = model.mixer(layer), model.residual_streams > 1
     written = write_part if several else residual
-    if mixer is not None:
+    for each in () if mixer is None else mixer.in_turn:
         parts += [read_part(shard, "attention_streams")] * several
-        parts += mixer_parts(shard, mixer)
+        parts += mixer_parts(shard, each)
         if model.post_norms:
             parts.append(hidden_norm(shard, "attention_post_norm", 0))
         parts.append(written(shard, ATTENTION_RESIDUAL))

@@ -16,8 +16,8 @@ from trainscout.simulators.predictor.workload.diffusion import (
     first_diffusion_parameters,
     last_diffusion_parameters,
 )
+from trainscout.simulators.predictor.workload.embedding import embedding_blocks
 from trainscout.simulators.predictor.workload.ends import (
-    embedding_blocks,
     first_blocks,
     head_blocks,
 )

@@ -9,6 +9,7 @@ from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.compressed_attention import compressed_parts
+from trainscout.simulators.predictor.workload.cross_attention import cross_parts
 from trainscout.simulators.predictor.workload.delta_net import delta_parts
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.part import Part, hidden_norm
@@ -24,6 +25,7 @@ _PARTS: Mapping[str, Callable[[Shard, Any], list[Part]]] = {
     "mamba1": mamba1_parts,
     "short_conv": short_conv_parts,
     "compressed": compressed_parts,
+    "cross": cross_parts,
 }
 
 

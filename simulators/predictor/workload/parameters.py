@@ -100,7 +100,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     shard = shard.for_layer(layer)
     model, h = shard.model, shard.model.hidden_size
     mixer = model.mixer(layer)
-    halves = (mixer is not None) + (layer.mlp != NONE)
+    halves = (0 if mixer is None else len(mixer.in_turn)) + (layer.mlp != NONE)
     dense = halves * norm_parameters(shard, h) * (2 if model.post_norms else 1)
     wide = dense
     if mixer is not None:
@@ -217,6 +217,17 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
     return h * width + (width if model.qkv_bias else 0) + norms + output + extra
 
 
+def _cross(shard: Shard, _: bool) -> int:
+    model, h = shard.model, shard.model.hidden_size
+    queries, pairs = (n * model.qk_head_dim for n in (shard.heads, 2 * shard.kv_heads))
+    count = h * queries + model.looked_at[1] * pairs + shard.heads * model.v_head_dim * h
+    norms = 2 * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
+    if model.qk_norm_whole:
+        norms = norm_parameters(shard, queries + pairs // 2)
+    biases = (queries + pairs) * model.qkv_bias + h * model.linear_bias
+    return count + norms + biases
+
+
 _MIXERS: Mapping[str, Callable[[Shard, Any], int]] = {
     "attention": _attention,
     "mamba2": _mamba2,
@@ -224,6 +235,7 @@ _MIXERS: Mapping[str, Callable[[Shard, Any], int]] = {
     "mamba1": _mamba1,
     "short_conv": _short_conv,
     "compressed": _compressed,
+    "cross": _cross,
 }
 
 

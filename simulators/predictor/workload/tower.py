@@ -12,6 +12,8 @@ from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixe
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
+from trainscout.simulators.predictor.workload.cross_attention import looked_at_part
+from trainscout.simulators.predictor.workload.embedding import embedding_part
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_parts
 from trainscout.simulators.predictor.workload.linear import linear
@@ -35,7 +37,7 @@ def tower_parts(shard: Shard) -> list[Part]:
         frozen = [not own.trains, {TOWERS, PROJECTORS} <= set(shard.frozen)]
         parts += [each.forward_only for each in encoder] if frozen[0] else encoder
         parts.append(projector.forward_only if frozen[1] else projector)
-    return parts
+    return [*parts, looked_at_part(shard)] if any(shard.model.looked_at) else parts
 
 
 def tower_parameters(shard: Shard) -> LocalParameters:
@@ -57,15 +59,18 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         hidden_size=tower.hidden_size,
         num_heads=tower.num_heads,
         ffn_hidden_size=tower.ffn_hidden_size,
-        vocab_size=1,
+        vocab_size=shard.model.vocab_size,
+        vocab_multiple=shard.model.vocab_multiple,
         sequence_length=tower.patches,
         source="",
+        head_dim=tower.head_dim,
         gated_mlp=tower.gated_mlp,
         normalization=tower.normalization,
-        position="none" if tower.positions else "rope",
+        position="learned" if tower.positions else "rope" if tower.rotary else "none",
         linear_bias=tower.linear_bias,
         qkv_bias=tower.linear_bias,
-        dropout=False,
+        # Encoders of images and sound have none in what is released.
+        dropout=tower.reads_words and shard.model.dropout,
         layers=f"{tower.num_layers}*tower/dense",
         kinds={"tower": Mixer(attention=AttentionMixer(causal=False, chunk=tower.chunk))},
     )
@@ -89,6 +94,8 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
     layer = [*layer_parts(shard, _LAYER), *(_conformer_parts(shard, tower) if tower.taps else ())]
     layers = layer * tower.num_layers
     hidden, size = tower.hidden_size, shard.element_bytes
+    if tower.reads_words:
+        return [embedding_part(shard), *layers]
     if not tower.patch_size:
         return layers
     forward, backward = linear(shard, "patches", shard.tokens, tower.patch_size, hidden)

@@ -19,6 +19,7 @@ from tests.simulators.jobs import (
     MOE,
     SHARING,
     TINY,
+    TRANSLATING,
     make_job,
 )
 from trainscout.simulators.predictor.question.errors import InputError
@@ -43,10 +44,11 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
     ("framework", "framework", TINY, {"framework": "another"}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
-    ("diffusion", "pp", CROSSING, {"pp": 2}),
-    ("diffusion", "cp", JOINED, {"cp": 32, "nodes": 4}),
-    ("diffusion", "recompute_modules", JOINED, BY_OPERATION),
-    ("diffusion", "framework", JOINED, {"training": {"attention": "unfused"}}),
+    ("looking_across", "pp", CROSSING, {"pp": 2}),
+    ("looking_across", "pp", TRANSLATING, {"pp": 2}),
+    ("looking_across", "cp", JOINED, {"cp": 32, "nodes": 4}),
+    ("looking_across", "recompute_modules", JOINED, BY_OPERATION),
+    ("looking_across", "framework", JOINED, {"training": {"attention": "unfused"}}),
     ("adapters", "tp", TINY, {"tp": 4, "training": {"lora": Lora(6)}}),
     (
         *("adapters", "recompute_modules", TINY),

@@ -16,7 +16,8 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
-from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.embedding import embedding_blocks
+from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.mlp import mlp_part

@@ -8,7 +8,8 @@ import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.embedding import embedding_blocks
+from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.parameters import embedding_parameters
 from trainscout.simulators.predictor.workload.shard import Shard

@@ -10,7 +10,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model, PerLayerInput
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.workload.ends import embedding_blocks, first_blocks
+from trainscout.simulators.predictor.workload.embedding import embedding_blocks
+from trainscout.simulators.predictor.workload.ends import first_blocks
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import (

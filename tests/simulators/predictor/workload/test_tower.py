@@ -11,7 +11,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tower import Convolution
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ends import embedding_blocks, first_blocks
+from trainscout.simulators.predictor.workload.embedding import embedding_blocks
+from trainscout.simulators.predictor.workload.ends import first_blocks
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.shard import Shard
