@@ -23,7 +23,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import (
     LOOP_LENGTH,
 )
 
-PAGE = (ROOT / "docs" / "emulation-values.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "emulation.md").read_text(encoding="utf-8")
 
 
 def test_the_documented_conventions_are_those_in_use() -> None:
