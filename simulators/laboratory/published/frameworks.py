@@ -58,9 +58,11 @@ _POLLED_NODES, _POLLED_TP = 64, 32
 # What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large, unless named.
 _DEEPSPEED_WITHOUT_MEGATRON = 2023.0
 _TRANSFORMERS = re.compile(r"hugging\W?face|\btransformers\b")
-# Megatron-LM's kernels of Llama's parts (fused_bias_swiglu, fused rotary positions: core 0.5);
-# until then, and in Microsoft's fork, PyTorch's operations.
+# Megatron-Core's kernels of Llama's parts (fused_bias_swiglu, fused rotary positions: core 0.5);
+# until then, and in Microsoft's fork, PyTorch's operations. Dense models were Megatron-LM's own
+# until 24 May 2024, which write RMSNorm and SwiGLU so (legacy/model/rms_norm.py).
 _FUSED_GATES_IN_MEGATRON = 2023.95
+_CORE_MODELS_IN_MEGATRON = 2024.4
 # PyTorch 2.11 on Hopper and Blackwell: the wheels' cuDNN passes the bound at which
 # scaled_dot_product_attention takes it first (sdp_utils.cpp, check_prefer_cudnn_attention).
 _CUDNN_ATTENTION_IN_TORCH = 2026.2
@@ -300,11 +302,15 @@ def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict
 
 
 def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
-    """Rotary positions and SwiGLU of Megatron-LM before it had kernels for them, and where they
-    are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
-    old = era.before(_FUSED_GATES_IN_MEGATRON) and project_of(statement) == "megatron"
+    """RMSNorm, rotary positions and SwiGLU of Megatron-LM before it had kernels for them, and
+    where they are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
+    project = project_of(statement)
+    own = project == "megatron" and not row.num_experts and not statement.says("norm", "fused")
+    if own and row.gated_mlp and era.before(_CORE_MODELS_IN_MEGATRON):
+        return {"fusion": "eager", "fused_norm": False}
+    old = project == "megatron" and era.before(_FUSED_GATES_IN_MEGATRON)
     unasked = is_library(statement) and "qwen" in row.model.lower()
-    eager = old or unasked or project_of(statement) == "megatron_deepspeed"
+    eager = old or unasked or project == "megatron_deepspeed"
     return {"fusion": "eager"} if eager and row.gated_mlp else {}
 
 

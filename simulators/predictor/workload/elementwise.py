@@ -17,8 +17,8 @@ CLAMPED = "clamped"
 
 
 def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
-    """So many ``norms`` of ``elements`` in all: one kernel forward, two backward, but for an eager
-    RMSNorm.
+    """So many ``norms`` of ``elements`` in all: one kernel forward, two backward, but for an
+    RMSNorm neither compiled nor hand-made.
 
     Those of PyTorch (it has one for LayerNorm) and of its compiler reach less of the bandwidth
     than hand-made ones. RMSNorm as models write it is a cast to fp32, a square, its mean, a
@@ -26,7 +26,7 @@ def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
     ``(s+4) + 8 + 4 + 8 + (4+s) + 2s``; autograd then undoes each, ``8s + 60``.
     """
     s = shard.element_bytes
-    written = shard.fusion == "eager" and shard.model.normalization == "rmsnorm"
+    written = shard.fusion != "compiled" and shard.model.normalization == "rmsnorm"
     if written and not shard.fused_norm:
         return (
             [Streaming(f"{name}_fwd", "elementwise", (4 * s + 28) * elements, 8 * norms)],

@@ -238,17 +238,27 @@ def test_the_kernel_behind_a_library_s_attention(label, gpu, notes, attention):
 
 
 @pytest.mark.parametrize(
-    ("label", "fusion"),
+    ("label", "notes", "fusion", "fused_norm"),
     [
-        ("Megatron-LM (October 2023)", "eager"),
-        ("Megatron-LM (February 2024)", "fused"),
-        ("Megatron-DeepSpeed (2024-05)", "eager"),
-        ("NeMo Megatron 2023", "fused"),
+        ("Megatron-LM (October 2023)", "", "eager", False),
+        ("Megatron-LM (October 2023)", "Apex's RMSNorm kernel", "eager", True),
+        ("Megatron-LM (February 2024)", "", "eager", False),
+        ("Megatron-LM (February 2024)", "Transformer Engine layers", "fused", True),
+        ("Megatron-LM (June 2024)", "", "fused", True),
+        ("Megatron-DeepSpeed (2024-05)", "", "eager", True),
+        ("NeMo Megatron 2023", "", "fused", True),
     ],
 )
-def test_when_megatron_had_kernels_for_llama_s_parts(label, fusion):
-    assert framework(framework=label).fusion == fusion
+def test_when_megatron_had_kernels_for_llama_s_parts(label, notes, fusion, fused_norm):
+    found = framework(framework=label, notes=notes)
+    assert (found.fusion, found.fused_norm) == (fusion, fused_norm)
     assert framework(framework=label, gated_mlp=0).fusion == "fused"
+
+
+def test_experts_were_megatron_core_s_before_its_dense_models():
+    experts = {"num_experts": 8, "topk": 2, "moe_ffn_hidden": 14336, "ep": 4}
+    found = framework(framework="Megatron-LM (March 2024)", **experts)
+    assert (found.fusion, found.fused_norm) == ("fused", True)
 
 
 @pytest.mark.parametrize(

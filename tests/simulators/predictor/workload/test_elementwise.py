@@ -54,6 +54,8 @@ def test_rms_norm_written_in_pytorch() -> None:
     # the mean's gradient spread, the square's, and their sum with the scale's.
     undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + 12 + 12
     assert moved(backward) == 1000 * undone
+    beside_kernels = shard(fusion="fused", fused_norm=False)
+    assert moved(norm_ops(beside_kernels, "norm", 1000)[0]) == moved(forward)
 
 
 def test_norms_of_queries_and_keys_are_written_as_the_layers_are() -> None:
