@@ -30,6 +30,9 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 # What Megatron-Core's own examples and benchmarks of expert models set since its README has them
 # (core/transformer/moe/README.md; yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking).
 _EXPERTS_OVERLAP = 2024.2
+# Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
+# pass (torch/nn/parallel/distributed.py).
+_DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
 
 
 def precision_of(row: Row, statement: Statement, default: str) -> tuple[str, tuple[str, ...]]:
@@ -183,10 +186,12 @@ def _overlaps_gradients(
     if statement.says("dp_overlap", "yes"):
         return True
     # Under a pipeline FSDP's shards are replayed as an optimizer's; it overlaps all the same.
+    project = statement.label.get("project")
     fsdp = is_declared(statement) and (zero >= 2 or statement.sharding.get("stage", "0")[0] >= "2")
-    megatron = statement.label.get("project") == "megatron" and model.moe is not None
-    experts = megatron and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
-    overlap = fsdp or experts or recipes_shard(statement, era)
+    ddp = zero == 0 and project in _DISTRIBUTED_DATA_PARALLEL
+    moe = project == "megatron" and model.moe is not None
+    experts = moe and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
+    overlap = fsdp or ddp or experts or recipes_shard(statement, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
         assumed.append(f"data-parallel communication not published: {words}")

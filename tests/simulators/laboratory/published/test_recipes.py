@@ -86,6 +86,15 @@ def test_fsdp_overlaps_under_a_pipeline_too():
     assert not replayable(dist_optimizer="1", grad_overlap=None).job.recipe.overlap_grad_reduce
 
 
+@pytest.mark.parametrize(
+    ("label", "overlaps"),
+    [("PyTorch DDP", True), ("PyTorch Lightning", True), ("Megatron-LM (2023)", False)],
+)
+def test_gradients_of_pytorch_s_replicas_are_reduced_beside_compute(label, overlaps):
+    whole = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "0", "grad_overlap": None}
+    assert replayable(framework=label, **whole).job.recipe.overlap_grad_reduce is overlaps
+
+
 def test_torchtitan_scales_a_tensor_by_itself():
     label = "TorchTitan (PyTorch FSDP2)"
     assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
