@@ -15,6 +15,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 # An InfiniBand NIC is HDR's at the least where servers usually have that: GPUs share such a NIC
 # rather than having a slow one each, and NCCL takes other algorithms over fewer, faster NICs.
 _SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
+# Of a node whose GPUs have no network of their own: one adapter, as clouds' servers have.
+_ETHERNET_GBPS = 100.0
 
 # GPUs of the boards that have NVSwitches; on the boards of half as many (HGX A100, H100 and H200
 # 4-GPU) every pair has a third of the links (NVIDIA's HGX data sheets).
@@ -57,11 +59,11 @@ def cluster_of(
     nodes = num_gpus // per_node
 
     rate = row.inter_link_gbps_per_gpu or _stated_rate(statement, per_node)
+    named = statement.get("fabric") or _named_by_source(row)
     if rate is None:
-        rate = server.nic_gbps
+        rate = _ETHERNET_GBPS / per_node if named == "ethernet" else server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
-    named = statement.get("fabric") or _named_by_source(row)
     fabric, words = _PRICED_AS.get(named or "", (named or "infiniband", ""))
     slowest = _SLOWEST_NIC_GBPS
     if named in (None, "infiniband"):
