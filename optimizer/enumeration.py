@@ -69,6 +69,16 @@ def blocks(space: Space) -> Iterator[Block]:
     yield from Enumeration(space).blocks()
 
 
+def some_blocks(space: Space, most: int) -> Iterator[Block]:
+    """At most ``most`` points of ``space``, at random but always the same."""
+    if isinstance(space, UnionSpace):
+        for number, part in enumerate(space.parts):
+            for block in some_blocks(part, max(1, most // len(space.parts))):
+                yield replace(block, indices=space.as_union(number, block.indices))
+        return
+    yield Enumeration(space).some(most)
+
+
 def leading(space: Space, fields: Collection[str]) -> Enumeration:
     """The points of a space that is no union, those of its knobs first that decide ``fields``, be
     it by way of expressions; the order of the knobs is else kept."""
@@ -149,6 +159,16 @@ class Enumeration:
         for points in self.walk(0, self.depth, _Points({}, np.zeros((1, 0), dtype=np.int16))):
             block = self.block(points, self.derived)
             yield block if self.depth < len(self.space.knobs) else self.held(block)
+
+    def some(self, most: int) -> Block:
+        """At most ``most`` points: so many at random after each knob."""
+        random = np.random.default_rng(0)
+        points = _Points({}, np.zeros((1, 0), dtype=np.int16))
+        for depth in range(len(self.space.knobs)):
+            points = self.extend(depth, points)
+            if len(points) > most:
+                points = points.take(np.sort(random.choice(len(points), most, replace=False)))
+        return self.held(self.block(points, self.space.derived))
 
     def complete(self, given: Block) -> Iterator[tuple[Rows, Block]]:
         """The whole points of those that the leading knobs gave, in no certain order; and which of

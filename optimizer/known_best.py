@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 Mask = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.int16]
 # So many are simulated of each thing that is to be proved before it is asked again what is open.
 _AT_ONCE = 3
 
@@ -38,13 +39,14 @@ class KnownBest:
     ) -> None:
         self._job_of, self._objective, self._bounding = declared.job, objective, bounding
         self._simulator = get_simulator(spec)
-        self._top_k = options.top_k
+        self.top_k = options.top_k
         self._epsilon = float(options.options.get("epsilon", 0.0))
         self.best: Trial | None = None
         """Of those that fit, the best by the first objective."""
         self._least_loss = math.inf
         self._numbers: dict[Layout, int] = {}
         self._evaluations: dict[Recipe, Evaluation] = {}
+        self._points: list[Indices] = []
         self._layouts: list[int] = []
         self._switches: list[int] = []
 
@@ -52,6 +54,15 @@ class KnownBest:
         """Which recipes were simulated (and, hardly ever, another one)."""
         known = RecipeTable.of(list(self._evaluations))
         return np.isin(recipe_keys(table, table), recipe_keys(known, table))
+
+    def found(self) -> tuple[Indices, RecipeTable]:
+        """The points and recipes that were simulated: first those that fit, best first."""
+        known = sorted(
+            zip(self._evaluations.items(), self._points, strict=True),
+            key=lambda each: (each[0][1].memory_violation > 0, each[0][1].losses),
+        )
+        points = np.array([point for _, point in known], dtype=np.int16)
+        return points, RecipeTable.of([recipe for (recipe, _), _ in known])
 
     def open_recipes(self, table: RecipeTable, bounded: Bounded) -> Mask:
         """Which recipes may be among what is proved."""
@@ -69,8 +80,9 @@ class KnownBest:
             layouts = np.full(len(table), len(self._numbers), dtype=np.int64)
         return self._open(table, bounded, layouts)
 
-    def improve(self, table: RecipeTable, bounded: Bounded, rounds: int) -> Rows:
-        """Simulate some of the open recipes, the most promising first; which."""
+    def improve(self, points: Indices, table: RecipeTable, bounded: Bounded, rounds: int) -> Rows:
+        """Simulate some of the open recipes, which lie at ``points``, the most promising first;
+        which."""
         near = self._near(bounded)
         some = table.take(near)
         reach = self._reach(some, bounded, near, layout_numbers(some, self._numbers))
@@ -84,6 +96,7 @@ class KnownBest:
                 done[row - begin] = True
                 evaluation = self._simulate(some[row - begin])
                 if evaluation is not None:
+                    self._points.append(points[near[row - begin]])
                     reach.add(row, evaluation)
         return near[done]
 
@@ -136,7 +149,7 @@ class KnownBest:
             ),
             np.concatenate([np.array(self._layouts, dtype=np.int64), layouts]),
             np.concatenate([np.array(self._switches, dtype=np.int64), count_switches(table)]),
-            self._top_k,
+            self.top_k,
             self._epsilon,
         )
         for row, evaluation in enumerate(self._evaluations.values()):

@@ -30,14 +30,15 @@ def legs_of(search: SearchSpec) -> tuple[SearchSpec, ...]:
         raise InputError("search.prove", True, f"needs bounds, which {name} has not", allowed)
     if options.sampler == AUTO:
         legs = [_sampling(options)]
-        if bounded:
+        if bounded and search.survey.why_sampled is None:
             legs.insert(0, replace(_proving(options), n_trials=options.n_trials))
         if search.survey.left_out is not None:
             # What bounds rule out is not even listed: there is nothing else to sample.
             legs = [replace(legs[0], proof_timeout_s=None)]
     else:
         legs = [options]
-    if options.prove:
+    # Of some points nothing is proved.
+    if options.prove and search.survey.why_sampled is None:
         legs.append(replace(_proving(options), options={}))
     return tuple(replace(search, options=each) for each in legs)
 

@@ -10,8 +10,10 @@ bounded, and kept while it is open (``optimizer.reach``).
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy.typing as npt
 from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
 from trainscout.optimizer.enumeration import Block, leading
 from trainscout.optimizer.known_best import KnownBest
+from trainscout.optimizer.legs import AUTO
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
@@ -54,8 +57,21 @@ _AT_ONCE = 512
 _MOST_OPEN = 2_000_000
 
 
-class TooManyOpenError(InputError):
+class _TooManyOpenError(InputError):
     """Bounds rule hardly any recipe of a space out."""
+
+
+class _TooLateError(Exception):
+    """Sifting takes longer than ``auto`` may try to prove its answer."""
+
+
+class UnprovedError(Exception):
+    """A search that has a sampler besides is not to prove its answer: ``why``, and what is
+    ``known`` by then."""
+
+    def __init__(self, why: str, known: KnownBest) -> None:
+        super().__init__(why)
+        self.why, self.known = why, known
 
 
 def sifted_survey(
@@ -68,36 +84,53 @@ def sifted_survey(
     """The recipes of ``space`` that an exact search has to look at.
 
     Raises:
-        TooManyOpenError: when bounds leave too many.
-        InputError: when the space holds no launchable recipe.
+        UnprovedError: for ``search=auto`` when bounds leave too many or take too long.
+        InputError: when bounds leave too many, or the space holds no launchable recipe.
     """
     require_ranks(space)
     bounding = Bounding(space.declared, objective, spec)
     known = KnownBest(space.declared, objective, spec, bounding, options)
-    left_out, standing = LeftOut(), _Standing(known, on_progress)
-    union = isinstance(space, UnionSpace)
-    parts = space.parts if isinstance(space, UnionSpace) else (space,)
-    sieves = [_Sieve(part, bounding, known, left_out, standing) for part in parts]
-    for sieve in sieves:
-        sieve.sample()
+    auto = options.sampler == AUTO
+    limits_s = [each for each in (options.proof_timeout_s, options.timeout_s) if each is not None]
+    within_s = min(limits_s, default=math.inf) if auto else math.inf
+    left_out, standing = LeftOut(), _Standing(known, on_progress, within_s)
+    sieves = [_Sieve(bounding, known, left_out, standing, *part) for part in _parts(space)]
     kept = _Kept()
-    for number, sieve in enumerate(sieves):
-        for listed in sieve.listed():
-            points = listed.points
-            if union:
-                points = space.as_union(number, points)  # type: ignore[attr-defined]
-            kept.add(listed._replace(points=points), known)
+    try:
+        for sieve in sieves:
+            sieve.sample()
+        for sieve in sieves:
+            for listed in sieve.listed():
+                kept.add(listed, known)
+    except _TooManyOpenError:
+        if not auto:
+            raise
+        raise UnprovedError("bounds rule hardly any recipe out", known) from None
+    except _TooLateError:
+        why = f"proving its best takes more than {within_s:g} s"
+        raise UnprovedError(why, known) from None
     if not left_out.recipes:
         raise nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
     return listed_survey(space, found.points, found.recipes, left_out)
 
 
-class _Standing:
-    """Tells how far the sifting is. How many passes there are is known once they are sampled."""
+_AsUnion = Callable[[Indices], Indices]
 
-    def __init__(self, known: KnownBest, on_progress: OnProgress | None) -> None:
-        self._known, self._on_progress = known, on_progress
+
+def _parts(space: Space) -> list[tuple[Space, _AsUnion]]:
+    """The spaces that a space is a union of, and what makes points of theirs its own."""
+    if not isinstance(space, UnionSpace):
+        return [(space, lambda points: points)]
+    return [(part, partial(space.as_union, number)) for number, part in enumerate(space.parts)]
+
+
+class _Standing:
+    """Tells how far the sifting is, and ends it when it is late. How many passes there are is
+    known once they are sampled."""
+
+    def __init__(self, known: KnownBest, on_progress: OnProgress | None, within_s: float) -> None:
+        self._known, self._on_progress, self._within_s = known, on_progress, within_s
         self._total = self._done = 0
         self._started_s = self._sampled_s = time.monotonic()
 
@@ -113,8 +146,10 @@ class _Standing:
         self._show(self._done, self._total, "passes sifted", eta_s)
 
     def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:
+        elapsed_s = time.monotonic() - self._started_s
+        if elapsed_s > self._within_s:
+            raise _TooLateError
         if self._on_progress is not None:
-            elapsed_s = time.monotonic() - self._started_s
             best = self._known.best
             self._on_progress(Progress(done, total, {}, best, elapsed_s, eta_s, counted))
 
@@ -143,7 +178,7 @@ class _Kept:
         self._miss: _Listed | None = None
 
     def add(self, listed: _Listed, known: KnownBest) -> None:
-        simulated = known.improve(listed.recipes, listed.bounded, _ROUNDS)
+        simulated = known.improve(*listed, _ROUNDS)
         keep = known.open_recipes(listed.recipes, listed.bounded)
         # A recipe that was simulated is among the best by its result, not by its bound.
         keep[simulated] = True
@@ -157,7 +192,7 @@ class _Kept:
             self._parts = [self.still_open(known)]
             if len(self._parts[0].points) > _MOST_OPEN:
                 problem = f"has more than {_MOST_OPEN:,} recipes that bounds do not rule out"
-                raise TooManyOpenError("space", "...", problem, "fewer knobs or choices")
+                raise _TooManyOpenError("space", "...", problem, "fewer knobs or choices")
 
     def still_open(self, known: KnownBest) -> _Listed:
         """What is open by all that is known now."""
@@ -208,13 +243,14 @@ class _Sieve:
 
     def __init__(
         self,
-        space: Space,
         bounding: Bounding,
         known: KnownBest,
         left_out: LeftOut,
         standing: _Standing,
+        space: Space,
+        as_union: _AsUnion,
     ) -> None:
-        self.standing = standing
+        self.standing, self.as_union = standing, as_union
         self.bounding, self.known, self.left_out = bounding, known, left_out
         self.job_of = space.declared.job
         name = space.constants.get("framework")
@@ -275,7 +311,7 @@ class _Sieve:
             rows = np.union1d(fastest, others)
             rows = rows[is_open[rows]]
             for listed in self.complete(some.take(checked.valid).take(rows)):
-                self.known.improve(listed.recipes, listed.bounded, _FIRST_ROUNDS)
+                self.known.improve(*listed, _FIRST_ROUNDS)
             self.standing.sampled(len(block.indices))
 
     def listed(self) -> Iterator[_Listed]:
@@ -345,7 +381,7 @@ class _Sieve:
             rows = np.sort(found.first)
             recipes = checked.recipes.take(rows)
             if len(recipes):
-                points = whole.indices[checked.valid][rows]
+                points = self.as_union(whole.indices[checked.valid][rows])
                 yield _Listed(points, recipes, self.bounding.table(recipes))
 
     def passes(self) -> Iterator[_Passes]:

@@ -98,7 +98,7 @@ def run_search(
         legs,
         workers,
         screen=Screen(surveyed, objective, spec, options.top_k) if screened else None,
-        first=nearest_rows(surveyed, known_recipes(options)),
+        first=[*surveyed.first, *nearest_rows(surveyed, known_recipes(options))],
         on_progress=on_progress,
         started_s=started_s,
     )
@@ -467,4 +467,6 @@ def _notes(surveyed: Survey) -> tuple[str, ...]:
         f"{surveyed.num_recipes:,} launchable recipes"
     )
     note = f"{note}; not launchable: {rejected}" if rejected else note
+    if surveyed.why_sampled is not None:
+        note = f"some of {note}: {surveyed.why_sampled}"
     return (note, _NUMERICS[space.numerics].format(space.declared.training.precision))

@@ -174,6 +174,10 @@ class Survey:
     rewritten: dict[str, int]
     left_out: LeftOut | None = None
     """Where not all recipes are listed, what is known of all."""
+    why_sampled: str | None = None
+    """Where only some points are listed, because nothing could be proved of all, why."""
+    first: tuple[int, ...] = ()
+    """Rows to try first."""
 
     def __len__(self) -> int:
         return len(self.recipes)
@@ -304,9 +308,13 @@ def check(block: Block, job_of: JobOf, without: Collection[str] = ()) -> Checked
 
 
 def listed_survey(
-    space: Space, points: npt.NDArray[np.int16], recipes: RecipeTable, left_out: LeftOut
+    space: Space,
+    points: npt.NDArray[np.int16],
+    recipes: RecipeTable,
+    left_out: LeftOut | None = None,
 ) -> Survey:
     """The survey of some points only, and what is known of the others."""
+    counts = Counts() if left_out is None else left_out.counts
     order = np.argsort(_ranks(space, points), kind="stable")
     points, recipes = points[order], recipes.take(order)
     _, first = _rows_by_first(recipes)
@@ -316,9 +324,9 @@ def listed_survey(
         recipes=recipes,
         points=Points(points),
         row_of=RowOf(space, points, np.arange(len(points))),
-        rejected=left_out.counts.rejected,
+        rejected=counts.rejected,
         rejected_points=Points(points[:0]),
-        rewritten=left_out.counts.rewritten,
+        rewritten=counts.rewritten,
         left_out=left_out,
     )
 

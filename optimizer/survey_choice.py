@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from trainscout.optimizer.enumeration import Block, blocks
-from trainscout.optimizer.legs import AUTO, proves_first
+import numpy as np
+
+from trainscout.optimizer.enumeration import Block, blocks, some_blocks
+from trainscout.optimizer.legs import proves_first
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.sifted import TooManyOpenError, sifted_survey
+from trainscout.optimizer.sifted import UnprovedError, sifted_survey
 from trainscout.optimizer.space import Space
-from trainscout.optimizer.survey import Survey, survey
+from trainscout.optimizer.survey import Survey, listed_survey, survey
 from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import compile_space
+from trainscout.pruning.recipe_table import joined
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
 
 # Up to so many points are all listed.
 LISTED_POINTS = 500_000
+# So many of a space of which nothing can be proved.
+SOME_POINTS = 100_000
 # Listing that is over by then goes unremarked.
 _AT_A_GLANCE_S = 1.0
 
@@ -61,9 +67,6 @@ def _survey_to_prove(
 ) -> Survey:
     """The survey that a search by bounds needs: of all points, where they are few.
 
-    Of all, too, where ``search=auto`` finds that bounds rule out too few: it has a sampler that
-    goes on.
-
     Raises:
         InputError: as ``survey`` and ``sifted_survey``.
     """
@@ -79,8 +82,20 @@ def _survey_to_prove(
             points.clear()
             try:
                 return sifted_survey(space, objective, spec, options, on_progress)
-            except TooManyOpenError:
-                if options.sampler != AUTO:
-                    raise
-                return survey(space)
+            except UnprovedError as unproved:
+                return _some(space, unproved)
     return survey(space, points)
+
+
+def _some(space: Space, unproved: UnprovedError) -> Survey:
+    """Some points of ``space`` at random, and first of all the best of those simulated."""
+    listed = survey(space, some_blocks(space, SOME_POINTS))
+    known = unproved.known
+    points, recipes = known.found()
+    if len(points):
+        points = np.concatenate([points, listed.points.indices])
+        found = listed_survey(space, points, joined([recipes, listed.recipes]))
+        best = recipes.take(slice(0, known.top_k))
+        first = tuple(found.row_of[found.point_of(recipe)] for recipe in best)
+        listed = replace(found, rejected=listed.rejected, first=first)
+    return replace(listed, why_sampled=unproved.why)

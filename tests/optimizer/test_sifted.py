@@ -145,22 +145,29 @@ def test_sifting_says_how_far_it_is():
     assert sifted[-1].best.prediction.fits
 
 
-def test_a_search_that_samples_once_its_time_is_over_has_nothing_else_to_sample(not_listed):
-    not_listed()
-    result = search("auto", proof_timeout_s=1e-9)
-    assert result.stopped == "proved"
-
-
-def test_where_bounds_rule_too_few_out_a_sampler_goes_on_if_the_search_has_one(
-    not_listed, monkeypatch
+@pytest.mark.parametrize("case", ["dense", "several frameworks"])
+@pytest.mark.parametrize("why", ["late", "too many open"])
+def test_where_nothing_can_be_proved_a_sampler_goes_on_from_what_is_known(
+    case, why, not_listed, monkeypatch
 ):
     not_listed()
-    monkeypatch.setattr("trainscout.optimizer.sifted._MOST_OPEN", 0)
-    with pytest.raises(InputError, match="bounds do not rule out"):
-        search("exact")
-    result = search("auto", proof_timeout_s=1e-9, n_trials=24)
-    assert result.stopped == "n_trials"
-    assert result.certificate.unlisted == 0
+    declared_, space = CASES[case]
+    within_s = 1e-9 if why == "late" else 100
+    monkeypatch.setattr("trainscout.optimizer.survey_choice.SOME_POINTS", 40)
+    if why != "late":
+        monkeypatch.setattr("trainscout.optimizer.sifted._MOST_OPEN", 0)
+        with pytest.raises(InputError, match="bounds do not rule out"):
+            search("exact", declared_, space=space)
+    result = search(
+        "auto", declared_, space=space, proof_timeout_s=within_s, n_trials=6, prove=True
+    )
+    assert (result.stopped, result.certificate) == ("n_trials", None)
+    (note,) = [each for each in result.notes if each.startswith("some of space")]
+    assert ("takes more than" if why == "late" else "hardly any") in note
+    # What sifting simulated comes first, best first.
+    first = [trial.values[0] for trial in result.trials if trial.status == "ok"][:2]
+    assert first == sorted(first)
+    assert result.best
 
 
 def test_a_space_without_a_launchable_recipe_is_refused_with_the_rules():
