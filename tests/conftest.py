@@ -74,6 +74,8 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        # As the commands have it: a fifteenth of the CPU seconds were looks for cycles.
+        gc.set_threshold(200_000, 50, 100)
 
 
 @pytest.hookimpl(optionalhook=True)
