@@ -44,6 +44,8 @@ GUARDED = {
     ("optimizer/tracking/serve.py", "signal.alarm"),
     ("simulators/predictor/io/cache_folder.py", "os.getuid"),
     ("simulators/predictor/io/own_process.py", "signal.SIGKILL"),
+    ("simulators/predictor/io/second_core.py", "os.fork"),
+    ("simulators/predictor/io/second_core.py", "os.sched_getaffinity"),
     # Only where virtual GPUs trace.
     ("simulators/virtual_cluster/traced/cache.py", "fcntl"),
     ("simulators/virtual_cluster/traced/tracer.py", "os.sysconf"),

@@ -15,7 +15,9 @@ T = TypeVar("T")
 
 def is_second_core() -> bool:
     """Whether this process may use one, by a fork."""
-    return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+    # Elsewhere what was forked may not call the system's libraries.
+    can = sys.platform == "linux" and hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
+    return can and len(os.sched_getaffinity(0)) > 1
 
 
 def both(here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
