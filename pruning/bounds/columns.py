@@ -100,8 +100,6 @@ class Columns:
         self.layout_of, self.layouts = self.once_each(
             self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
         )
-        self.slot_rows, self.slot_keys = self.block_combinations(_BLOCK_FIELDS)
-        self.slots_of, self.slots = self.find_slots()
         self.full = np.array(
             [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
         )
@@ -111,6 +109,8 @@ class Columns:
             self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
         )
         self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
+        self.slot_rows, self.slot_keys = self.block_combinations(_BLOCK_FIELDS)
+        self.slots_of, self.slots = self.find_slots()
         self.schedule_of, self.schedules = self.once_each(
             self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
         )
@@ -154,7 +154,8 @@ class Columns:
         single = (self.unique.numbers("pp") == 1).astype(np.int64)
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
-        extra = (single, some, self.copied[self.passes.first])
+        lone = ((self.micro_batches == 1) & self.framework.torch_wrappers).astype(np.int64)
+        extra = (single, some, lone, self.copied[self.passes.first])
         found = self.unique.distinct(names, extra)
         return found, [
             key + tuple(int(each[row]) for each in extra)

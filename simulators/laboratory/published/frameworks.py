@@ -128,6 +128,7 @@ _OWN_FACTS: dict[str, dict[str, object]] = {
         "inputs_apart": True,
         "separate_projections": True,
         "waits_for_reductions": True,
+        "torch_wrappers": False,
         "fused_optimizer": True,
     },
 }

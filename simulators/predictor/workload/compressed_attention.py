@@ -94,7 +94,7 @@ def _output(shard: Shard, mixer: CompressedAttention) -> Part:
         fused = shard.fused_wgrad
         backward.append(Gemm("group_output_wgrad", rank, each, tokens, dtype, groups, "NT", fused))
         if not fused:
-            backward.append(accumulation(shard, "group_output", rank * groups * each))
+            backward += accumulation(shard, "group_output", rank * groups * each)
     mixed, mixed_back = linear(shard, "attention_output", tokens, groups * rank, model.hidden_size)
     full = tokens * model.hidden_size * size
     kept = shard.linear_input_bytes if shard.trains else 0

@@ -105,7 +105,7 @@ def flattened_bytes(job: Job) -> int:
         return 0
     if framework.flattens_gradients:
         return 2 * size * (3 if stage == 3 else 2)
-    if not framework.torch_wrappers or framework.waits_for_reductions:
+    if not framework.torch_wrappers:
         return 0
     reduced = 4 if framework.reduces_fp32 else size
     if framework.copies_gathered:

@@ -150,14 +150,16 @@ def linear(
 
 def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
     """Adding a 16-bit weight gradient to the main gradient where the GEMM does not."""
-    return [] if shard.fused_wgrad else [accumulation(shard, name, elements)]
+    return [] if shard.fused_wgrad else accumulation(shard, name, elements)
 
 
-def accumulation(shard: Shard, name: str, elements: int) -> Streaming:
+def accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
     """Reading a 16-bit weight gradient, and the main gradient, which is written."""
+    if not shard.accumulates:
+        return []
     main = 4 if shard.accumulate_grads_fp32 else shard.element_bytes
     moved = elements * (shard.element_bytes + 2 * main)
-    return Streaming(f"{name}_accumulate", "elementwise", moved)
+    return [Streaming(f"{name}_accumulate", "elementwise", moved)]
 
 
 def _overlapping_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:

@@ -182,7 +182,7 @@ def _router(shard: Shard) -> Part:
     if shard.trains:
         # Its gradient is added by a kernel of its own in Megatron-Core too.
         wgrad.append(Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT"))
-        wgrad.append(accumulation(shard, "router", experts * hidden))
+        wgrad += accumulation(shard, "router", experts * hidden)
     return Part(
         (
             Gemm("router_fwd", tokens, experts, hidden, dtype),

@@ -94,6 +94,7 @@ class Shard:
     recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
+    accumulates: bool
     loss: str
     cross_entropy: str
     gathers_logits: bool
@@ -140,6 +141,9 @@ class Shard:
             # Without sequence parallelism nothing is gathered.
             keeps_gathered=framework.keeps_gathered and recipe.sp,
             pads_vocabulary=framework.aligns_vocabulary,
+            # What was reduced is let go, and autograd keeps the first gradient as it comes.
+            accumulates=not framework.torch_wrappers
+            or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
             loss="next" if job.training.distillation is None else "divergence",
             **facts,
         )

@@ -144,8 +144,10 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     ops: list[Op] = [
         Streaming("clip_grads", "elementwise", 2 * clipped * size),
         Streaming("update", "optimizer", (owned - away) * update, launches=4),
-        Streaming("zero_grads", "memcpy", held * size, launches=2),
     ]
+    if not job.framework.torch_wrappers:
+        # PyTorch's optimizers let gradients go (``set_to_none``).
+        ops.append(Streaming("zero_grads", "memcpy", held * size, launches=2))
     if moments != kept:
         # To fp32 and back, the latter by way of 16 bits of their own.
         unpacked = (owned - away) * 2 * (kept + moments + kept)

@@ -118,3 +118,22 @@ def test_ddp_copies_gradients_into_buckets_and_back() -> None:
     (copies,) = (op for op in stage.finish.ops if getattr(op, "name", "") == "bucket_copies")
     total = sum(run.count * run.parameters.total for run in stage.chunks[0].runs)
     assert copies.bytes == 4 * 2 * total  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("facts", "zero_stage", "batch", "added"),
+    [
+        (FSDP1, 0, 16, True),
+        # Autograd keeps the first gradient, FSDP reduces every one.
+        (FSDP1, 0, 8, False),
+        (FSDP1, 3, 16, False),
+        ({}, 0, 8, True),
+    ],
+)
+def test_gradients_are_added_where_there_is_one_before(
+    facts: dict[str, Any], zero_stage: int, batch: int, added: bool
+) -> None:
+    facts = {"fused_wgrad": False, "accumulate_grads_fp32": False, **facts}
+    job = make_job(LLAMA, zero_stage=zero_stage, training=facts, batch=batch)
+    ops = [op for run in runs_of(job) for op in run.backward.ops]
+    assert any("accumulate" in getattr(op, "name", "") for op in ops) is added
