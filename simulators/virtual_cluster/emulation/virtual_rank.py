@@ -32,11 +32,17 @@ class VirtualRank:
     def restart(self, sink: Sink, *, world_size: int, rank: int) -> None:
         """Begin a new trace, as another rank of another job, with everything still installed.
 
-        Process groups are destroyed, to be initialised again. Tensors that still live keep their
-        memory and are announced as the trace's first allocations.
+        Process groups are destroyed, to be initialised again, and what vendor packages kept of the
+        last rank is let go. Tensors that still live keep their memory and are announced as the
+        trace's first allocations.
         """
         import torch
 
+        from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import (
+            forget_tensors,
+        )
+
+        forget_tensors()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         state = self.state

@@ -62,6 +62,24 @@ def above_emulation(name: str, path: Any) -> ModuleSpec | None:
     return spec
 
 
+def forget_tensors() -> None:
+    """Empty what modules of such packages keep between calls: placeholders of gradients,
+    workspaces and offsets, by shape and on the GPU of the rank that made them."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in OWN]:
+        kept = vars(sys.modules[name]) if sys.modules[name] else {}
+        for key, value in list(kept.items()):
+            if _on_device(value):
+                kept[key] = None
+            elif isinstance(value, dict | list):
+                inside = value.values() if isinstance(value, dict) else value
+                if any(map(_on_device, inside)):
+                    value.clear()
+
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].Tensor) and value.is_cuda
+
+
 class _Own(Loader):
     """Loads a module that asks for the types of tensors."""
 

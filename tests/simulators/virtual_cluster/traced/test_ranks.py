@@ -73,6 +73,8 @@ CASES = {
     ),
     "one stage, recomputed": make_job(GPT, tp=4, batch=4, recompute="full"),
     "experts": make_job(MOE, tp=2, ep=4, sp=True, batch=8, zero_stage=1),
+    # Shapes that a rank on another GPU had before it in this process.
+    "one stage, whole optimizer": make_job(GPT, tp=2, sp=True, batch=8, zero_stage=0),
 }
 
 
