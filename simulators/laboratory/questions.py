@@ -17,7 +17,7 @@ from trainscout.simulators.laboratory.searched.grouping import (
     most_telling,
     published_questions,
 )
-from trainscout.simulators.laboratory.searched.page import questions_page, read_before
+from trainscout.simulators.laboratory.searched.page import questions_page
 from trainscout.simulators.laboratory.searched.run import answers
 from trainscout.simulators.laboratory.searched.summary import answer_tables, as_dict, report
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
@@ -31,12 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command: 0, or 1 when there is no answer."""
     options = _parser().parse_args(arguments)
     outputs = {"--json": options.json, "--csv": options.csv, "--page": options.page}
-    read = [options.runs, options.before, options.journal]
+    read = [options.runs, options.journal]
     for option, path in outputs.items():
         check_output(option, path, [*read, *(p for o, p in outputs.items() if o != option)])
     if options.workers != -1:
         require_positive("--workers", options.workers)
-    before = {} if options.before is None else read_before(options.before)
     chosen, total = _chosen(options)
     with progress_bar("searching", len(chosen)) as advance:
         found = answers(chosen, options.workers, options.journal, advance)
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         rows = [as_dict(one) for one in found]
         write_output("--csv", options.csv, csv_text(rows[0], rows))
     if options.page is not None:
-        write_output("--page", options.page, questions_page(found, before, total))
+        write_output("--page", options.page, questions_page(found, total))
     show(answer_tables(found))
     return OK if found else FAILURE
 
@@ -104,10 +103,4 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--csv", type=Path, help="write a row for every question")
     parser.add_argument("--page", type=Path, help="write the page of the documentation")
-    parser.add_argument(
-        "--before",
-        type=Path,
-        metavar="FILE",
-        help="with --page: an earlier --json, shown beside",
-    )
     return parser

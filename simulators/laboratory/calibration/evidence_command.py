@@ -103,14 +103,9 @@ def page(found: Sequence[Evidence], chosen: Sequence[Regret], at_most: Sequence[
         _overall("One GPU, software and model", _TEXTS["setups"], of_setups),
         _at_most(at_most),
         _overall("Whole publications", _TEXTS["publications"], of_publications),
-        _each(f"Setups, {_SHOWN} runs known", of_setups, _SHOWN),
+        _each(f"Publications, {_SHOWN} runs known", of_publications, _SHOWN),
+        _suggestions(chosen),
     ]
-    parts += [
-        _each(f"Publications, {known} runs known", of_publications, known)
-        for known in KNOWN
-        if known > 1
-    ]
-    parts.append(_suggestions(chosen))
     return "\n".join(parts)
 
 
@@ -175,16 +170,14 @@ def _at_most(errors: Sequence[Errors]) -> str:
 def _each(title: str, found: Sequence[Evidence], known: int) -> str:
     header = (
         *("runs of", "runs", "median error", "calibrated", "p90", "calibrated", "p90 grows"),
-        *("applied", "inside bars", "width", "calibrated", "ranked right", "calibrated"),
+        *("applied", "inside bars", "width", "calibrated"),
     )
     rows = [
         (
-            *(": ".join(filter(None, (each.source, each.setup))), each.n),
-            *(percent(each.before.median), percent(each.after.median)),
+            *(each.source, each.n, percent(each.before.median), percent(each.after.median)),
             *(percent(each.before.p90), percent(each.after.p90), f"{each.worse:.0%}"),
             percent(each.applied),
             *(_percent(each.coverage), percent(each.width_before), _percent(each.width)),
-            *(percent(each.before.ranked), percent(each.after.ranked)),
         )
         for each in found
         if each.known == known

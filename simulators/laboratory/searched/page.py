@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from trainscout.simulators.laboratory.published.markdown import MET, folded, signed, table
 from trainscout.simulators.laboratory.searched.answer import AS_FAST, DECLARED, SLOWER, Answer
 from trainscout.simulators.laboratory.searched.summary import most_lost_first, rank, targets, why
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError
 
 
-def questions_page(
-    answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]], total: int
-) -> str:
+def questions_page(answers: Sequence[Answer], total: int) -> str:
     """The whole page.
 
     Args:
         answers: what was found.
         total: how many questions there are; where that is more, the page says so.
-        before: answers of an earlier version, by the row of the fastest run.
     """
     some = ""
     if len(answers) < total:
@@ -34,51 +28,18 @@ def questions_page(
     parts = [
         Path(__file__).with_name("introduction.md").read_text("utf-8").rstrip(),
         some,
-        _targets(answers, before, whole=not some),
+        _targets(answers, whole=not some),
         _lost(answers),
-        _all(answers, before),
+        _all(answers),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def read_before(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The answers that ``--json`` of an earlier version wrote, by row.
-
-    Raises:
-        InputError: for a file that is none.
-    """
-    try:
-        answers = json.loads(path.read_text("utf-8"))["answers"]
-        return {each["row"]: each for each in answers}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            "--before", path, f"holds no answers ({error})", "a --json file"
-        ) from error
-
-
-def _targets(
-    answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]], *, whole: bool
-) -> str:
-    """The targets before, of every question then and of these, and now."""
-    fields = Answer.__dataclass_fields__
-    old = {
-        row: Answer(**{name: value for name, value in each.items() if name in fields})
-        for row, each in before.items()
-    }
-    then = {target.name: target.reached for target in targets(tuple(old.values()))}
-    same = targets([old[one.row] for one in answers if one.row in old])
+def _targets(answers: Sequence[Answer], *, whole: bool) -> str:
     rows = [
-        (
-            each.name,
-            each.aim,
-            then[each.name],
-            of_these.reached,
-            each.reached,
-            MET[each.met and whole],
-        )
-        for each, of_these in zip(targets(answers), same, strict=True)
+        (each.name, each.aim, each.reached, MET[each.met and whole]) for each in targets(answers)
     ]
-    header = ("", "aim", "before, all", "before, these", "now", "met")
+    header = ("", "aim", "reached", "met")
     return "## Targets\n\n" + table(header, rows) + _searched_again(answers)
 
 
@@ -115,8 +76,6 @@ def _because(one: Answer) -> str:
     if one.tight_s is not None and one.verdict.startswith("lost"):
         chance = f"fits with {one.tight_chance:.0%}"
         words.append(f"our fastest that {chance} is {_slower(one.tight_s, one)}")
-    if one.software:
-        words.append(f"its software: {one.software}")
     return "; ".join(filter(None, words))
 
 
@@ -131,28 +90,18 @@ def _notes() -> Mapping[str, str]:
     return notes
 
 
-def _all(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
+def _all(answers: Sequence[Answer]) -> str:
     rows = [
         (
-            _question(one),
-            one.recipes,
-            f"{one.measured_s:.4g}",
-            signed(one.error),
-            rank(one),
-            "-" if one.best_s is None else f"{one.best_s:.4g}",
+            *(_question(one), one.recipes, f"{one.measured_s:.4g}", signed(one.error), rank(one)),
             signed(one.slower),
-            signed(before[one.row].get("slower")) if one.row in before else "-",
-            f"`{one.measured_recipe}`",
-            f"`{one.best_recipe}`",
-            one.source,
+            *(f"`{one.measured_recipe}`", f"`{one.best_recipe}`"),
         )
         for one in answers
     ]
-    header = (
-        *("question", "recipes", "measured, s", "replayed", "rank", "our best, s", "slower"),
-        *("before", "measured recipe", "our recipe", "source"),
-    )
-    return "## All questions\n\n" + folded(f"{len(rows)} questions", table(header, rows))
+    header = ("question", "recipes", "measured, s", "replayed", "rank", "slower")
+    shown = table((*header, "measured recipe", "our recipe"), rows)
+    return f"## All questions\n\n{folded(f'{len(rows)} questions', shown)}"
 
 
 def _question(one: Answer) -> str:

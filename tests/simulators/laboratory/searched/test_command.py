@@ -48,7 +48,6 @@ def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
         (["--only", "gpt9"], "--only=gpt9: names no question"),
         (["--workers", "0"], "--workers"),
         (["--json", "/nowhere/at/all.json"], "--json"),
-        (["--before", "{table}", "--page", "{folder}/page.md"], "--before"),
         (["--journal", "{table}"], "--journal"),
     ],
 )

@@ -7,7 +7,6 @@ from trainscout.simulators.laboratory.searched.page import _notes, questions_pag
 from trainscout.simulators.laboratory.searched.summary import (
     most_lost_first,
     rank,
-    report,
     targets,
 )
 
@@ -57,13 +56,11 @@ def test_no_answer_is_the_worst_loss():
     assert met(*answers)[2:] == [False, False]
 
 
-def test_the_page_shows_what_was_before():
-    now, before = made_up(best_s=0.9), made_up(best_s=1.2)
+def test_the_page_shows_what_was_asked_and_lost():
+    now = made_up(best_s=0.9)
     lost = made_up(row="other", model="Lost|model", best_s=1.2, inside=False, why="vpp=7")
-    text = questions_page(
-        [now, lost], {each["row"]: each for each in report([before])["answers"]}, 3
-    )
-    assert "| -10.0% | +20.0% |" in text
+    text = questions_page([now, lost], 3)
+    assert "| 1 | -10.0% | `tp2` | `tp2` |" in text
     assert "Lost\\|model" in text
     assert "lost: space" in text
     assert "vpp=7" in text
@@ -75,18 +72,18 @@ def test_the_page_tells_both_answers_of_what_was_asked_again():
     fewer = "16-bit gradients and 8-bit attention"
     again = made_up(row="again", **tight, numerics=fewer, best_s=0.99, declared_s=1.25)
     none = made_up(row="none", **tight, numerics="8-bit logits", best_s=1.2, declared_s=None)
-    text = questions_page([made_up(), again, none], {}, 3)
+    text = questions_page([made_up(), again, none], 3)
     assert "2 of them count with gradients in 16 bits" in text
     assert "all 2 are slower than these by more than 3%, with them 1." in text
     assert f"asked with {fewer} (without: +25.0%)" in text
     assert "asked with 8-bit logits (without: none fits)" in text
     assert text.count("our fastest that fits with 60% is -1.0%") == 1
-    assert "count with gradients" not in questions_page([made_up()], {}, 1)
+    assert "count with gradients" not in questions_page([made_up()], 1)
 
 
 def test_what_is_known_of_a_lost_row_is_told():
     lost = made_up(row="moezoo_qwen235_gb200_128k", best_s=1.2)
-    assert "only TFLOPS are printed" in questions_page([lost], {}, 1)
+    assert "only TFLOPS are printed" in questions_page([lost], 1)
 
 
 def test_notes_are_of_published_rows():
