@@ -6,7 +6,6 @@ from typing import Any
 
 from trainscout.commands.listing import described, kinds
 from trainscout.conf.catalogue import Catalogue, load_catalogue
-from trainscout.optimizer.space import with_choices
 from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import as_written
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -14,7 +13,7 @@ from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yam
 # What a file says beside values: its name, and sources of figures, one click away.
 _NO_VALUES = ("name", "defaults", "source", "sources")
 # Files of many fields, which what they are sums up.
-_LONG = ("model", "architecture")
+_LONG = ("model", "gpu", "architecture", "framework", "space")
 
 
 def choices_page() -> str:
@@ -30,22 +29,20 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     """What each file is, as ``trainscout list`` has it, and what it sets."""
     rows = []
     for name, about in described(group, catalogue).items():
-        content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{name}.yaml") or {}
-        if "knobs" in content:
-            content["knobs"] = {
-                knob: with_choices(knob, entry) for knob, entry in content["knobs"].items()
-            }
-        shown = {} if group in _LONG else _flat(content)
-        sets = "<br>".join(f"`{key}: {value}`" for key, value in shown.items())
+        sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(group, name).items())
         rows.append((f"[`{name}`](../conf/{group}/{name}.yaml)", about, sets))
-    heads = (group, "what it is", "what it sets")
-    table = markdown_table(heads, rows)
+    shown = 3 if any(sets for *_, sets in rows) else 2
+    heads = (group, "what it is", "what it sets")[:shown]
+    table = markdown_table(heads, [row[:shown] for row in rows])
     return f"## {title}\n\n`{group}=`\n\n{table}"
 
 
-def _flat(content: dict[str, Any]) -> dict[str, str]:
-    """Values by name, with what is inside a group named after it."""
+def _flat(group: str, choice: str) -> dict[str, str]:
+    """Values of a file by name, with what is inside a group named after it."""
     flat: dict[str, str] = {}
+    if group in _LONG:
+        return flat
+    content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
     for key, value in content.items():
         if key in _NO_VALUES:
             continue
