@@ -103,7 +103,7 @@ def encoder_fields(
         InputError: naming the field, for one that is missing.
     """
     alike = ("hidden_size", "gated_mlp", "linear_bias", "normalization")
-    own = {ours: config.whole(theirs) for ours, theirs in names.items()}
+    own: dict[str, Any] = {ours: config.whole(theirs) for ours, theirs in names.items()}
     own |= {name: decoder[name] for name in alike}
     own |= {"name": "encoder", "rotary": False, "head_dim": decoder["head_dim"]}
     length = decoder["sequence_length"]

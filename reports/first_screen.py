@@ -87,8 +87,11 @@ def first_screen(
     if unheard_of is not None:
         notes.append(("Caution", f"measure first: {unheard_of}"))
     if directory is not None:
-        if not first_launch(job).impossible:
-            notes.append(("Start", f"bash {shlex.quote(str(near(directory / LAUNCH)))}"))
+        launch = first_launch(job)
+        start = f"bash {shlex.quote(str(near(directory / LAUNCH)))}"
+        if launch.impossible:
+            start = f"no launch files; {launch.title} cannot: {'; '.join(launch.impossible)}"
+        notes.append(("Start", start))
         notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
     question = Text(format_question(job, assumed), "bold")
     while True:

@@ -84,6 +84,14 @@ def test_the_answer_comes_first_and_all_fits_on_a_screen(monkeypatch):
     assert "outputs/here/report.html" in line(lines, "Look")
 
 
+def test_what_nothing_starts_is_said_with_the_reason(monkeypatch):
+    model = replace(job_of(BEST.recipe).model, normalization="rmsnorm", qk_norm_whole=True)
+    job = replace(job_of(BEST.recipe), model=model)
+    monkeypatch.setattr(f"{__name__}.job_of", lambda recipe: replace(job, recipe=recipe))
+    said = line(screen(monkeypatch=monkeypatch), "Start")
+    assert said.endswith("no launch files; Megatron-LM cannot: model: norms over all heads")
+
+
 @pytest.mark.parametrize("gpu", ["h100", "gb200", "mi300x"])
 @pytest.mark.parametrize(("faster", "cautions"), [(1.04, 0), (1.06, 1)])
 def test_what_nobody_published_is_to_be_measured_first(monkeypatch, gpu, faster, cautions):

@@ -17,12 +17,11 @@ SECONDS, TOKENS, SAMPLES = "seconds", "tokens per second and GPU", "samples per 
 
 @dataclass(frozen=True)
 class Format:
-    """What a framework's line says of a step: ``value`` in ``unit`` (times ``scale``)."""
+    """What a framework's line says of a step: ``value`` in ``unit``."""
 
     framework: str
     line: re.Pattern[str]
     unit: str = SECONDS
-    scale: float = 1.0
     batch: re.Pattern[str] | None = None
 
 
@@ -45,7 +44,7 @@ _LONGEST = 4096
 @dataclass(frozen=True)
 class Step:
     """A line that says how long a step took: ``value`` in the format's unit. ``number`` and
-    ``batch`` (samples) where it says them."""
+    ``batch`` (samples; nanotron's of 2025, tokens) where it says them."""
 
     line: int
     value: float
@@ -142,7 +141,7 @@ def _step(form: Format, line: int, text: str, match: re.Match[str]) -> Step:
     number = None if parts.get("step") is None else int(float(parts["step"]))
     batch = None if form.batch is None else form.batch.search(text)
     stated = None if batch is None else round(float(batch[1]) * _SUFFIXES[batch[2]])
-    return Step(line, value * form.scale, number, stated)
+    return Step(line, value / 1000 if parts.get("ms") else value, number, stated)
 
 
 def _seconds_of(clock: str) -> int:

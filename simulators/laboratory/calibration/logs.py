@@ -80,11 +80,12 @@ def read_log(path: Path, job: Job, field: str = "--from-log", *, recent: bool = 
 def _of_batch(path: Path, field: str, steps: list[Step], job: Job) -> tuple[list[Step], list[str]]:
     """The steps of the job's batch: those before may be of one that still grew."""
     batch = job.training.global_batch_size
+    batches = (batch, job.tokens_per_step)
     own: list[Step] = []
     other: list[Step] = []
     for step in steps:
-        # nanotron rounds to three digits.
-        same = step.batch is None or abs(step.batch / batch - 1) <= 0.005
+        # nanotron rounds to three digits, and since 2025 counts tokens.
+        same = step.batch is None or any(abs(step.batch / n - 1) <= 0.005 for n in batches)
         (own if same else other).append(step)
     if not other:
         return own, []

@@ -171,9 +171,9 @@ class CompressedAttention:
     """Chooses the compressed keys of each query, None where all are attended to."""
 
     def seen(self, sequence: int) -> float:
-        """Keys that a query attends to on average."""
+        """Keys that a query attends to on average (none of no tokens)."""
         window = min(self.window, sequence)
-        near = window - window * (window - 1) / (2 * sequence)
+        near = window - window * (window - 1) / (2 * max(1, sequence))
         if self.rate == 1:
             return near
         far = sequence / (2 * self.rate)

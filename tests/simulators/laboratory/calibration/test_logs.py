@@ -42,7 +42,16 @@ OTHERS = {
     "SamplesPerSec={samples}, MemAllocated=0.26GB",
     "Megatron-LM": "samples/sec: 7.799 | iteration {step:8d}/   10000 | elapsed time per "
     "iteration (ms): {ms:.1f} | learning rate: 2.1E-06 | approx flops per GPU: 112.9TFLOPS |",
+    "Megatron-Bridge": "Step Time: {s:.2f}s , 32680.36 tok/s/gpu, GPU utilization: 257.1 TFLOP/s",
+    # Since 2025 its batch is in tokens.
+    "nanotron": "[INFO|DP=0|PP=0|TP=0]: iteration: {step} / 2000 | consumed_tokens: 0.26M | "
+    f"time_per_iteration_ms: {{k:.2f}}K | global_batch_size: {TOKENS / 1e3:.3g}K | eta: 1:03:00",
 }
+# BigScience's Megatron-DeepSpeed says seconds.
+SECONDS = (
+    "[default7]: iteration {step:8d}/  115311 | consumed samples: {seen:12d} | elapsed time per "
+    "iteration (s): {s:.2f} | global batch size: {batch:5d} | samples per second: 19.463 |"
+)
 
 
 def log(tmp_path, line, seconds, job=JOB, batch=64, end="\n"):
@@ -68,7 +77,9 @@ def log(tmp_path, line, seconds, job=JOB, batch=64, end="\n"):
 STEADY = [30.0, 5.0, *[2.0, 2.02, 1.98] * 6, 9.0, 2.0]
 
 
-@pytest.mark.parametrize(("framework", "line"), [*LINES.items(), *OTHERS.items()])
+@pytest.mark.parametrize(
+    ("framework", "line"), [*LINES.items(), *OTHERS.items(), ("Megatron-LM", SECONDS)]
+)
 def test_a_log_says_its_step_without_warm_up_and_outliers(tmp_path, framework, line):
     found = read_log(log(tmp_path, line, STEADY), JOB)
     assert found.framework == framework

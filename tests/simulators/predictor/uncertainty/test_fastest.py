@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import make_job
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import chosen, fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (
@@ -72,6 +73,11 @@ def test_sizes_are_of_what_a_token_passes():
     wide = replace(JOB, model=replace(JOB.model, hidden_size=8192, ffn_hidden_size=32768))
     # 12 layers of 12 h^2 parameters: 9.7 billion.
     assert (KIND.size, kind_of(wide).size) == (0, 1)
+
+
+def test_every_kind_of_layer_has_a_size():
+    for model in load_catalogue().models.values():
+        assert kind_of(replace(JOB, model=model)).size >= 0
 
 
 def expected(monkeypatch, selection, mfu, prediction=None):
