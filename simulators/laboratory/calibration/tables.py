@@ -73,7 +73,8 @@ def own_runs(
             job = job_of_settings(settings)
             runs.append(MeasuredRun(name, job, _measured_s(cells, job)))
         except InputError as error:
-            left.append(f"{name} (line {line}): {error}")
+            at = name if name == f"line {line}" else f"{name} (line {line})"
+            left.append(f"{at}: {error}")
     return tuple(runs), tuple(left)
 
 

@@ -23,8 +23,8 @@ _FILE = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)", re
 _KINDS = {"alltoall": "all_to_all"} | {kind: kind for kind in MEASURED_KINDS}
 _HEAD = re.compile(r"#\s*nThread\s+\d+\s+nGpus")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+")
-# Launchers put the rank before a line: [1,0]<stdout>: of Open MPI, 0: of srun.
-_ROW = re.compile(r"(?:\S*[:>])?\s*(\d+)\s+\d+\s+[a-z]\w+\s")
+# Launchers put the rank before a line (Open MPI's [1,0]<stdout>:, srun's 0:), containers a time.
+_ROW = re.compile(r"(?:^|[\s:>])(\d+)\s+\d+\s+(?:u?int\d+|half|float|double|bfloat16|f8e\w+)\s")
 # Time, algorithm and bus bandwidth and wrong values, out of place and then in place.
 _FIGURES = 8
 _MOST_BYTES = 64 << 20
@@ -78,7 +78,7 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
     timed: list[Timed] = []
     left: list[str] = []
     # Outputs that do not name their test may be named by it.
-    test = _named(path.stem) or _named_file(path.stem)
+    test = _named_file(path.stem) or _named(path.stem)
     hosts: dict[int, str] = {}
     unknown: set[str] = set()
     done = False
@@ -89,7 +89,7 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
             test = name
         if rank := _RANK.search(line):
             hosts[int(rank[1])] = rank[2]
-        if not (row := _ROW.match(line)):
+        if not (row := _ROW.search(line)):
             continue
         figures = line.split()[-_FIGURES:]
         size, bus = int(row[1]), _number(figures[2] if len(figures) == _FIGURES else "")
@@ -109,15 +109,16 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
         if len(hosts) % over:
             problem = f"has {len(hosts)} ranks on {over} nodes before line {number}"
             raise InputError("output", path, problem, "as many ranks on every node")
-        if _number(figures[3]):
+        # Until 2021 there stood the largest difference, which rounding makes, instead of a number.
+        if (_number(figures[3]) or 0) >= 1:
             left.append(f"{path.name}, line {number}: wrong results, left out")
         elif size and bus:
             timed.append(Timed(_KINDS[test], over, len(hosts), size, bus, number))
     left += [f"{path.name}: {name}_perf has no place in a curve, left out" for name in unknown]
     if not timed:
-        raise InputError(
-            "output", path, "has no row of nccl-tests that can be used", MEASURED_KINDS
-        )
+        why = f" ({left[0]})" if left else ""
+        problem = f"has no row of nccl-tests that can be used{why}"
+        raise InputError("output", path, problem, MEASURED_KINDS)
     return timed, left
 
 

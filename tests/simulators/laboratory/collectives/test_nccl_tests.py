@@ -66,7 +66,7 @@ def test_several_tests_in_one_output_are_kept_apart(tmp_path):
 
 def test_ranks_that_launchers_put_before_lines_are_read_over(tmp_path):
     path = written(tmp_path, "AllReduce-2n.txt", test=None)
-    for prefix in ("[1,0]<stdout>:", "0: "):
+    for prefix in ("[1,0]<stdout>:", "0: ", " 0: ", "2025-01-01T00:00:00.12Z stdout F "):
         path.write_text("".join(prefix + line for line in output(test=None).splitlines(True)))
         found, _ = read_nccl_tests(path)
         assert [(each.kind, each.nodes, each.bus_gbs) for each in found] == [
@@ -76,8 +76,21 @@ def test_ranks_that_launchers_put_before_lines_are_read_over(tmp_path):
 
 
 def test_an_output_may_be_named_by_its_test(tmp_path):
-    timed, _ = read_nccl_tests(written(tmp_path, "all_gather_perf.txt", test=None))
-    assert {each.kind for each in timed} == {"all_gather"}
+    for name in ("all_gather_perf.txt", "h100_16_all_gather_perf.txt"):
+        timed, _ = read_nccl_tests(written(tmp_path, name, test=None))
+        assert {each.kind for each in timed} == {"all_gather"}
+
+
+def test_the_largest_difference_of_older_outputs_is_no_wrong_result(tmp_path):
+    path = tmp_path / "old.txt"
+    path.write_text(output().replace("437.66      0", "437.66  5e-07"))
+    assert [each.bus_gbs for each in read_nccl_tests(path)[0]] == [174.77, 437.66]
+    path.write_text(output().replace("437.66      0", "437.66      3"))
+    timed, left = read_nccl_tests(path)
+    assert len(timed) == len(left) == 1
+    path.write_text(output().replace("437.66      0", "437.66 3").replace("174.77      0", "1 3"))
+    with pytest.raises(InputError, match="wrong results"):
+        read_nccl_tests(path)
 
 
 @pytest.mark.parametrize(
