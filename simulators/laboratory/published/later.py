@@ -14,7 +14,7 @@ from trainscout.simulators.laboratory.published.markdown import TEXTS, percent, 
 from trainscout.simulators.laboratory.published.published import BlindTest
 from trainscout.simulators.laboratory.score import summarise
 
-_FIGURES = ("median", "mean", "p90", "bias", "inside")
+_FIGURES = ("median", "p90", "bias", "inside")
 _HEADER = (
     *("publication", "rows"),
     *(f"{when}: {_FIGURES[0]}" if at == 0 else each
@@ -131,12 +131,11 @@ def _errors(
 ) -> tuple[str, ...]:
     found = [(run["measured"], at) for run in runs if (at := predicted(run)) is not None]
     if not found:
-        return ("-",) * 5
+        return ("-",) * len(_FIGURES)
     summary = summarise([step_s / measured - 1 for measured, (step_s, _) in found])
     inside = sum(low <= measured <= high for measured, (_, (low, high)) in found) / len(found)
     return (
         percent(summary.median_abs_error),
-        percent(summary.mean_abs_error),
         percent(summary.p90_abs_error),
         signed(summary.bias),
         f"{inside:.0%}",

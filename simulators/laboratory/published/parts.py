@@ -9,6 +9,7 @@ from trainscout.simulators.laboratory.published.fits import (
     ATTENTION_BOUND,
     GEMM_BOUND,
     TARGET_GPUS,
+    KernelFit,
     collective_fit_errors,
     kernel_fits,
     overlap_residuals,
@@ -79,31 +80,34 @@ def kernels_section(summary: Report | None) -> str:
     fits = kernel_fits()
     rows = [
         (
-            f"{fit.gpu}: {fit.kernel}" + (f", {fit.precision}" if fit.precision else ""),
-            fit.state or "-",
-            fit.split,
-            fit.rows,
-            percent(fit.median),
-            percent(fit.p90),
-            signed(fit.bias),
-            MET[fit.met],
+            f"{fit.gpu}: {_class(fit)}",
+            *(fit.state or "-", fit.split, fit.rows, percent(fit.median), percent(fit.p90)),
+            *(signed(fit.bias), MET[fit.met]),
         )
         for fit in fits
+        if fit.bound
     ]
     header = ("GPU and class", "state", "split", "rows", "median", "p90", "bias", "target met")
-    pairs = list(zip(rows, fits, strict=True))
-    wanted = [row for row, fit in pairs if fit.bound]
-    others = [row for row, fit in pairs if not fit.bound]
+    others: dict[str, list[str]] = {}
+    for fit in fits:
+        if not fit.bound:
+            name = ", ".join(filter(None, (_class(fit), fit.state)))
+            others.setdefault(name, []).append(f"{fit.gpu} {percent(fit.median)}")
+    medians = table(("class", "medians"), [(name, ", ".join(of)) for name, of in others.items()])
     aims = {"gemm": GEMM_BOUND, "attention": ATTENTION_BOUND, "gpus": ", ".join(TARGET_GPUS)}
     parts = [
         TEXTS["kernels"].format(**aims),
-        table(header, wanted),
-        folded(f"The other {len(others)}, without a target", table(header, others)),
+        table(header, rows),
+        folded(f"The other {len(others)} classes, without a target", medians),
     ]
     if summary is not None:
         parts.append("Over whole tables, most of whose rows are part of the fit:")
         parts += _validator("kernels validate", summary, ())
     return "\n\n".join(parts)
+
+
+def _class(fit: KernelFit) -> str:
+    return fit.kernel + (f", {fit.precision}" if fit.precision else "")
 
 
 def overlap_section() -> str:

@@ -95,12 +95,11 @@ def _all(answers: Sequence[Answer]) -> str:
         (
             *(_question(one), one.recipes, f"{one.measured_s:.4g}", signed(one.error), rank(one)),
             signed(one.slower),
-            *(f"`{one.measured_recipe}`", f"`{one.best_recipe}`"),
         )
         for one in answers
     ]
     header = ("question", "recipes", "measured, s", "replayed", "rank", "slower")
-    shown = table((*header, "measured recipe", "our recipe"), rows)
+    shown = table(header, rows)
     return f"## All questions\n\n{folded(f'{len(rows)} questions', shown)}"
 
 

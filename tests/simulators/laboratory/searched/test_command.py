@@ -30,7 +30,7 @@ def test_a_question_is_answered_and_written(answered):
     assert [target["met"] for target in report["targets"]] == [True, True, True, True]
     (row,) = csv.DictReader(names["csv"].open())
     assert row["name"] == one["name"]
-    assert one["best_recipe"] in names["page"].read_text()
+    assert one["model"] in names["page"].read_text()
 
 
 def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
