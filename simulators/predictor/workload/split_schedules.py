@@ -103,8 +103,11 @@ def zero_bubble_v(stage: int, stages: int, micro_batches: int) -> list[Pass]:
     return [each for each in made.passes if each[2] < micro_batches]
 
 
-# By how many passes each stage comes after the one before it, down the V and up.
-_OFFSETS = {"v-half": (2, 1), "v-min": (1, 1)}
+# By how many passes each stage comes after the one before it, down the V and up; how many later
+# backward passes begin where the number of stages is a multiple of what; and how many the way back
+# waits at its turn: so no two passes of blocks that repeat fall on each other (their authors'
+# code, zbv_greedy.py).
+_BLOCKS = {"v-half": (2, 1, 3, 2, 1), "v-min": (1, 1, 2, 3, 0)}
 # Passes of a micro-batch on a stage: two chunks, three kinds.
 _PERIOD = 6
 
@@ -113,14 +116,12 @@ def controlled_v(schedule: str, stages: int, micro_batches: int) -> list[list[Pa
     """V-Half and V-Min ("Pipeline Parallelism with Controllable Memory", Qi et al. 2024) of every
     stage: building blocks that repeat every six passes, their passes in order of when they would
     begin, within the activations published: (p + 2) // 2 and (p + 4) // 3 micro-batches."""
-    down, up = _OFFSETS[schedule]
-    # Where blocks that repeat would fall on each other's passes, one pass of slack parts them.
-    slack = int(schedule == "v-min" and stages % 3 == 0)
+    down, up, later, multiple, pause = _BLOCKS[schedule]
     most = (stages + 2) // 2 if schedule == "v-half" else (stages + 4) // 3
     last = stages - 1
     turn = down * last + 1
-    back = turn + up * last + 1 + slack
-    end = back + down * last + 1
+    back = turn + up * last + 1 + later * (stages % multiple == 0)
+    end = back + down * last + 1 + pause
     waiting: list[list[Pass]] = []
     for stage in range(stages):
         begins = (

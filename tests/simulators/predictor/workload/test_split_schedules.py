@@ -22,8 +22,13 @@ from trainscout.simulators.predictor.workload.schedule import stage_order
 SPLIT = [name for name, schedule in SCHEDULES.items() if schedule.splits_backward]
 
 
-def played(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[tuple[int, int]]:
-    """When each stage begins and ends, in passes over one chunk that are all equally long."""
+EQUAL = {FORWARD: 1, INPUT_GRADIENT: 1, WEIGHT_GRADIENT: 1, BACKWARD: 2}
+
+
+def played(
+    schedule: str, stages: int, chunks: int, micro_batches: int, long: dict[int, int] = EQUAL
+) -> list[tuple[int, int]]:
+    """When each stage begins and ends, in the unit that passes over one chunk are ``long`` in."""
     orders = [
         stage_order(schedule, stage, stages, chunks, micro_batches).T.tolist()
         for stage in range(stages)
@@ -49,12 +54,23 @@ def played(schedule: str, stages: int, chunks: int, micro_batches: int) -> list[
                 if awaited is not None and awaited not in done:
                     break
                 begin = max(span[stage][1], done[awaited] if awaited else 0)
-                end = begin + (2 if kind == BACKWARD else 1)
+                end = begin + long[kind]
                 span[stage] = (span[stage][0] if at[stage] else begin, end)
                 done[BACKWARD if kind == INPUT_GRADIENT else kind, stage, chunk, micro] = end
                 at[stage] += 1
         assert sum(at) > before, "the schedule waits for itself"
     return span
+
+
+@pytest.mark.parametrize("stages", range(3, 17))
+def test_v_half_stays_ahead_of_1f1b_where_passes_differ(stages: int) -> None:
+    """Where a stage's passes of several micro-batches would begin at once, none is on time when
+    they are not equally long."""
+    long = {FORWARD: 11, INPUT_GRADIENT: 12, WEIGHT_GRADIENT: 7, BACKWARD: 19}
+    whole = {kind: 2 * each for kind, each in long.items()}
+    micro = 3 * stages
+    halved = max(end for _, end in played("v-half", stages, 2, micro, long))
+    assert halved < 0.97 * max(end for _, end in played("1f1b", stages, 1, micro, whole))
 
 
 def most_kept(schedule: str, stage: int, stages: int, chunks: int, micro_batches: int) -> float:
