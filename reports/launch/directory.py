@@ -11,9 +11,8 @@ from pathlib import Path
 
 from trainscout.reports.launch import deepspeed, megatron_bridge, megatron_lm, torchtitan
 from trainscout.reports.launch.launch import Launch
-from trainscout.reports.launch.shell import title_lines
-from trainscout.reports.launch.slurm import NAME as SLURM
-from trainscout.reports.launch.slurm import slurm_script
+from trainscout.reports.launch.shell import comment, title_lines
+from trainscout.reports.launch.source import template
 from trainscout.simulators.predictor.io.command_line import NO_ROOM
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
@@ -196,3 +195,42 @@ def _about(job: Job, found: Sequence[Launch]) -> str:
 
 def _listed(words: Sequence[str]) -> list[str]:
     return [textwrap.fill(f"- {word}", 98, subsequent_indent="  ") for word in words]
+
+
+SLURM = "slurm.sbatch"
+
+
+def slurm_script(job: Job, script: str) -> str:
+    """A batch script; ``script`` is the launch script it runs unless it is told another.
+
+    One task a node starts torchrun there. A run that fails is put back in the queue, where it
+    goes on from its last checkpoint, MAX_RESTARTS times (3).
+    """
+    cluster = job.cluster
+    header = [
+        *title_lines(job),
+        f"From its directory: sbatch {SLURM} [{script}]",
+        "Add what your site asks for: --account, --partition, --time, a container.",
+    ]
+    directives = [
+        f"--job-name={_job_name(job)}",
+        f"--nodes={cluster.num_nodes}",
+        "--ntasks-per-node=1",
+        f"--gpus-per-node={cluster.gpus_per_node}",
+        "--exclusive",
+        "--mem=0",
+        "--requeue",
+        "--open-mode=append",
+    ]
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            *(f"#SBATCH {directive}" for directive in directives),
+            *comment(header),
+            template("slurm").format(script=script),
+        ]
+    )
+
+
+def _job_name(job: Job) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in job.model.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainscout.optimizer.objective import MEASURES
@@ -13,13 +13,11 @@ from trainscout.reports.explain import why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
 from trainscout.reports.search_page.layout_map import layout_map
-from trainscout.reports.search_page.memory import memory_stages
 from trainscout.reports.search_page.pipeline import pipeline_bars
 from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
-from trainscout.reports.search_page.waterfall import waterfall
 from trainscout.reports.trials import choices_of, latest_trials, layout, predicted
 from trainscout.reports.verification import verification_record
 from trainscout.reports.wording import (
@@ -29,6 +27,7 @@ from trainscout.reports.wording import (
     format_question,
     format_tokens,
 )
+from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
@@ -168,3 +167,59 @@ def _format_simulator(searched: Searched) -> str:
     if spec.measured_kernels is None:
         return spec.name
     return f"{spec.name}, with measured kernels of {spec.measured_kernels.path}"
+
+
+# What the allocator holds of the device beyond its live tensors.
+FRAGMENTATION = "fragmentation"
+
+
+def memory_stages(memory: Memory) -> dict[str, Any]:
+    """``kinds`` in words, and the bytes of each for every stage.
+
+    They sum to what a stage needs of the device; for the worst stage, to the capacity less the
+    headroom.
+    """
+    kinds = list(dict.fromkeys(kind for stage in memory.per_stage for kind in stage.kind))
+    return {
+        "kinds": [*(kind.replace("_", " ") for kind in kinds), FRAGMENTATION],
+        "capacity_bytes": memory.capacity_bytes,
+        "worst_stage": memory.worst_stage,
+        "stages": [
+            {
+                "stage": stage.stage,
+                "bytes": [
+                    *(stage.kind.get(kind, 0) for kind in kinds),
+                    max(0, stage.peak_reserved_bytes - stage.peak_allocated_bytes),
+                ],
+            }
+            for stage in memory.per_stage
+        ],
+    }
+
+
+# Differences below this share of the step are summed up in one bar.
+NOTABLE_SHARE = 0.001
+REST = "rest"
+
+
+def waterfall(best_s: Mapping[str, float], rival_s: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Bars that lead from the best's step time to the rival's, largest first.
+
+    Each is ``{"part", "label", "seconds"}``, where seconds are the rival's less the best's, of one
+    part of the critical path; small ones are summed up in the last. They sum to the difference of
+    the two step times.
+    """
+    gaps = {
+        name: rival_s.get(name, 0.0) - best_s.get(name, 0.0)
+        for name in dict.fromkeys((*best_s, *rival_s))
+    }
+    least_s = NOTABLE_SHARE * sum(best_s.values())
+    notable = sorted(
+        ((name, gap) for name, gap in gaps.items() if abs(gap) >= least_s),
+        key=lambda pair: -abs(pair[1]),
+    )
+    bars = [{"part": name, "label": format_part(name), "seconds": gap} for name, gap in notable]
+    rest_s = sum(gaps.values()) - sum(gap for _, gap in notable)
+    if len(notable) < len(gaps):
+        bars.append({"part": REST, "label": "all else", "seconds": rest_s})
+    return bars

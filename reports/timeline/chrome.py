@@ -11,15 +11,15 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from trainscout.reports.timeline.arguments import arguments
-from trainscout.reports.timeline.rendezvous import rendezvous_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.link_use import link_use
+from trainscout.simulators.predictor.replay.engine import Floats
 from trainscout.simulators.predictor.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
 from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.replay.timeline import (
@@ -33,6 +33,7 @@ from trainscout.simulators.predictor.replay.timeline import (
     PIPELINE,
     Timeline,
 )
+from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.ranks import Place, group_of, place_of
 from trainscout.simulators.virtual_cluster.traces.chrome import ChromeTrace, chrome_file
 
@@ -306,3 +307,98 @@ def lanes_of(intervals: Sequence[tuple[float, float]]) -> list[int]:
         lanes[number] = lane
         heapq.heappush(running, (end, lane))
     return lanes
+
+
+def rendezvous_of(
+    job: Job, timeline: Timeline, ranks: Sequence[int]
+) -> Iterator[list[tuple[int, int]]]:
+    """Each communication that two or more of ``ranks`` take part in, but for what stages send
+    each other: (rank, row of the timeline) of each, in order of the ranks.
+
+    Members of one communicator run its communications in one order; what only some of the ranks
+    run is left out.
+    """
+    rows_of = {stage: _by_communicator(timeline, stage) for stage in range(job.recipe.pp)}
+    members: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+    stage_of = {rank: place_of(job, rank).stage for rank in ranks}
+    for rank in ranks:
+        for communicator in rows_of[stage_of[rank]]:
+            group = _group(job, communicator, rank)
+            if group:
+                members[communicator, group].append(rank)
+    for (communicator, _), present in members.items():
+        if len(present) < 2:
+            continue
+        rows = [rows_of[stage_of[rank]][communicator] for rank in present]
+        for together in zip(*rows, strict=False):
+            yield list(zip(present, together, strict=True))
+
+
+def _group(job: Job, communicator: str, rank: int) -> tuple[int, ...]:
+    try:
+        return group_of(job, communicator, rank)
+    except InputError:
+        # A communicator of a source that does not name its members.
+        return ()
+
+
+def _by_communicator(timeline: Timeline, stage: int) -> dict[str, list[int]]:
+    """Rows of a stage that communicate and take time, by communicator, in the order they ran."""
+    found: dict[str, list[int]] = defaultdict(list)
+    rows = np.flatnonzero(
+        (timeline.stage == stage)
+        & (timeline.stream != PIPELINE)
+        & (timeline.end_s > timeline.start_s)
+    )
+    for row in rows[np.argsort(timeline.start_s[rows], kind="stable")].tolist():
+        priced = timeline.operations[timeline.operation[row]]
+        if priced is not None and isinstance(priced.op, Collective | SendRecv):
+            found[priced.op.communicator].append(row)
+    return dict(found)
+
+
+LINKS = ("nvlink", "nic")
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Bytes per second that one rank sends over one kind of link.
+
+    ``bytes_per_s[i]`` holds from ``at_s[i]`` to ``at_s[i + 1]``; the last one is 0. Over ``nic``
+    it is the rank's share of what its node's NICs send, over ``nvlink`` what it sends itself, as
+    the prices of communication count them (``CollectivePrice``).
+    """
+
+    at_s: Floats
+    bytes_per_s: Floats
+
+
+def link_use(timeline: Timeline, stage: int) -> dict[str, LinkUse]:
+    """The use of each of ``LINKS`` by a rank of ``stage``; without links that nothing uses.
+
+    Every communication sends its bytes evenly over the time it takes.
+    """
+    sent = np.zeros((len(timeline.operations), len(LINKS)))
+    for number, priced in enumerate(timeline.operations):
+        if priced is not None and priced.communication is not None:
+            sent[number] = priced.communication.nvlink_bytes, priced.communication.nic_bytes
+    rows = np.flatnonzero(timeline.stage == stage)
+    start_s, end_s = timeline.start_s[rows], timeline.end_s[rows]
+    found = {}
+    for name, sent_bytes in zip(LINKS, sent[timeline.operation[rows]].T, strict=True):
+        used = (sent_bytes > 0) & (end_s > start_s)
+        if used.any():
+            rates = sent_bytes[used] / (end_s[used] - start_s[used])
+            found[name] = _sum_of_steps(start_s[used], end_s[used], rates)
+    return found
+
+
+def _sum_of_steps(start_s: Floats, end_s: Floats, rates: Floats) -> LinkUse:
+    """The sum of rates that hold from a start to an end each, all of shape (n,)."""
+    at_s, place = np.unique(np.concatenate((start_s, end_s)), return_inverse=True)
+    change, running = np.zeros(len(at_s)), np.zeros(len(at_s), dtype=np.int64)
+    np.add.at(change, place, np.concatenate((rates, -rates)))
+    np.add.at(running, place, np.repeat((1, -1), len(rates)))
+    # Where nothing runs the sum is 0, not what rounding leaves of it.
+    bytes_per_s = np.where(np.cumsum(running) > 0, np.maximum(np.cumsum(change), 0.0), 0.0)
+    return LinkUse(at_s, bytes_per_s)

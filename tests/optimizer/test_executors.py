@@ -16,9 +16,8 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
-from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
-from trainscout.optimizer.executors.pooled import PooledExecutor
+from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
 from trainscout.optimizer.executors.short_first import ShortFirstExecutor
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions

@@ -7,7 +7,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainscout.reference.pages import reference_pages
+from hydra import initialize_config_module
+from omegaconf import OmegaConf
+
+from trainscout.commands.hydra_setup import run_directory
+from trainscout.commands.schemas import register_commands
+from trainscout.reference.choices_page import choices_page
+from trainscout.reference.hardware_page import hardware_page
+from trainscout.reference.settings_page import settings_page
 from trainscout.simulators.predictor.io.command_line import OK, explain
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
@@ -33,3 +40,15 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def reference_pages() -> dict[str, str]:
+    """What the generated pages of ``docs/`` have to contain."""
+    register_commands()
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    with initialize_config_module("trainscout.conf", version_base="1.3"):
+        return {
+            "reference.md": settings_page(),
+            "choices.md": choices_page(),
+            "hardware.md": hardware_page(),
+        }

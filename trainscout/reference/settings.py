@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable
@@ -12,7 +16,6 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.schema import NAMED
-from trainscout.reference.docstrings import field_docs
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
@@ -152,3 +155,34 @@ def _nested(hint: Any) -> bool:
     if typing.get_origin(bare) is dict:
         bare = typing.get_args(bare)[1]
     return dataclasses.is_dataclass(bare) and bare not in NAMED
+
+
+_CODE = re.compile(r"``([^`]+)``")
+
+
+def field_docs(cls: type) -> dict[str, str]:
+    """What stands under each field of ``cls`` or of a dataclass that it inherits from; fields
+    without a docstring are left out."""
+    docs: dict[str, str] = {}
+    for each in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        docs |= _own_field_docs(each)
+    return docs
+
+
+def _own_field_docs(cls: type) -> dict[str, str]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    docs = {}
+    for field, below in itertools.pairwise(definition.body):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                docs[name] = _markdown(" ".join(text.split()))
+    return docs
+
+
+def _markdown(text: str) -> str:
+    # What Python calls None is null in a file and on the command line.
+    return re.sub(r"\bNone\b", "`null`", _CODE.sub(r"`\1`", text))

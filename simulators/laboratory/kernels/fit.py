@@ -17,19 +17,33 @@ attention) are printed and written beside the coefficients, with the command and
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.laboratory.kernels.fit_attention import fit_attention
-from trainscout.simulators.laboratory.kernels.fit_gemm import LONGEST_BURST_FLOPS, fit_gemm
-from trainscout.simulators.laboratory.kernels.fit_grouped import fit_grouped
-from trainscout.simulators.laboratory.kernels.fit_streaming import fit_streaming
+from trainscout.simulators.laboratory.kernels.fit_gemm import (
+    HELD_OUT_SHARE,
+    LONGEST_BURST_FLOPS,
+    enough_rows,
+    fit_gemm,
+)
+from trainscout.simulators.laboratory.kernels.regression import (
+    Floats,
+    Parameter,
+    cross_validated,
+    decode,
+    residuals,
+    rounded,
+    solve,
+)
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -37,6 +51,7 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_CLASS,
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
+    GroupedCoefficients,
 )
 from trainscout.simulators.predictor.kernels.measured_rows import (
     CAST_INCLUDED,
@@ -47,12 +62,16 @@ from trainscout.simulators.predictor.kernels.measured_rows import (
     sustained,
     unusable,
 )
-from trainscout.simulators.predictor.kernels.streaming_rows import streaming_kind
+from trainscout.simulators.predictor.kernels.prices import price_batch
+from trainscout.simulators.predictor.kernels.row_batches import ALIKE, grouped_batches
+from trainscout.simulators.predictor.kernels.streaming import MOVES_BYTES, streaming_seconds
+from trainscout.simulators.predictor.kernels.streaming_rows import streaming_bytes, streaming_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 PAGING_FREE_TOKENS = 8192
 FITTED_CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
@@ -244,3 +263,81 @@ def _existing(output: Path | None, name: str) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     return read_yaml(path, "--output") or {}
+
+
+PARAMETERS = (
+    Parameter("group_s", 4e-6, 1e-8, 5e-5),
+    Parameter("weight_gradient_factor", 1.1, 1.0, 2.0, log=False),
+)
+
+
+def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
+    """Coefficients of grouped products, and cross-validated residuals by stage.
+
+    Raises:
+        InputError: when too few rows are usable.
+    """
+    enough_rows(len(rows))
+
+    def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:
+        coefficients = GroupedCoefficients(**decode(PARAMETERS, encoded))
+        seconds = np.zeros(len(part))
+        for positions in part.groupby(ALIKE["grouped_gemm"], sort=False).indices.values():
+            for batch in grouped_batches(part.iloc[positions], dtype):
+                prices = price_batch(gpu, batch, as_training=False, grouped_as=coefficients)
+                seconds[positions] += prices.seconds
+        logs: Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
+        return logs
+
+    def fitted(part: pd.DataFrame) -> Floats:
+        return solve(PARAMETERS, lambda encoded: log_error(part, encoded))
+
+    def unseen(out: pd.DataFrame, others: pd.DataFrame) -> Floats:
+        return log_error(out, fitted(others))
+
+    coefficients = GroupedCoefficients(**rounded(decode(PARAMETERS, fitted(rows))))
+    return {
+        "coefficients": dataclasses.asdict(coefficients),
+        "residuals": cross_validated(rows, ["groups", "n", "k"], "stage", unseen),
+    }
+
+
+_MOST_ROWS = 3000
+# Smaller ones say more about the launch than about the bandwidth.
+SMALLEST_BYTES = 3e7
+_STREAMED = (
+    Parameter("share", 0.6, 0.02, 0.97, log=False),
+    Parameter("launch_s", 2e-6, 1e-6, 3e-6),
+)
+
+
+def fit_streaming(rows: pd.DataFrame, gpu: Gpu, kind: str) -> dict[str, Any]:
+    """Share of the declared bandwidth and launch floor of one class, with residuals.
+
+    Raises:
+        InputError: when too few rows are usable.
+    """
+    moved = streaming_bytes(rows)
+    usable = np.isfinite(moved) & (moved >= SMALLEST_BYTES)
+    enough_rows(int(usable.sum()))
+    times_s = rows["time_us"].to_numpy(np.float64)[usable] * 1e-6
+    moved = moved[usable]
+    order = np.random.default_rng(0).permutation(len(moved))[:_MOST_ROWS]
+    moved, times_s = moved[order], times_s[order]
+    sizes = np.unique(moved)
+    held_sizes = np.random.default_rng(0).permutation(sizes)[: int(HELD_OUT_SHARE * len(sizes))]
+    held = np.isin(moved, held_sizes)
+
+    def log_error(encoded: Floats, part: Any) -> Floats:
+        values = decode(_STREAMED, encoded)
+        seconds = streaming_seconds(
+            moved[part], 1.0, values["share"], values["launch_s"], kind in MOVES_BYTES, gpu
+        )
+        logs: Floats = np.log(seconds / times_s[part])
+        return logs
+
+    solution = solve(_STREAMED, lambda encoded: log_error(encoded, ~held))
+    return {
+        **rounded(decode(_STREAMED, solution)),
+        "residuals": {"held_out": residuals(log_error(solution, held))},
+    }

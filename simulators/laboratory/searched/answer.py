@@ -9,17 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trainscout.conf.catalogue import command_defaults, load_catalogue
+from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.space import needed_numerics, with_choices
 from trainscout.optimizer.study import prepare_search, run_search
+from trainscout.optimizer.survey import Survey, check
 from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.optimizer.warm_start import distances
+from trainscout.pruning.equivalence import canonical
+from trainscout.pruning.recipe_table import RecipeTable, TableBuilder
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import replay_row
 from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
-from trainscout.simulators.laboratory.searched.place import place_of
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.memory.bands import NO
@@ -29,6 +35,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import get_simulator
 
 SLOWER, FAR_SLOWER = 0.03, 0.08
@@ -309,3 +316,61 @@ def _software(ran: Job, here: Job) -> str:
     if _reduces_16(ran, here):
         words.append("gradients in 16 bits, which space.numerics=declared leaves out")
     return ", ".join(words)
+
+
+SWITCHES = (
+    *("framework", "cuda_graphs", "grad_dtype", "fp8_param_gather", "optimizer_states"),
+    *("moe_dispatcher", "fp8_dot_product_attention", "fp8_output_proj"),
+)
+"""What software runs and how it is switched: a space leaves out settings that others are never
+slower than, so a measured recipe is there where all but these are."""
+
+_LAYOUT = ("tp", "pp", "cp", "ep", "micro_batch")
+"""Knobs that no rule gives another spelling."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """``inside``: the space holds the recipe but for switches of software; ``recipe`` is then the
+    one of the space that has most of them as it has. ``why``: what refuses it, or what the
+    nearest recipe of the space has instead; "" inside."""
+
+    recipe: Recipe
+    inside: bool
+    why: str = ""
+
+
+def place_of(recipe: Recipe, survey: Survey) -> Place:
+    """Look for a recipe among the launchable ones of a space."""
+    job = survey.space.declared.job(recipe)
+    if (violation := why_invalid(job)) is not None:
+        return Place(recipe, False, f"refused by {violation.rule}: {violation.reason}")
+    recipe = canonical(job)
+    table = _near(recipe, survey)
+    apart = distances(table, recipe, but=SWITCHES)
+    nearest = np.flatnonzero(apart == apart.min())
+    switched = distances(table.take(nearest), recipe)
+    near = table[int(nearest[np.argmin(switched)])]
+    if apart.min() == 0:
+        return Place(near, True)
+    differences = ", ".join(
+        f"{name}={getattr(recipe, name)} (nearest: {getattr(near, name)})"
+        for name in KNOBS
+        if name not in SWITCHES and getattr(recipe, name) != getattr(near, name)
+    )
+    return Place(recipe, False, f"in no recipe of the space: {differences}")
+
+
+def _near(recipe: Recipe, survey: Survey) -> RecipeTable:
+    """The recipes of a space that may be nearest. Of a space too large to list, a survey has only
+    what bounds leave open: then those laid out alike, if there are any."""
+    if survey.left_out is None:
+        return survey.recipes
+    found = TableBuilder()
+    for block in blocks(survey.space):
+        alike = np.ones(len(block.indices), dtype=np.bool_)
+        for name in _LAYOUT:
+            alike &= block.recipes.numbers(name) == getattr(recipe, name)
+        if alike.any():
+            found.add(check(block.take(alike), survey.space.declared.job).recipes)
+    return found.table() if found.size else survey.recipes

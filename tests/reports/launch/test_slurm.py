@@ -9,7 +9,7 @@ import pytest
 from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, job_of
 from trainscout.reports.launch import launch_texts, launches
-from trainscout.reports.launch.slurm import NAME, slurm_script
+from trainscout.reports.launch.directory import SLURM, slurm_script
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 # Every framework can run it.
@@ -49,7 +49,7 @@ def slurm(tmp_path):
             **variables,
         }
         return subprocess.run(
-            ["bash", NAME, *arguments],
+            ["bash", SLURM, *arguments],
             cwd=tmp_path,
             env=environment,
             capture_output=True,

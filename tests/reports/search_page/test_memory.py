@@ -1,7 +1,7 @@
 import pytest
 
 from tests.reports.search_page.searches import RECIPES, simulated
-from trainscout.reports.search_page.memory import FRAGMENTATION, memory_stages
+from trainscout.reports.search_page.page_data import FRAGMENTATION, memory_stages
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

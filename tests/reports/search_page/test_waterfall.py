@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.reports.search_page.waterfall import REST, waterfall
+from trainscout.reports.search_page.page_data import REST, waterfall
 
 PARTS = st.dictionaries(
     st.sampled_from(["compute", "bubble", "tp_communication", "optimizer", "host"]),

@@ -1,6 +1,6 @@
 from dataclasses import dataclass, field
 
-from trainscout.reference.docstrings import field_docs
+from trainscout.reference.settings import field_docs
 
 
 @dataclass

@@ -10,8 +10,7 @@ from tests.parameter_count import count_parameters
 from trainscout.commands.listing import NOT_CHOSEN, parameters
 from trainscout.commands.schemas import COMMANDS, groups_of
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reference.__main__ import main
-from trainscout.reference.pages import reference_pages
+from trainscout.reference.__main__ import main, reference_pages
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.recipe import Recipe
 

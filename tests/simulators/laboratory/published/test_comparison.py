@@ -3,16 +3,16 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations, replayable
-from trainscout.simulators.laboratory.published.comparison import (
-    compare_sets,
-    flat_error,
-    flat_step_time_s,
-)
 from trainscout.simulators.laboratory.published.published import (
     PeerPrediction,
     read_peer_predictions,
 )
 from trainscout.simulators.laboratory.published.replay import replay_rows
+from trainscout.simulators.laboratory.published.report import (
+    compare_sets,
+    flat_error,
+    flat_step_time_s,
+)
 from trainscout.simulators.predictor.answer.flops import step_flops
 
 

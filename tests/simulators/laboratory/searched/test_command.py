@@ -35,7 +35,7 @@ def test_a_question_is_answered_and_written(answered):
 
 def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
     table, names = answered
-    monkeypatch.delattr("trainscout.simulators.laboratory.searched.run.answer")
+    monkeypatch.delattr("trainscout.simulators.laboratory.questions.answer")
     before = names["journal"].read_text()
     assert questions([str(table), "--journal", str(names["journal"])]) == 0
     assert "as fast" in capsys.readouterr().out

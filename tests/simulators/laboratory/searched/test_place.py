@@ -6,9 +6,8 @@ import pytest
 from tests.simulators.laboratory.published.runs import RUN, declarations
 from trainscout.optimizer.survey import LeftOut, survey
 from trainscout.optimizer.union import compile_space
-from trainscout.simulators.laboratory.searched.answer import default_software
+from trainscout.simulators.laboratory.searched.answer import default_software, place_of
 from trainscout.simulators.laboratory.searched.grouping import published_questions
-from trainscout.simulators.laboratory.searched.place import place_of
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 SPACE = {

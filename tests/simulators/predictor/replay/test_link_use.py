@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL
+from trainscout.reports.timeline.chrome import LINKS, _sum_of_steps, link_use
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
-from trainscout.simulators.predictor.replay.link_use import LINKS, _sum_of_steps, link_use
 from trainscout.simulators.predictor.replay.step_program import step_program
 from trainscout.simulators.predictor.replay.unroll import unroll
 

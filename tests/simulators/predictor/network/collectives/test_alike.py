@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from tests.simulators.predictor.network.collectives.test_congestion import NODE_A_LEAF, PATTERNS
 from tests.simulators.predictor.network.topology.test_network import hardware
 from trainscout.simulators.predictor.network.collectives import EngineSettings
-from trainscout.simulators.predictor.network.collectives.alike import first_alike
 from trainscout.simulators.predictor.network.collectives.congestion import transfers_of
-from trainscout.simulators.predictor.network.collectives.play import make_engine, paths_of, play
+from trainscout.simulators.predictor.network.collectives.play import (
+    first_alike,
+    make_engine,
+    paths_of,
+    play,
+)
 from trainscout.simulators.predictor.network.collectives.transfers import together
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 
