@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -166,18 +166,18 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     require_choice("space.numerics", numerics, NUMERICS)
     known = set(quantities)
     knobs = []
-    knob_specs = _mapping("space.knobs", spec.get("knobs"))
+    knob_specs = mapping_of("space.knobs", spec.get("knobs"))
     if not knob_specs:
         raise InputError("space.knobs", spec.get("knobs"), "is empty", "at least one knob")
     for name, entry in knob_specs.items():
         knobs.append(_compile_knob(str(name), entry, declared, numerics, known))
         known.add(str(name))
     derived = []
-    for name, text in _mapping("space.derived", spec.get("derived")).items():
+    for name, text in mapping_of("space.derived", spec.get("derived")).items():
         require_choice("space.derived", name, RECIPE_DEFAULTS)
         derived.append((name, parse(f"space.derived.{name}", text, known | {"dp"})))
         known.add(name)
-    constants = _mapping("space.constants", spec.get("constants"))
+    constants = mapping_of("space.constants", spec.get("constants"))
     for name, value in constants.items():
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
@@ -192,7 +192,9 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         str(spec.get("name", "space")),
         declared,
         tuple(knobs),
-        _compile_constraints(spec.get("constraints"), knobs, set(quantities)),
+        compile_constraints(
+            "space.constraints", spec.get("constraints"), [knob.name for knob in knobs], quantities
+        ),
         tuple(derived),
         constants,
         {name: tuple(allowed) for name, allowed in spec.get("held", {}).items()},
@@ -202,27 +204,23 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     return space
 
 
-def _compile_constraints(
-    given: Any, knobs: list[Dimension], quantities: set[str]
+def compile_constraints(
+    field: str, given: Any, names: Sequence[str], quantities: Collection[str]
 ) -> tuple[tuple[Expression, ...], ...]:
-    """Constraints grouped by the last knob they read."""
-    if given is None:
-        given = []
-    if not isinstance(given, (list, tuple)):
-        raise InputError("space.constraints", given, "is not a list", "a list of expressions")
-    names = [knob.name for knob in knobs]
-    groups: list[list[Expression]] = [[] for _ in knobs]
-    for index, text in enumerate(given):
-        field = f"space.constraints[{index}]"
-        expression = parse(field, text, quantities | set(names))
+    """Constraints grouped by the last knob, of ``names``, that they read."""
+    if not isinstance(given, (list, tuple, type(None))):
+        raise InputError(field, given, "is not a list", "a list of expressions")
+    groups: list[list[Expression]] = [[] for _ in names]
+    for index, text in enumerate(given or ()):
+        expression = parse(f"{field}[{index}]", text, {*quantities, *names})
         read = [names.index(name) for name in expression.names if name in names]
         if not read:
-            raise InputError(field, text, "reads no knob", names)
+            raise InputError(f"{field}[{index}]", text, "reads no knob", names)
         groups[max(read)].append(expression)
-    return tuple(tuple(group) for group in groups)
+    return tuple(map(tuple, groups))
 
 
-def _mapping(field: str, value: Any) -> Mapping[str, Any]:
+def mapping_of(field: str, value: Any) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -299,7 +297,7 @@ def _check_type(field: str, name: str, choice: Any) -> None:
         raise InputError(field, choice, "has the wrong type", f"{knob.kind.__name__} values")
 
 
-def _listed(field: str, given: Any, _: Mapping[str, int]) -> tuple[Any, ...]:
+def listed(field: str, given: Any, _: Mapping[str, int]) -> tuple[Any, ...]:
     if not isinstance(given, (list, tuple)) or not given or len(given) > _MAX_CHOICES:
         raise InputError(field, given, "is not a list of choices", f"1..{_MAX_CHOICES} values")
     if len({(type(value), value) for value in given}) != len(given):
@@ -325,7 +323,7 @@ def _powers_of_two(field: str, given: Any, quantities: Mapping[str, int]) -> tup
 
 
 _CHOICES: dict[str, Callable[[str, Any, Mapping[str, int]], tuple[Any, ...]]] = {
-    "choices": _listed,
+    "choices": listed,
     "divisors_of": _divisors,
     "powers_of_two_up_to": _powers_of_two,
 }

@@ -31,7 +31,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
-from trainscout.optimizer.space import Candidate, Dimension, Indices, Space
+from trainscout.optimizer.space import (
+    Candidate,
+    Dimension,
+    Indices,
+    Space,
+    compile_constraints,
+    listed,
+    mapping_of,
+)
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.launch import (
     Launch,
@@ -50,7 +58,6 @@ SECTIONS = (
 )
 _KNOB_KEYS = ("choices", "text", "when", "otherwise")
 _DEGREES = ("tp", "pp", "cp")
-_MOST_CHOICES = 1000
 
 
 # ``{name}`` is a place; ``{{name}}`` stands for itself, and other braces (JSON) are left alone.
@@ -268,7 +275,7 @@ def compile_script_space(
     known = set(question.quantities)
     texts: dict[str, Mapping[Any, str]] = {}
     knobs = []
-    entries = _mapping("knobs", spec.get("knobs"))
+    entries = mapping_of("knobs", spec.get("knobs"))
     if not entries:
         raise InputError("knobs", spec.get("knobs"), "is empty", "at least one knob")
     for name, entry in entries.items():
@@ -279,12 +286,14 @@ def compile_script_space(
     repeats = _repeats(spec.get("repeats"), known)
     known |= set(repeats)
     derived: list[tuple[str, Expression]] = []
-    for name, text in _mapping("derived", spec.get("derived")).items():
+    for name, text in mapping_of("derived", spec.get("derived")).items():
         _refuse_taken(f"derived.{name}", name, known)
         derived.append((name, parse(f"derived.{name}", _as_text(text), known)))
         known.add(name)
-    constraints = _constraints(spec.get("constraints"), names, set(question.quantities))
-    means = _mapping("means", spec.get("means"))
+    constraints = compile_constraints(
+        "constraints", spec.get("constraints"), names, question.quantities
+    )
+    means = mapping_of("means", spec.get("means"))
     for meant, of in means.items():
         require_choice("means", meant, KNOBS)
         if isinstance(of, str) and KNOBS[meant].kind is not str:
@@ -309,14 +318,6 @@ def compile_script_space(
     return space
 
 
-def _mapping(where: str, value: Any) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InputError(where, value, "is not a mapping", "name: value pairs")
-    return value
-
-
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
@@ -336,15 +337,11 @@ def _knob(
         entry = {"choices": entry if isinstance(entry, list) else [entry]}
     for key in entry:
         require_choice(where, key, _KNOB_KEYS)
-    choices = entry.get("choices")
-    if not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
-        allowed = f"a list of 1 to {_MOST_CHOICES} values"
-        raise InputError(f"{where}.choices", choices, "is no list of choices", allowed)
-    for choice in choices:
+    given = entry.get("choices")
+    for choice in given if isinstance(given, list) else ():
         if not isinstance(choice, (bool, int, float, str)):
             raise InputError(f"{where}.choices", choice, "is no value", "numbers, words, true")
-    if len({(type(value), value) for value in choices}) < len(choices):
-        raise InputError(f"{where}.choices", choices, "repeats a choice", "distinct values")
+    choices = listed(f"{where}.choices", given, {})
     text = entry.get("text")
     if text is not None:
         if not isinstance(text, list) or len(text) != len(choices):
@@ -356,19 +353,19 @@ def _knob(
         }
     when = entry.get("when")
     if when is None:
-        return Dimension(name, tuple(choices))
+        return Dimension(name, choices)
     condition = parse(f"{where}.when", when, known)
-    return Dimension(name, tuple(choices), condition, entry.get("otherwise", choices[0]))
+    return Dimension(name, choices, condition, entry.get("otherwise", choices[0]))
 
 
 def _repeats(given: Any, known: set[str]) -> dict[str, Repeated]:
     """Read what repeats itself: at most one number of micro-batches, and one linear number."""
     made: dict[str, Repeated] = {}
     ways = set()
-    for name, entry in _mapping("repeats", given).items():
+    for name, entry in mapping_of("repeats", given).items():
         where = f"repeats.{name}"
         _refuse_taken(where, name, known)
-        parts = dict(_mapping(where, entry))
+        parts = dict(mapping_of(where, entry))
         for part in parts:
             require_choice(where, part, ("step", "traced", "period"))
         if not {"step", "traced"} <= set(parts):
@@ -387,27 +384,10 @@ def _repeats(given: Any, known: set[str]) -> dict[str, Repeated]:
     return made
 
 
-def _constraints(
-    given: Any, knobs: list[str], quantities: set[str]
-) -> tuple[tuple[Expression, ...], ...]:
-    """Constraints, each with the last knob that it reads."""
-    if given is not None and not isinstance(given, list):
-        raise InputError("constraints", given, "is not a list", "a list of expressions")
-    groups: list[list[Expression]] = [[] for _ in knobs]
-    for number, text in enumerate(given or ()):
-        where = f"constraints[{number}]"
-        expression = parse(where, text, quantities | set(knobs))
-        read = [knobs.index(name) for name in expression.names if name in knobs]
-        if not read:
-            raise InputError(where, text, "reads no knob", knobs)
-        groups[max(read)].append(expression)
-    return tuple(map(tuple, groups))
-
-
 def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Template:
-    environment = _mapping("environment", spec.get("environment"))
+    environment = mapping_of("environment", spec.get("environment"))
     files = {}
-    for name, given in _mapping("files", spec.get("files")).items():
+    for name, given in mapping_of("files", spec.get("files")).items():
         path = folder / str(given)
         try:
             files[str(name)] = path.read_text(encoding="utf-8")
