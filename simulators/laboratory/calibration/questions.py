@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from trainscout.conf.catalogue import Catalogue, command_defaults, load_catalogue
-from trainscout.conf.counted_gpus import counts_gpus
+from trainscout.api.questions import question
+from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.reports.launch_import import read_launch
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -34,14 +34,14 @@ _PARTS: dict[str, Any] = {
     "framework": Framework,
     "gpu": Gpu,
 }
-_CHOSEN = ("model", "cluster", "gpu", "training", "framework")
+_CHOSEN = ("model", "cluster", "gpus", "gpu", "training", "framework")
 _LABELS = ("name", "source", "sources")
 SETTINGS = frozenset(
     field.name
     for part in _PARTS.values()
     for field in dataclasses.fields(part)
     if field.name not in _LABELS
-) | {*_CHOSEN, "gpus"}
+) | {*_CHOSEN}
 
 
 def settings_of(words: Sequence[str], field: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ def settings_of(words: Sequence[str], field: str) -> dict[str, str]:
 
 
 def question_of(
-    settings: Mapping[str, str], catalogue: Catalogue
+    settings: Mapping[str, str], config_dir: Path | None = None
 ) -> tuple[Question, dict[str, Any]]:
     """The question of settings as on a command line, and the fields of its recipe.
 
@@ -71,35 +71,22 @@ def question_of(
     Raises:
         InputError: for a name that is none (with the nearest), or a value that cannot be meant.
     """
-    default = command_defaults("simulate")[1]
-    if "gpus" in settings:
-        settings = _by_number(settings)
+    chosen: dict[str, Any] = {name: settings[name] for name in _CHOSEN if name in settings}
+    if "gpus" in settings and "cluster" in settings:
+        raise InputError("gpus", settings["gpus"], "is given beside cluster=", "one of them")
     for name in ("model", "cluster"):
-        if name not in settings:
+        if name not in chosen and not (name == "cluster" and "gpus" in chosen):
             raise _missing(name)
-    cluster, gpu = catalogue.machines(settings["cluster"], settings.get("gpu"))
-    framework = settings.get("framework", default["framework"])
-    training = settings.get("training", default["training"])
-    parts: dict[str, Any] = {
-        "model": catalogue.models.chosen("model", settings["model"]),
-        "cluster": cluster,
-        "gpu": gpu,
-        "training": catalogue.trainings.chosen("training", training),
-        "framework": catalogue.frameworks.chosen("framework", framework),
-    }
-    fields: dict[str, dict[str, Any]] = {}
+    fields: dict[str, Any] = {}
     for name, text in settings.items():
         if name not in _CHOSEN:
-            part, field = _part_of(name, text)
-            fields.setdefault(part, {})[field] = _plain(name, text)
-    recipe = fields.pop("recipe", {})
-    for part, more in fields.items():
-        whole = {**dataclasses.asdict(parts[part]), **more}
-        whole = catalogue.with_architecture(whole) if part == "gpu" else whole
-        parts[part] = typed_value(_PARTS[part], part, whole)
-    question = Question(**parts)
-    question.check()
-    return question, recipe
+            fields[".".join(_part_of(name, text))] = _plain(name, text)
+    recipe = {
+        name.removeprefix("recipe."): fields.pop(name)
+        for name in list(fields)
+        if name.startswith("recipe.")
+    }
+    return question(**chosen, config_dir=config_dir, **fields), recipe
 
 
 def job_of_settings(
@@ -113,32 +100,23 @@ def job_of_settings(
     """
     default = {} if given is None else {"model": command_defaults("simulate")[1]["model"]}
     catalogue = load_catalogue() if config_dir is None else load_catalogue(config_dir)
-    question, fields = question_of({**default, **settings}, catalogue)
+    asked, fields = question_of({**default, **settings}, config_dir)
     recipe = {}
     if given is not None:
         stated = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
         stated = {name for name in stated if name.partition(".")[0] != "recipe"}
         model_named = functools.partial(catalogue.models.chosen, "model")
-        found = read_launch(given, question, stated, model_named, catalogue.frameworks.__getitem__)
+        found = read_launch(given, asked, stated, model_named, catalogue.frameworks.__getitem__)
         if "model" not in settings and not found.names_model:
             raise _missing("model")
-        question, recipe = found.question, dataclasses.asdict(found.recipe)
-        question.check()
-    job = question.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
+        asked, recipe = found.question, dataclasses.asdict(found.recipe)
+        asked.check()
+    job = asked.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
     broken = why_invalid(job)
     if broken is not None:
         value = getattr(job.recipe, broken.field, None)
         raise InputError(f"recipe.{broken.field}", value, broken.reason)
     return job
-
-
-def _by_number(settings: Mapping[str, str]) -> dict[str, str]:
-    rest = {name: text for name, text in settings.items() if name != "gpus"}
-    if "cluster" in rest:
-        raise InputError("gpus", settings["gpus"], "is given beside cluster=", "one of them")
-    if not counts_gpus(settings["gpus"]):
-        raise InputError("gpus", settings["gpus"], "is no number of GPUs", "as in 64xH100")
-    return {**rest, "cluster": settings["gpus"]}
 
 
 def _missing(name: str) -> InputError:
