@@ -145,15 +145,13 @@ def _best(result: SearchResult, declared: Question) -> Best | None:
         recipe=job.recipe,
         dp=job.dp,
         micro_batches=job.num_micro_batches,
-        step_time_s=prediction.step_time_s,
-        interval_s=prediction.interval_s,
-        tokens_per_s=prediction.tokens_per_s,
-        mfu=prediction.mfu,
-        breakdown_s=dict(prediction.breakdown_s),
-        peak_reserved_bytes=prediction.memory.peak_reserved_bytes,
-        needed_bytes=prediction.memory.needed_bytes,
-        capacity_bytes=prediction.memory.capacity_bytes,
-        evidence_share=dict(prediction.evidence_share),
-        estimated_operations=prediction.estimated_operations,
-        assumptions=prediction.assumptions,
+        **{name: getattr(prediction, name) for name in _OF_PREDICTION},
+        **{name: getattr(prediction.memory, name) for name in _OF_MEMORY},
     )
+
+
+_OF_PREDICTION = (
+    *("step_time_s", "interval_s", "tokens_per_s", "mfu", "breakdown_s"),
+    *("evidence_share", "estimated_operations", "assumptions"),
+)
+_OF_MEMORY = ("peak_reserved_bytes", "needed_bytes", "capacity_bytes")

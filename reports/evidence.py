@@ -55,21 +55,17 @@ class Evidence:
 
     def of_figures(self) -> dict[str, str]:
         """The grade of each figure under its name in JSON."""
-        time, cost = self.time.grade.value, self.cost.grade.value
-        return {
-            "step_time_s": time,
-            "mfu": time,
-            "mfu_causal": time,
-            "hfu": time,
-            "tokens_per_s": time,
-            "tokens_per_s_per_gpu": time,
-            "cost_per_step_usd": cost,
-            "cost_per_billion_tokens_usd": cost,
-            "cost_of_run_usd": cost,
-            "peak_allocated_bytes": self.allocated.grade.value,
-            "peak_reserved_bytes": self.memory.grade.value,
-            "headroom_bytes": self.memory.grade.value,
-        }
+        grades = dict.fromkeys(_TIMES, self.time) | dict.fromkeys(_COSTS, self.cost)
+        grades |= {"peak_allocated_bytes": self.allocated}
+        grades |= dict.fromkeys(("peak_reserved_bytes", "headroom_bytes"), self.memory)
+        return {name: graded.grade.value for name, graded in grades.items()}
+
+
+_TIMES = (
+    *("step_time_s", "mfu", "mfu_causal", "hfu"),
+    *("tokens_per_s", "tokens_per_s_per_gpu"),
+)
+_COSTS = ("cost_per_step_usd", "cost_per_billion_tokens_usd", "cost_of_run_usd")
 
 
 def evidence_of(prediction: Prediction, job: Job) -> Evidence:

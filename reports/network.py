@@ -102,16 +102,11 @@ def _of_kind(network: Network, use: CommunicatorUse, kind: str) -> np.ndarray:
 
 def network_record(use: NetworkUse) -> list[dict[str, Any]]:
     """The same as plain values, for JSON."""
+    plain = ("communicator", "operation", "algorithm", "bytes", "groups", "alone_s", "seconds")
     return [
         {
-            "communicator": each.communicator,
-            "operation": each.operation,
-            "algorithm": each.algorithm,
-            "bytes": each.bytes,
-            "groups": each.groups,
+            **{name: getattr(each, name) for name in plain},
             "ranks": each.group.size,
-            "alone_s": each.alone_s,
-            "seconds": each.seconds,
             "congestion_factor": each.factor,
             "hot_links": []
             if each.busy is None

@@ -138,22 +138,23 @@ def size_params(declared: Question) -> dict[str, Any]:
 
 
 def _question_tags(declared: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
-    def named(group: str, field: str = "name") -> Any:
-        return settings.get(group, {}).get(field)
-
     return {
         "model": declared.model.name,
         "cluster": declared.cluster.name,
         "gpu": declared.gpu.name,
         "framework": ",".join(each.name for each in declared.framework.offered),
-        "simulator": named("simulator"),
-        "network": named("network", "engine"),
-        "space": named("space"),
-        "sampler": named("search", "sampler"),
+        **settings_tags(settings),
         "objective": ",".join(settings.get("objective", {}).get("names", ())) or None,
-        "seed": settings.get("seed"),
-        "config_hash": config_hash(settings),
     }
+
+
+def settings_tags(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a whole configuration chooses of the groups that searches have."""
+    fields = {"simulator": "name", "network": "engine", "space": "name", "search": "sampler"}
+    chosen = {group: settings.get(group, {}).get(field) for group, field in fields.items()}
+    sampler = chosen.pop("search")
+    more = {"seed": settings.get("seed"), "config_hash": config_hash(settings)}
+    return {**chosen, "sampler": sampler, **more}
 
 
 def code_tags(command: str) -> dict[str, Any]:

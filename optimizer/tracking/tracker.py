@@ -7,6 +7,7 @@ import functools
 import json
 import queue
 import subprocess
+import sys
 import threading
 import time
 from typing import Any, Protocol
@@ -61,6 +62,15 @@ class MlflowTracker:
         raise TrackingError(
             f"{uri}: {reason}; trainscout tracking flush {tree.directory} tries again"
         )
+
+
+def record_or_warn(tracker: Tracker, tree: RunTree) -> str | None:
+    """Where a run is kept now; None where it is not, which is a warning."""
+    try:
+        return tracker.record(tree)
+    except TrackingError as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+        return None
 
 
 def make_tracker(settings: TrackingSettings) -> Tracker:

@@ -196,17 +196,19 @@ def _cell_record(
         "mfu": best.mfu,
         "tokens_per_s": best.tokens_per_s,
         "tokens_per_s_per_gpu": best.tokens_per_s / cell.num_gpus,
-        "breakdown_s": best.breakdown_s,
-        "peak_reserved_bytes": best.peak_reserved_bytes,
-        "needed_bytes": best.needed_bytes,
-        "capacity_bytes": best.capacity_bytes,
+        **{name: getattr(best, name) for name in _OF_BEST},
         "goodput_share": share.share,
         "mtbf_s": share.mtbf_s,
         "checkpoint_interval_s": share.checkpoint_interval_s,
-        "evidence_share": best.evidence_share,
         "estimated_operations": list(best.estimated_operations),
         "assumptions": list(best.assumptions),
     }
+
+
+_OF_BEST = (
+    *("breakdown_s", "evidence_share"),
+    *("peak_reserved_bytes", "needed_bytes", "capacity_bytes"),
+)
 
 
 def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, float]) -> str:
@@ -235,36 +237,11 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
 
 
 _CSV_COLUMNS = (
-    "model",
-    "cluster",
-    "gpu",
-    "num_gpus",
-    "num_nodes",
-    "nics_per_node",
-    "nic_gbps",
-    "oversubscription",
-    "topology",
-    "global_batch_size",
-    "price_usd_per_hour",
-    "status",
-    "reason",
-    "proved",
-    "days",
-    "days_low",
-    "days_high",
-    "gpu_hours",
-    "usd",
-    "pareto",
-    "targets_met",
-    "goodput_share",
-    "checkpoint_interval_s",
-    "recipe_words",
-    "step_time_s",
-    "measure_first",
-    "mfu",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "peak_reserved_bytes",
+    *("model", "cluster", "gpu", "num_gpus", "num_nodes", "nics_per_node", "nic_gbps"),
+    *("oversubscription", "topology", "global_batch_size", "price_usd_per_hour", "status"),
+    *("reason", "proved", "days", "days_low", "days_high", "gpu_hours", "usd", "pareto"),
+    *("targets_met", "goodput_share", "checkpoint_interval_s", "recipe_words", "step_time_s"),
+    *("measure_first", "mfu", "tokens_per_s", "tokens_per_s_per_gpu", "peak_reserved_bytes"),
 )
 
 

@@ -15,7 +15,7 @@ from trainscout.planning.changes import Change
 from trainscout.planning.outcome import CellResult, StudyOutcome
 from trainscout.reports.capacity.study_tables import Record, several_fabrics
 from trainscout.reports.capacity.terminal_tables import format_answer, format_change
-from trainscout.reports.tracker_runs import NOTE, code_tags, config_hash, size_params
+from trainscout.reports.tracker_runs import NOTE, code_tags, settings_tags, size_params
 
 _SHOWN_CHANGES = 20
 # What a cell's answer may differ in from one run to the next without being another one.
@@ -43,7 +43,9 @@ def study_runs(
     ended_ms = int(time.time() * 1000)
     cells: Sequence[Record] = record["cells"]
     tags = {
-        **_search_tags(settings),
+        "framework": settings.get("framework", {}).get("name"),
+        "objective": "step_time",
+        **settings_tags(settings),
         **code_tags("trainscout plan"),
         "study": record["name"],
         "group": directory.name,
@@ -84,25 +86,6 @@ def _digest(record: Record, tags: Mapping[str, Any]) -> str:
     ]
     text = json.dumps([record["name"], tags["version"], cells, record["models"]], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _search_tags(settings: Mapping[str, Any]) -> dict[str, Any]:
-    names = {
-        tag: settings.get(group, {}).get(field)
-        for tag, group, field in (
-            ("framework", "framework", "name"),
-            ("simulator", "simulator", "name"),
-            ("network", "network", "engine"),
-            ("space", "space", "name"),
-            ("sampler", "search", "sampler"),
-        )
-    }
-    return {
-        **names,
-        "objective": "step_time",
-        "seed": settings.get("seed"),
-        "config_hash": config_hash(settings),
-    }
 
 
 def _study_metrics(outcome: StudyOutcome, found: Sequence[Change] | None) -> dict[str, float]:

@@ -170,55 +170,47 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
 def _totals(first: Side, difference: Difference | None) -> RenderableType:
     sides = [first] + ([] if difference is None else [difference.other])
     table = _sides_table(None, sides, [side.name for side in sides])
-    figures: list[tuple[str, list[str], str]] = []
-
-    def add(name: str, values: list[str], change: str = "") -> None:
-        figures.append((name, values, change))
-
-    predictions = [side.prediction for side in sides]
-    gap = predictions[-1].step_time_s - predictions[0].step_time_s
-    add(
-        "step time",
-        [format_seconds(each.step_time_s) for each in predictions],
-        f"{signed_seconds(gap)} ({signed_percent(gap / predictions[0].step_time_s)})",
-    )
-    add(
-        f"error bar ({LEVEL:.0%})",
-        [
-            "none"
-            if each.interval_s is None
-            else " to ".join(format_seconds(end) for end in each.interval_s)
-            for each in predictions
-        ],
-    )
-    add(
-        "MFU / HFU",
-        [f"{each.mfu * 100:.1f} / {each.hfu * 100:.1f} %" for each in predictions],
-        f"{(predictions[-1].mfu - predictions[0].mfu) * 100:+.1f} points",
-    )
-    add(
-        "tokens/s per GPU",
-        [f"{each.tokens_per_s_per_gpu:,.0f}" for each in predictions],
-        f"{predictions[-1].tokens_per_s_per_gpu - predictions[0].tokens_per_s_per_gpu:+,.0f}",
-    )
-    add(
-        _whole_run(first.job),
-        [format_usd(each.cost_of_run_usd) for each in predictions],
-        signed_percent(predictions[-1].cost_of_run_usd / predictions[0].cost_of_run_usd - 1)
-        if predictions[0].cost_of_run_usd
-        else "",
-    )
-    add(
-        "memory, worst stage",
-        [format_gib(each.memory.peak_reserved_bytes) for each in predictions],
-        signed_gib(
-            predictions[-1].memory.peak_reserved_bytes - predictions[0].memory.peak_reserved_bytes
-        )
-        + " GiB",
-    )
-    add(
-        "fits",
-        [f"{_VERDICTS[each.memory.band]}, {format_room(each.memory)}" for each in predictions],
+    found = [side.prediction for side in sides]
+    one, other = found[0], found[-1]
+    gap = other.step_time_s - one.step_time_s
+    dollars = other.cost_of_run_usd / one.cost_of_run_usd - 1 if one.cost_of_run_usd else None
+    reserved = [each.memory.peak_reserved_bytes for each in found]
+    figures = (
+        (
+            "step time",
+            [format_seconds(each.step_time_s) for each in found],
+            f"{signed_seconds(gap)} ({signed_percent(gap / one.step_time_s)})",
+        ),
+        (
+            f"error bar ({LEVEL:.0%})",
+            [" to ".join(map(format_seconds, each.interval_s or ())) or "none" for each in found],
+            "",
+        ),
+        (
+            "MFU / HFU",
+            [f"{each.mfu * 100:.1f} / {each.hfu * 100:.1f} %" for each in found],
+            f"{(other.mfu - one.mfu) * 100:+.1f} points",
+        ),
+        (
+            "tokens/s per GPU",
+            [f"{each.tokens_per_s_per_gpu:,.0f}" for each in found],
+            f"{other.tokens_per_s_per_gpu - one.tokens_per_s_per_gpu:+,.0f}",
+        ),
+        (
+            _whole_run(first.job),
+            [format_usd(each.cost_of_run_usd) for each in found],
+            "" if dollars is None else signed_percent(dollars),
+        ),
+        (
+            "memory, worst stage",
+            list(map(format_gib, reserved)),
+            f"{signed_gib(reserved[-1] - reserved[0])} GiB",
+        ),
+        (
+            "fits",
+            [f"{_VERDICTS[each.memory.band]}, {format_room(each.memory)}" for each in found],
+            "",
+        ),
     )
     for name, values, change in figures:
         table.add_row(name, *values, *([change] if difference else []))

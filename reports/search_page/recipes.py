@@ -16,6 +16,13 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 
 SECONDS_A_DAY = 86400.0
+_OF_PREDICTION = (
+    *("step_time_s", "mfu", "mfu_causal", "hfu", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("cost_of_run_usd", "cost_per_billion_tokens_usd", "critical_stage"),
+)
+_OF_MEMORY = (
+    *("needed_bytes", "capacity_bytes", "headroom_bytes", "fit_probability", "worst_stage"),
+)
 
 
 def recipe_rows(
@@ -52,26 +59,13 @@ def recipe_rows(
 
 def figures(prediction: Prediction, job: Job) -> dict[str, Any]:
     """The figures of one prediction, with units in their names; ``days`` of the whole run."""
-    memory = prediction.memory
     low_s, high_s = prediction.interval_s or (None, None)
     return {
-        "step_time_s": prediction.step_time_s,
+        **{name: getattr(prediction, name) for name in _OF_PREDICTION},
         "low_s": low_s,
         "high_s": high_s,
-        "mfu": prediction.mfu,
-        "mfu_causal": prediction.mfu_causal,
-        "hfu": prediction.hfu,
-        "tokens_per_s": prediction.tokens_per_s,
-        "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,
-        "cost_of_run_usd": prediction.cost_of_run_usd,
-        "cost_per_billion_tokens_usd": prediction.cost_per_billion_tokens_usd,
         "days": job.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
-        "needed_bytes": memory.needed_bytes,
-        "capacity_bytes": memory.capacity_bytes,
-        "headroom_bytes": memory.headroom_bytes,
-        "fit_probability": memory.fit_probability,
-        "worst_stage": memory.worst_stage,
-        "critical_stage": prediction.critical_stage,
+        **{name: getattr(prediction.memory, name) for name in _OF_MEMORY},
         "breakdown_s": dict(prediction.breakdown_s),
         "evidence_share": dict(prediction.evidence_share),
         "estimated_operations": list(prediction.estimated_operations),

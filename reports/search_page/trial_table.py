@@ -62,32 +62,14 @@ def _kept(trials: Sequence[Trial], most: int, shown: Set[int]) -> list[Trial]:
 
 
 def _simulated(rows: Sequence[tuple[int, Trial]]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "row",
-            "step_time_s",
-            "mfu",
-            "tokens_per_s_per_gpu",
-            "cost_of_run_usd",
-            "needed_bytes",
-            "headroom_bytes",
-        )
+    found = [predicted(trial) for _, trial in rows]
+    short = ("step_time_s", "mfu", "tokens_per_s_per_gpu", "cost_of_run_usd")
+    return {
+        "row": [row for row, _ in rows],
+        **{name: [_short(getattr(each, name)) for each in found] for name in short},
+        "needed_bytes": [each.memory.needed_bytes for each in found],
+        "headroom_bytes": [each.memory.headroom_bytes for each in found],
     }
-    for row, trial in rows:
-        prediction = predicted(trial)
-        values = (
-            row,
-            _short(prediction.step_time_s),
-            _short(prediction.mfu),
-            _short(prediction.tokens_per_s_per_gpu),
-            _short(prediction.cost_of_run_usd),
-            prediction.memory.needed_bytes,
-            prediction.memory.headroom_bytes,
-        )
-        for column, value in zip(columns.values(), values, strict=True):
-            column.append(value)
-    return columns
 
 
 def _knobs(trials: Sequence[Trial], dps: Sequence[int | None]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from trainscout.commands.entry_point import run_command
 from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.study import run_search
-from trainscout.optimizer.tracking.tracker import TrackingError, make_tracker
+from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, save_search
 from trainscout.reports.for_programs import search_csv, search_json
@@ -137,11 +137,8 @@ def optimize(config: DictConfig) -> int:
         checks=checks,
     )
     tracked = None
-    try:
-        with _kept(failures):
-            tracked = tracker.record(record)
-    except TrackingError as error:
-        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    with _kept(failures):
+        tracked = record_or_warn(tracker, record)
     if output.format == "json":
         show_text(
             search_json(

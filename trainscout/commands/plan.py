@@ -17,8 +17,7 @@ from rich.console import RenderableType
 
 from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
 from trainscout.commands.entry_point import run_command
-from trainscout.optimizer.tracking.spool import RunTree
-from trainscout.optimizer.tracking.tracker import Tracker, TrackingError, make_tracker
+from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.changes import Change, changes
 from trainscout.planning.lock import only_run
@@ -109,7 +108,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     tree = study_runs(
         outcome, record, settings=settings, found=found, directory=directory, files=files
     )
-    tracked = None if failure is not None else track(tracker, tree)
+    tracked = None if failure is not None else record_or_warn(tracker, tree)
     if output.format == "json":
         show_text(study_json(outcome, record, found=found, directory=directory, tracked=tracked))
     elif output.format == "csv":
@@ -141,15 +140,6 @@ def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
             kept = f"interrupted: answered cells are kept in {cells}"
             print(f"{kept}, and the same command goes on", file=sys.stderr)
             raise
-
-
-def track(tracker: Tracker, tree: RunTree) -> str | None:
-    """Keep the run with its cells, and say where; a failure is a warning."""
-    try:
-        return tracker.record(tree)
-    except TrackingError as error:
-        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
-        return None
 
 
 def tell(
