@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainscout.planning.answer import Answer
 from trainscout.planning.cells import Cell, Declarations, study_cells, what_if_cell
@@ -84,10 +84,10 @@ class ModelOutcome:
     chosen: Point | None
     meets_all: bool
     curves: tuple[ScalingCurve, ...]
-    effects: tuple[Effect, ...]
-    break_evens: tuple[BreakEven, ...]
     scenarios: tuple[ScenarioAnswer, ...]
     fabrics: tuple[FabricCost, ...]
+    effects: tuple[Effect, ...] = ()
+    break_evens: tuple[BreakEven, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,26 +203,23 @@ def _result(cell: Cell, answer: Answer, reliability: Reliability) -> CellResult:
     return CellResult(cell, answer, make_point(cell, answer.best, share), None)
 
 
-@dataclass(frozen=True)
-class _Draft:
-    model: str
-    points: tuple[Point, ...]
-    targets: tuple[TargetAnswer, ...]
-    chosen: Point | None
-    meets_all: bool
-
-
-def _draft(model: str, results: Iterable[CellResult], study: Study) -> _Draft:
+def _draft(model: str, results: Iterable[CellResult], study: Study) -> ModelOutcome:
+    """What cells say of a model, without what changes would do."""
     points = tuple(
         result.point
         for result in results
         if result.point is not None and result.cell.model == model
     )
-    return _Draft(
+    scenarios = study.price_scenarios.items()
+    return ModelOutcome(
         model,
         points,
+        tuple(front(points)),
         tuple(answer_target(name, target, points) for name, target in study.targets.items()),
         *_choose(points, study),
+        tuple(scaling_curves(points)),
+        scenarios=tuple(_scenario(name, prices, points, study) for name, prices in scenarios),
+        fabrics=tuple(fabric_costs(points, study.fabric_prices)),
     )
 
 
@@ -253,38 +250,22 @@ def _what_ifs(
 
 
 def _finished(
-    draft: _Draft,
+    draft: ModelOutcome,
     study: Study,
     reliability: Reliability,
     what_ifs: Sequence[tuple[str, Cell | InputError]],
     answers: dict[str, Answer],
 ) -> ModelOutcome:
-    effects: list[Effect] = []
-    break_evens: list[BreakEven] = []
     chosen = draft.chosen
-    if chosen is not None:
-        effects = effects_without_search(chosen, reliability)
-        effects += [_effect(name, cell, answers, chosen, reliability) for name, cell in what_ifs]
-        limits = [Target(target.days, None, target.gpus) for target in study.targets.values()]
-        if not _meets(chosen, limits):
-            limits = []  # they are out of reach: nothing keeps to them
-        break_evens = break_even(chosen, [p for p in draft.points if _meets(p, limits)])
-    return ModelOutcome(
-        draft.model,
-        draft.points,
-        tuple(front(draft.points)),
-        draft.targets,
-        chosen,
-        draft.meets_all,
-        tuple(scaling_curves(draft.points)),
-        tuple(effects),
-        tuple(break_evens),
-        tuple(
-            _scenario(name, prices, draft.points, study)
-            for name, prices in study.price_scenarios.items()
-        ),
-        tuple(fabric_costs(draft.points, study.fabric_prices)),
-    )
+    if chosen is None:
+        return draft
+    effects = effects_without_search(chosen, reliability)
+    effects += [_effect(name, cell, answers, chosen, reliability) for name, cell in what_ifs]
+    limits = [Target(target.days, None, target.gpus) for target in study.targets.values()]
+    if not _meets(chosen, limits):
+        limits = []  # they are out of reach: nothing keeps to them
+    in_time = [point for point in draft.points if _meets(point, limits)]
+    return replace(draft, effects=tuple(effects), break_evens=tuple(break_even(chosen, in_time)))
 
 
 def _scenario(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.optimizer.objective import non_dominated
 from trainscout.planning.answer import Best
 from trainscout.planning.cells import Cell
 from trainscout.planning.goodput import Goodput
-from trainscout.planning.study import Target
+from trainscout.planning.study import PREFERENCES, Target
 from trainscout.simulators.predictor.uncertainty import Chosen, chosen
 
 
@@ -85,23 +85,15 @@ def preferred(points: Sequence[Point], prefer: str) -> Point | None:
 
 @dataclass(frozen=True)
 class TargetAnswer:
-    """The cells that meet one target, in their order, and the outstanding ones of them."""
+    """The cells that meet one target, in their order, and the best of them by each preference."""
 
     name: str
     target: Target
     meeting: tuple[Point, ...]
-    cheapest: Point | None
-    fastest: Point | None
-    smallest: Point | None
+    best: Mapping[str, Point | None]
 
 
 def answer_target(name: str, target: Target, points: Sequence[Point]) -> TargetAnswer:
     meeting = tuple(point for point in points if point.meets(target))
-    return TargetAnswer(
-        name,
-        target,
-        meeting,
-        preferred(meeting, "cheapest"),
-        preferred(meeting, "fastest"),
-        preferred(meeting, "smallest"),
-    )
+    best = {prefer: preferred(meeting, prefer) for prefer in PREFERENCES}
+    return TargetAnswer(name, target, meeting, best)

@@ -81,10 +81,7 @@ def _model_record(model: ModelOutcome) -> dict[str, Any]:
                 "sizes": [
                     {
                         "num_gpus": size.point.num_gpus,
-                        "efficiency": size.efficiency,
-                        "part": size.part,
-                        "share_of_growth": size.share_of_growth,
-                        "batch_limited": size.batch_limited,
+                        **{name: getattr(size, name) for name in _OF_SIZE},
                         "tokens_per_s_per_gpu": size.point.best.tokens_per_s / size.point.num_gpus,
                         "bend": format_bend(size),
                     }
@@ -112,11 +109,7 @@ def _fabric_record(cost: FabricCost) -> dict[str, Any]:
         "cell": cost.point.cell.key,
         **asdict(cost.parts),
         "switches": cost.parts.switches,
-        "usd": cost.usd,
-        "slower": cost.slower,
-        "saved_usd": cost.saved_usd,
-        "usd_per_percent": cost.usd_per_percent,
-        "recipe_changed": cost.recipe_changed,
+        **{name: getattr(cost, name) for name in _OF_FABRIC},
     }
 
 
@@ -138,9 +131,7 @@ def _target_record(target: TargetAnswer) -> dict[str, Any]:
         "name": target.name,
         **asdict(target.target),
         "met_by": len(target.meeting),
-        "cheapest": _key(target.cheapest),
-        "fastest": _key(target.fastest),
-        "smallest": _key(target.smallest),
+        **{prefer: _key(point) for prefer, point in target.best.items()},
     }
 
 
@@ -163,10 +154,7 @@ def _cell_record(
         "cluster": cell.cluster,
         "gpu": cell.declared.gpu.name,
         "num_gpus": cell.num_gpus,
-        "num_nodes": cluster.num_nodes,
-        "nics_per_node": cluster.nics_per_node,
-        "nic_gbps": cluster.nic_gbps,
-        "oversubscription": cluster.oversubscription,
+        **{name: getattr(cluster, name) for name in _OF_CLUSTER},
         "topology": None if cell.topology is None else cell.topology.name,
         "fabric": cell.fabric,
         "global_batch_size": training.global_batch_size,
@@ -181,10 +169,7 @@ def _cell_record(
     targets = outcome.study.targets
     return {
         **record,
-        "days": point.days,
-        "days_interval": point.days_interval,
-        "gpu_hours": point.gpu_hours,
-        "usd": point.usd,
+        **{name: getattr(point, name) for name in _OF_POINT},
         "pareto": cell.key in fronts,
         "targets_met": [name for name, target in targets.items() if point.meets(target)],
         "recipe": asdict(best.recipe),
@@ -205,6 +190,10 @@ def _cell_record(
     }
 
 
+_OF_CLUSTER = ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription")
+_OF_POINT = ("days", "days_interval", "gpu_hours", "usd")
+_OF_SIZE = ("efficiency", "part", "share_of_growth", "batch_limited")
+_OF_FABRIC = ("usd", "slower", "saved_usd", "usd_per_percent", "recipe_changed")
 _OF_BEST = (
     *("breakdown_s", "evidence_share"),
     *("peak_reserved_bytes", "needed_bytes", "capacity_bytes"),

@@ -13,7 +13,7 @@ from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import ModelOutcome, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
 from trainscout.planning.scaling import ScalingPoint
-from trainscout.planning.study import Target
+from trainscout.planning.study import PREFERENCES, Target
 from trainscout.reports.capacity.study_tables import (
     Record,
     break_even_table,
@@ -164,15 +164,13 @@ def _days(days: float) -> str:
 
 
 def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
-    columns = ("target", "limit", "#met by", "cheapest", "fastest", "smallest")
-    table = plain_table(*columns, title="Targets")
+    table = plain_table("target", "limit", "#met by", *PREFERENCES, title="Targets")
     for target in targets:
-        outstanding = (target.cheapest, target.fastest, target.smallest)
         table.add_row(
             target.name,
             format_target(target.target),
             str(len(target.meeting)),
-            *(_format_point(point) for point in outstanding),
+            *map(_format_point, target.best.values()),
         )
     return table
 

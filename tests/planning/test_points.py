@@ -55,15 +55,15 @@ def test_a_target_is_met_by_those_within_all_its_limits():
     assert found.meeting == (points[1],)
     found = answer_target("soon", Target(days=days), points)
     assert found.meeting == (points[1], points[2])
-    assert (found.cheapest, found.fastest, found.smallest) == (points[1], points[2], points[1])
-    assert answer_target("never", Target(days=1.0), points).cheapest is None
+    assert tuple(found.best.values()) == (points[1], points[2], points[1])
+    assert answer_target("never", Target(days=1.0), points).best["cheapest"] is None
 
 
 def test_a_target_without_limits_is_met_by_all_that_fit():
     points = [point(16), point(8, 2.5)]
     found = answer_target("fits", Target(), points)
     assert found.meeting == tuple(points)
-    assert found.smallest is points[1]
+    assert found.best["smallest"] is points[1]
 
 
 def test_nothing_is_preferred_among_none():
