@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
-from trainscout.planning.answer import Answer
+import joblib
+
+from trainscout.optimizer.executors.loky import worker_pool
+from trainscout.planning.answer import Answer, failed
 from trainscout.planning.cells import Cell, Declarations, study_cells, what_if_cell
 from trainscout.planning.fabric_cost import FabricCost, fabric_costs
 from trainscout.planning.goodput import Reliability, goodput
@@ -19,7 +26,6 @@ from trainscout.planning.points import (
     make_point,
     preferred,
 )
-from trainscout.planning.pool import AnswerCell, answer_cells
 from trainscout.planning.scaling import ScalingCurve, scaling_curves
 from trainscout.planning.sensitivity import BreakEven, Effect, break_even, effects_without_search
 from trainscout.planning.store import AnswerStore
@@ -292,3 +298,51 @@ def _effect(
         return Effect(name, None, None, cell.num_gpus, reason=result.reason)
     changed = result.point.best.recipe != chosen.best.recipe
     return Effect(name, result.point.days, result.point.usd, cell.num_gpus, changed)
+
+
+AnswerCell = Callable[[Cell], Answer]
+"""Searches one cell; importable, since worker processes call it."""
+
+
+def answer_cells(
+    cells: Sequence[Cell], answer: AnswerCell, n_jobs: int
+) -> Iterator[tuple[Cell, Answer]]:
+    """Each cell with its answer, as they come in.
+
+    A cell that takes its worker down (out of memory, say) is answered as failed. One worker is
+    this process. ``n_jobs`` -1 is one worker a core.
+    """
+    workers = min(int(joblib.effective_n_jobs(n_jobs)), len(cells))
+    if workers <= 1:
+        for cell in cells:
+            yield cell, answer(cell)
+        return
+    left = dict(enumerate(cells))
+    with _ended(worker_pool(workers)) as pool:
+        numbers = {pool.submit(answer, cell): number for number, cell in left.items()}
+        try:
+            for done in as_completed(numbers):
+                found = done.result()
+                yield left.pop(numbers[done]), found
+        except BrokenProcessPool:
+            pass  # nobody can tell by which of the cells: they are tried alone below
+    for cell in left.values():
+        yield cell, _alone(answer, cell)
+
+
+def _alone(answer: AnswerCell, cell: Cell) -> Answer:
+    with _ended(worker_pool(1)) as pool:
+        try:
+            found: Answer = pool.submit(answer, cell).result()
+        except BrokenProcessPool:
+            return failed(RuntimeError("the search took its process down; out of memory?"))
+        return found
+
+
+@contextmanager
+def _ended(pool: Any) -> Iterator[Any]:
+    """A pool whose workers are ended whatever they are doing."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, kill_workers=True)

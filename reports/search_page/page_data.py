@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import as_chosen, format_distinguishable
-from trainscout.reports.explain import why_best
+from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
-from trainscout.reports.search_page.layout_map import layout_map
-from trainscout.reports.search_page.pipeline import pipeline_bars
 from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
@@ -22,15 +24,20 @@ from trainscout.reports.trials import choices_of, latest_trials, layout, predict
 from trainscout.reports.verification import verification_record
 from trainscout.reports.wording import (
     STOP_WORDS,
+    format_chance,
     format_error_bar,
+    format_gib,
     format_part,
     format_question,
+    format_recipe,
     format_tokens,
 )
 from trainscout.simulators.predictor.answer.prediction import Memory
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
+from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 # Recipes drawn side by side; a Pareto front may have more, which the other figures show.
 MOST_RECIPES = 40
@@ -223,3 +230,164 @@ def waterfall(best_s: Mapping[str, float], rival_s: Mapping[str, float]) -> list
     if len(notable) < len(gaps):
         bars.append({"part": REST, "label": "all else", "seconds": rest_s})
     return bars
+
+
+# More bars can neither be distinguished nor drawn at once.
+MOST_BARS = 5000
+_TICKS_PER_S = 1e6
+
+
+def shown_micro_batches(job: Job, most_bars: int = MOST_BARS) -> int:
+    """How many micro-batches to show: enough that the pipeline fills, runs steadily for half its
+    depth and drains, as far as ``most_bars`` passes allow."""
+    recipe, unit = job.recipe, job.micro_batch_round
+    wanted = recipe.pp + max(4, recipe.pp // 2)
+    drawable = most_bars // (2 * recipe.pp * recipe.vpp)
+    count = min(wanted, max(drawable, unit))
+    least = job.least_micro_batches
+    return min(max(least, -(-count // unit) * unit), job.num_micro_batches)
+
+
+def pipeline_bars(job: Job, simulator: SimulatorSpec) -> dict[str, Any]:
+    """Bars in columns: ``stage``, ``lane``, ``kind`` (into ``kinds``), ``chunk``, ``micro_batch``
+    (-1: none), ``start`` and ``length`` in microseconds, and ``recompute``, how much of it repeats
+    a forward pass; or ``unavailable``, the reason why there are none.
+    """
+    if simulator.name != "replay":
+        return {"unavailable": f"simulator={simulator.name} plays whole ranks, no single passes"}
+    from trainscout.simulators.predictor.replay.pass_timeline import LANES, PASS_KINDS, passes_of
+    from trainscout.simulators.predictor.replay.step_program import step_program
+
+    played = passes_of(
+        step_program(
+            job,
+            shown_micro_batches(job),
+            calibration=simulator.calibration,
+            measured=measured_table(simulator.measured_kernels),
+            network=simulator.network,
+        )
+    )
+    start = np.rint(played.start_s * _TICKS_PER_S).astype(np.int64)
+    end = np.rint(played.end_s * _TICKS_PER_S).astype(np.int64)
+    return {
+        "kinds": list(PASS_KINDS),
+        "lanes": list(LANES),
+        "stages": job.recipe.pp,
+        "chunks": job.recipe.vpp,
+        "micro_batches": played.micro_batches,
+        "num_micro_batches": played.num_micro_batches,
+        "stage": played.stage.tolist(),
+        "lane": played.lane.tolist(),
+        "kind": played.kind.tolist(),
+        "chunk": played.chunk.tolist(),
+        "micro_batch": played.micro_batch.tolist(),
+        "start": start.tolist(),
+        "length": (end - start).tolist(),
+        "recompute": np.rint(played.recompute_s * _TICKS_PER_S).astype(np.int64).tolist(),
+    }
+
+
+# What a cell may come to, best first.
+FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
+    "fits",
+    "tight",
+    "memory",
+    "slower",
+    "pruned",
+    "failed",
+    "invalid",
+    "unasked",
+)
+_OUTCOMES = (FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID)
+_OF_RULE = {"memory_bound": NO_MEMORY, "time_bound": SLOWER}
+
+
+def outcome(trial: Trial) -> str:
+    """What a trial says about its combination."""
+    if trial.status == "ok":
+        return FITS
+    if trial.status == "tight":
+        return TIGHT
+    if trial.status == "oom":
+        return NO_MEMORY
+    if trial.status == "pruned":
+        return _OF_RULE.get(trial.rule or "", PRUNED)
+    return FAILED if trial.status == "failed" else INVALID
+
+
+def layout_map(
+    trials: Sequence[Trial], job_of: JobOf, certificate: Certificate | None
+) -> dict[str, Any]:
+    """``tp`` and ``pp``: the degrees that were asked for or bounded, ascending; ``cells``: one a
+    combination, row by row of ``pp``.
+
+    A cell has its ``outcome``; the ``number``, ``step_time_s`` and ``words`` of its fastest recipe
+    that fits; how many trials came to which end; and ``why`` none fits.
+    """
+    cells: dict[tuple[int, int], list[Trial]] = {}
+    for trial in trials:
+        cells.setdefault((trial.recipe.pp, trial.recipe.tp), []).append(trial)
+    bounds = {(each.pp, each.tp): each for each in certificate.degrees} if certificate else {}
+    tp = sorted({tp for _, tp in (*cells, *bounds)})
+    pp = sorted({pp for pp, _ in (*cells, *bounds)})
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cells": [
+            _cell(cells[place], job_of)
+            if place in cells
+            else _unasked(bounds.get(place), certificate)
+            for place in ((row, column) for row in pp for column in tp)
+        ],
+    }
+
+
+def _unasked(bound: DegreesBound | None, certificate: Certificate | None) -> dict[str, Any]:
+    """A combination of which nothing was simulated: what its bounds say."""
+    if certificate is None or not certificate.degrees:
+        return {"outcome": UNASKED, "counts": {}, "why": "no recipe of it was proposed"}
+    if bound is None:
+        why = "none of its recipes can be launched: a validity rule breaks each"
+        return {"outcome": INVALID, "counts": {}, "why": why}
+    if bound.bound is None:
+        why = (
+            f"cannot fit: of its {bound.recipes:,} recipes the smallest needs at least "
+            f"{bound.least_memory_share:.0%} of the usable memory"
+        )
+        return {"outcome": NO_MEMORY, "counts": {}, "why": why}
+    name = certificate.objectives[0]
+    why = (
+        f"by its bound none of its {bound.may_fit:,} recipes that may fit does better than "
+        f"{bound.bound:,.4g} {MEASURES[name].unit} ({name.replace('_', ' ')})"
+    )
+    return {"outcome": SLOWER, "counts": {}, "why": why}
+
+
+def _cell(trials: Sequence[Trial], job_of: JobOf) -> dict[str, Any]:
+    ends: dict[str, list[Trial]] = {}
+    for trial in trials:
+        ends.setdefault(outcome(trial), []).append(trial)
+    counts = dict(Counter({end: len(ends[end]) for end in _OUTCOMES if end in ends}))
+    best_end = next(end for end in _OUTCOMES if end in ends)
+    cell: dict[str, Any] = {"outcome": best_end, "counts": counts}
+    if best_end == FITS:
+        best = min(ends[FITS], key=lambda trial: predicted(trial).step_time_s)
+        cell["number"] = best.number
+        cell["step_time_s"] = predicted(best).step_time_s
+        cell["words"] = format_recipe(best.recipe, job_of(best.recipe).dp)
+    else:
+        cell["why"] = _why(best_end, ends[best_end])
+    return cell
+
+
+def _why(end: str, trials: Sequence[Trial]) -> str:
+    simulated = [trial for trial in trials if trial.prediction is not None]
+    if end == TIGHT:
+        likeliest = max(simulated, key=lambda trial: predicted(trial).memory.fit_probability)
+        return f"may fit: the likeliest recipe {format_chance(predicted(likeliest).memory)}"
+    if end == NO_MEMORY and simulated:
+        closest = min(simulated, key=lambda trial: predicted(trial).memory.missing_bytes)
+        missing = format_gib(predicted(closest).memory.missing_bytes)
+        return f"does not fit: the closest recipe lacks {missing}"
+    reasons = Counter(trial.reason for trial in trials if trial.reason)
+    return reasons.most_common(1)[0][0] if reasons else f"{trials[0].status}"

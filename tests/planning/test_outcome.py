@@ -10,8 +10,7 @@ import pytest
 from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations
 from trainscout.planning.answer import Answer, answer_cell, failed
 from trainscout.planning.goodput import Reliability
-from trainscout.planning.outcome import run_study
-from trainscout.planning.pool import answer_cells
+from trainscout.planning.outcome import answer_cells, run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Target, WhatIf
 from trainscout.reports.nothing_found import why_nothing_fits

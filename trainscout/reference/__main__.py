@@ -6,18 +6,108 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import initialize_config_module
 from omegaconf import OmegaConf
 
 from trainscout.commands.hydra_setup import run_directory
+from trainscout.commands.listing import described, kinds
 from trainscout.commands.schemas import register_commands
-from trainscout.reference.choices_page import choices_page
-from trainscout.reference.hardware_page import hardware_page
+from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.evidence import attention, links, products, runs_by
+from trainscout.reference.markdown import TEXTS, markdown_table
+from trainscout.reference.settings import as_written
 from trainscout.reference.settings_page import settings_page
 from trainscout.simulators.predictor.io.command_line import OK, explain
 from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.kernels.coefficients import fitted_gpus
+from trainscout.simulators.predictor.kernels.uncertainty import OF_THE_MEDIAN
 from trainscout.simulators.predictor.question.errors import InputError
+
+# What a file says beside values: its name, and sources of figures, one click away.
+_NO_VALUES = ("name", "defaults", "source", "sources")
+# Files of many fields, which what they are sums up.
+_LONG = ("model", "gpu", "architecture", "framework", "space")
+
+
+def choices_page() -> str:
+    """The whole page, in Markdown."""
+    titles: dict[str, str] = TEXTS["groups"]
+    groups = sorted(kinds().values(), key=lambda each: ([*titles, each].index(each), each))
+    catalogue = load_catalogue()
+    tables = [_group(group, titles.get(group, group.capitalize()), catalogue) for group in groups]
+    return "\n".join([TEXTS["choices"], *tables])
+
+
+def _group(group: str, title: str, catalogue: Catalogue) -> str:
+    """What each file is, as ``trainscout list`` has it, and what it sets."""
+    rows = []
+    for name, about in described(group, catalogue).items():
+        sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(group, name).items())
+        rows.append((f"[`{name}`](../conf/{group}/{name}.yaml)", about, sets))
+    shown = 3 if any(sets for *_, sets in rows) else 2
+    heads = (group, "what it is", "what it sets")[:shown]
+    table = markdown_table(heads, [row[:shown] for row in rows])
+    return f"## {title}\n\n`{group}=`\n\n{table}"
+
+
+def _flat(group: str, choice: str) -> dict[str, str]:
+    """Values of a file by name, with what is inside a group named after it."""
+    flat: dict[str, str] = {}
+    if group in _LONG:
+        return flat
+    content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
+    for key, value in content.items():
+        if key in _NO_VALUES:
+            continue
+        inside = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{key}.{name}": as_written(part) for name, part in inside}
+        if not inside:
+            flat[key] = as_written(value)
+    return flat
+
+
+# Columns of products and the type that each is priced at.
+_PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), "tf32": ("tf32",), "fp8": ("fp8",)}
+
+
+def hardware_page() -> str:
+    """The whole page, in Markdown."""
+    catalogue = load_catalogue()
+    fitted = sorted({catalogue.architectures[fit.architecture].vendor for fit in fitted_gpus()})
+    declared = sorted({gpu.architecture.vendor for gpu in catalogue.gpus.values()} - {*fitted})
+    page: str = TEXTS["hardware"]
+    return page.format(
+        fitted=", ".join(fitted),
+        declared=", ".join(declared),
+        matrix=support_matrix(catalogue),
+        of_the_median=OF_THE_MEDIAN,
+    )
+
+
+def support_matrix(catalogue: Catalogue) -> str:
+    """GPU x precision x evidence, as a table in Markdown; those with most published runs first."""
+    runs = {name: count for (name,), count in runs_by("gpu").items()}
+    gpus = sorted(catalogue.gpus.items(), key=lambda item: (-runs.get(item[1].name, 0), item[0]))
+    rows = [
+        (
+            f"`{name}`",
+            gpu.architecture.vendor,
+            f"`{gpu.architecture.name}`",
+            *(products(gpu, types) for types in _PRODUCTS.values()),
+            products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
+            products(gpu, ("fp4",)),
+            attention(gpu),
+            links(gpu),
+            f"{runs[name]:,}" if name in runs else "",
+        )
+        for name, gpu in gpus
+    ]
+    types = (*_PRODUCTS, "mxfp8", "nvfp4")
+    heads = ("GPU", "vendor", "architecture", *types, "attention", "links", "runs")
+    return markdown_table(heads, rows)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import pytest
 from tests.documented import blocks
 from tests.in_process import command
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction, search_result, trial
-from trainscout.optimizer.tracking.best import BestRecipe, best_recipes, best_text
+from trainscout.optimizer.tracking.commands import BestRecipe, best_recipes, best_text
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
 from trainscout.reports.tracker_runs import search_record

@@ -13,8 +13,7 @@ from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Study, Target
-from trainscout.reports.capacity.page import study_page
-from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
+from trainscout.reports.capacity.page import Axis, Mark, Series, figure, study_page
 from trainscout.reports.capacity.study_files import study_record
 
 VOID = {"meta", "line", "polyline", "rect", "circle", "br"}

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
 from trainscout.optimizer.certificate import Certificate, DegreesBound
-from trainscout.reports.search_page.layout_map import layout_map
+from trainscout.reports.search_page.page_data import layout_map
 
 
 def cells(trials, certificate=None):

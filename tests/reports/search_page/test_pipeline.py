@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from tests.reports.search_page.searches import DECLARED, RECIPES, simulated
-from trainscout.reports.search_page.pipeline import pipeline_bars, shown_micro_batches
+from trainscout.reports.search_page.page_data import pipeline_bars, shown_micro_batches
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainscout.reports.timeline.arguments import arguments
+from trainscout.reports.timeline.chrome import arguments
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.replay.priced import PricedOp

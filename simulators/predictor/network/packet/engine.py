@@ -6,15 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.packet import announcing, kernel
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
+from trainscout.simulators.predictor.network.packet import kernel
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
+    DONE,
+    EARLIEST,
+    FIRST_LATER,
+    FIRST_TIE,
+    LAG,
+    NONE,
+    NOW,
+    START_EVENT,
+    WAITS,
     Floats,
     Ints,
     to_picoseconds,
 )
+from trainscout.simulators.predictor.network.packet.heap import push
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.packet.setup import constants
 from trainscout.simulators.predictor.network.topology.routing import (
@@ -195,7 +206,7 @@ class PacketEngine:
         self._count[t.UNFINISHED] += count
         self._announce(first, pairs)
         self._heap = t.grown(self._heap, int(self._count[t.EVENTS_DUE]) + count)
-        announcing.schedule(first, first + count, self._flows, self._heap, self._count)
+        schedule(first, first + count, self._flows, self._heap, self._count)
         return np.arange(first, first + count)
 
     def advance(self, until_s: float | None = None) -> Arrivals:
@@ -388,7 +399,7 @@ class PacketEngine:
     def _tie(self, pairs: Ints) -> None:
         if not len(pairs):
             return
-        self._tied = announcing.tie(pairs, self._used, self._flows, self._ties, self._tied)
+        self._tied = tie(pairs, self._used, self._flows, self._ties, self._tied)
         # Earlier announcements may already follow the same flow.
         self._count[t.MOST_FOLLOWERS] += int(np.bincount(pairs[:, 1] - pairs[:, 1].min()).max())
 
@@ -408,3 +419,33 @@ def _require(values: Floats, field: str) -> None:
     if len(values) and not (values.min() >= 0 and values.max() < _LONGEST_S):
         wrong = float(values.min() if values.min() < 0 else values.max())
         raise InputError(field, wrong, "is out of range", f"0..{_LONGEST_S:.0f} s")
+
+
+@njit(cache=True)
+def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
+    """Let each flow wait for those that have not arrived, and start after those that have.
+
+    ``pairs``: (flow, earlier flow); flows from ``first`` on are announced together. Returns how
+    many rows of ``ties`` are in use.
+    """
+    for row in range(len(pairs)):
+        child, parent = pairs[row]
+        if flows[parent, DONE] != NONE:
+            after = flows[parent, DONE] + flows[child, LAG]
+            flows[child, EARLIEST] = max(flows[child, EARLIEST], after)
+            continue
+        flows[child, WAITS] += 1
+        column = FIRST_TIE if parent >= first else FIRST_LATER
+        ties[used, 0], ties[used, 1] = child, flows[parent, column]
+        flows[parent, column] = used
+        used += 1
+    return used
+
+
+@njit(cache=True)
+def schedule(first, last, flows, heap, count):  # type: ignore[no-untyped-def]
+    """Let the flows from ``first`` to before ``last`` that wait for nobody start."""
+    for flow in range(first, last):
+        flows[flow, EARLIEST] = max(flows[flow, EARLIEST], count[NOW])
+        if flows[flow, WAITS] == 0:
+            push(heap, count, flows[flow, EARLIEST], START_EVENT, flow)

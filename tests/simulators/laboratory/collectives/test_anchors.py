@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from trainscout.simulators.laboratory.collectives.anchors import SIZES, anchored_errors
+from trainscout.simulators.laboratory.collectives.fit import SIZES, anchored_errors
 from trainscout.simulators.predictor.collectives.measured import Figure
 from trainscout.simulators.predictor.workload.ir import Communicator
 

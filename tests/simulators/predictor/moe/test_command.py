@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.in_process import command
-from trainscout.simulators.predictor.moe.arguments import GROUPS, parameters, parse
+from trainscout.simulators.predictor.moe.command import GROUPS, parameters, parse
 from trainscout.simulators.predictor.moe.router import Router, route
 
 main = command("moe")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import MOE, TINY, make_job
-from trainscout.reports.search_page.pipeline import shown_micro_batches
+from trainscout.reports.search_page.page_data import shown_micro_batches
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.validity import why_invalid
