@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -112,32 +111,21 @@ def _build(group: type[Any], given: Mapping[str, str]) -> Any:
 
 
 def _value(name: str, text: str, hint: Any) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = typing.get_args(hint) or (hint,)
     if type(None) in kinds and text in ("null", "None"):
         return None
     if Path in kinds:
         return Path(text)
-    try:
+    whole = int in kinds
+    with suppress(ValueError):
         # Exact for whole numbers of any length, which float is not.
-        return int(text) if int in kinds else _finite(text)
-    except ValueError:
-        pass
-    try:
-        number = _finite(text)
-    except ValueError:
-        number = math.nan
-    if int in kinds and number.is_integer():
-        return int(number)
-    raise InputError(
-        name, text, "cannot be read", "a whole number" if int in kinds else "a number"
-    )
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
-    return number
+        if whole:
+            return int(text)
+    with suppress(ValueError):
+        number = float(text)
+        if math.isfinite(number) and (number.is_integer() or not whole):
+            return int(number) if whole else number
+    raise InputError(name, text, "cannot be read", "a whole number" if whole else "a number")
 
 
 _HELP = """\
