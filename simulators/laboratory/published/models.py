@@ -23,9 +23,9 @@ from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.model import Model
 
 _DEFAULT_VOCABULARY = 51200
-# MLPerf's GPT-3 is trained without dropout (NVIDIA/NeMo-Framework-Launcher,
-# conf/training/gpt3/175b_mlperf.yaml: hidden_dropout and attention_dropout 0.0).
-_NO_DROPOUT = "mlperf"
+# Trained without dropout: MLPerf's GPT-3 (NVIDIA/NeMo-Framework-Launcher,
+# conf/training/gpt3/175b_mlperf.yaml) and all that GPT-NeoX configures (its configs).
+_NO_DROPOUT = ("mlperf", "gpt_neox")
 # How much more than the mean the busiest GPU of an expert-parallel group has to do under a router
 # whose balance is not forced, in the first tens of iterations, which benchmarks time, and trained.
 # The step of Megatron-LM's release test of Mixtral falls from 11.1 s in its first 30 iterations to
@@ -102,7 +102,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         or (
             family.dropout
             and not statement.says("dropout")
-            and project_of(statement) != _NO_DROPOUT
+            and project_of(statement) not in _NO_DROPOUT
         ),
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(statement, assumed),

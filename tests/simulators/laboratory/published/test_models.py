@@ -173,7 +173,9 @@ def test_what_a_script_leaves_on_is_read():
     assert (usual, without) == (True, [False, False])
 
 
-@pytest.mark.parametrize(("framework", "dropout"), [("NeMo (MLPerf v4.1)", False), ("NeMo", True)])
-def test_mlperf_trains_gpt3_without_dropout(framework, dropout):
+@pytest.mark.parametrize(
+    ("framework", "dropout"), [("NeMo (MLPerf v4.1)", False), ("GPT-NeoX", False), ("NeMo", True)]
+)
+def test_who_trains_gpts_without_dropout(framework, dropout):
     model = replayable(model="GPT3-175B", gated_mlp=0, framework=framework).job.model
     assert model.dropout is dropout
