@@ -72,11 +72,12 @@ def accuracy_pages(
         "accuracy": (
             _introduction(report),
             _kinds(report),
-            _strangers(tests),
+            _blind(tests),
             _error_bars(coverage),
             _memory(report),
             _missed(aims),
             TEXTS["outside"],
+            TEXTS["details"].format(command=COMMAND, plot=f"{PLOT_FOLDER}/{STEP_PLOT}"),
         ),
         f"{PLOT_FOLDER}/published-runs": (
             _step_time(report),
@@ -102,13 +103,11 @@ def _introduction(report: Report) -> str:
     everything = headline(report)
     introduction: str = TEXTS["introduction"]
     return introduction.format(
-        command=COMMAND,
         runs=everything.n,
         median=percent(everything.median_abs_error),
         mean=percent(everything.mean_abs_error),
         p90=percent(everything.p90_abs_error),
         bias=signed(everything.bias),
-        plot=f"{PLOT_FOLDER}/{STEP_PLOT}",
     )
 
 
@@ -120,9 +119,9 @@ def _kinds(report: Report) -> str:
     return f"{TEXTS['kinds'].format(grades=grades)}\n\n{summary_table('published runs', kinds)}"
 
 
-def _strangers(tests: Sequence[Test]) -> str:
+def _blind(tests: Sequence[Test]) -> str:
     found = blind_summary(tests)
-    return f"{TEXTS['strangers']}\n\n{found}" if found else ""
+    return f"{TEXTS['blind']}\n\n{found}" if found else ""
 
 
 def _missed(found: Sequence[Target]) -> str:
