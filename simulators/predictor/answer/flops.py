@@ -118,26 +118,8 @@ def _tower_flops(job: Job) -> float:
 
 def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
     """What of one token's forward pass through a layer multiplies activations alone."""
-    mixer, model = model.mixer(layer), model.for_layer(layer)
-    if mixer is None:
-        return 0.0
-    total = 0.0
-    if mixer.attention is not None:
-        total += attention_core_flops(model, sequence, mixer.attention)
-        if (index := mixer.attention.index) is not None:
-            total += 2.0 * sequence * index.heads * index.dim
-    if _looks_across(mixer):
-        total += _cross_flops(model, sequence)["core_attn"]
-    if mixer.mamba2 is not None:
-        total += _scan_flops(mixer.mamba2)
-    if mixer.delta is not None:
-        total += _rule_flops(mixer.delta)
-    if mixer.mamba1 is not None:
-        total += _scan_flops(mixer.mamba1)
-    if mixer.compressed is not None:
-        flops = _compressed_flops(model, sequence, mixer.compressed)
-        total += flops["core_attn"] + flops["index_scores"]
-    return total
+    flops = _module_flops(model, sequence, layer)
+    return sum(flops.get(name, 0.0) for name in ("core_attn", "index_scores", "scan"))
 
 
 def _skipped_flops(model: Model, sequence: int, layer: Layer) -> float:
@@ -227,15 +209,16 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
     if attention is not None:
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
-            flops["index"] = _index_flops(model, sequence, attention.index)
+            flops |= _index_flops(model, sequence, attention.index)
     if mixer is not None and _looks_across(mixer):
         for module, more in _cross_flops(model, sequence).items():
             flops[module] = flops.get(module, 0.0) + more
     ssm = None if mixer is None else mixer.mamba2 or mixer.mamba1
     if ssm is not None:
-        flops["mamba"] = 2.0 * ssm.weights(hidden) + _scan_flops(ssm)
+        flops |= {"mamba": 2.0 * ssm.weights(hidden), "scan": _scan_flops(ssm)}
     if mixer is not None and mixer.delta is not None:
-        flops["delta"] = 2.0 * mixer.delta.weights(hidden) + _rule_flops(mixer.delta)
+        flops["delta"] = 2.0 * mixer.delta.weights(hidden)
+        flops["scan"] = flops.get("scan", 0.0) + _rule_flops(mixer.delta)
     if mixer is not None and mixer.compressed is not None:
         flops |= _compressed_flops(model, sequence, mixer.compressed)
     if model.residual_streams > 1:
@@ -262,11 +245,12 @@ def _cross_flops(model: Model, sequence: int) -> dict[str, float]:
     }
 
 
-def _index_flops(model: Model, sequence: int, index: Index) -> float:
+def _index_flops(model: Model, sequence: int, index: Index) -> dict[str, float]:
     """Projections of an indexer, and its scores of all keys."""
     latent = model.mla.q_lora_rank if model.mla is not None else None
     weights = index.weights(latent or model.hidden_size, model.hidden_size)
-    return 2.0 * (weights + sequence * index.heads * index.dim)
+    scores = 2.0 * sequence * index.heads * index.dim
+    return {"index": 2.0 * weights, "index_scores": scores}
 
 
 def _compressed_flops(model: Model, sequence: int, mixer: CompressedAttention) -> dict[str, float]:
