@@ -281,7 +281,11 @@ def meant_setting(name: str) -> str | None:
 
 
 def meant_choice(group: str, value: str) -> str | None:
-    """The choice of a group that a value is another word for."""
+    """The choice of a group that a value is another word for: of a cluster called as those that
+    ship are, its GPUs by their number (``h200_64``: not those of another GPU)."""
+    counted = re.fullmatch(r"(\w+?)_(\d+)", value)
+    if group == "cluster" and counted and (DECLARATIONS / f"gpu/{counted[1]}.yaml").exists():
+        return f"{counted[2]}x{counted[1]}"
     return _spoken()[1].get((group, _plain(value)))
 
 

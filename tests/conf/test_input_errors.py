@@ -45,6 +45,14 @@ def test_unknown_names(
     assert nearest in str(error.allowed).split(", ")
 
 
+@pytest.mark.parametrize(("name", "meant"), [("h200_64", "64xh200"), ("h100_8", "8xh100")])
+def test_a_cluster_called_as_others_are_is_its_gpus_by_their_number(
+    composed: Compose, name: str, meant: str
+) -> None:
+    """And not those of another GPU, whose cluster has the nearest name."""
+    assert explained(composed, f"cluster={name}").nearest == meant
+
+
 def test_the_message_reads_as_one_sentence(composed: Compose) -> None:
     text = str(explained(composed, "model=gpt175"))
     assert text.startswith(
