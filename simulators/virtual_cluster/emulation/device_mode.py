@@ -281,7 +281,8 @@ def _is_blocking(args: Any, kwargs: Any) -> bool:
 
 
 def _is_large(size: Any, kwargs: Any) -> bool:
-    if not isinstance(size, (list, tuple, torch.Size)):
+    # What is made on the meta device has no data of its own accord.
+    if not isinstance(size, (list, tuple, torch.Size)) or str(kwargs.get("device")) == "meta":
         return False
     dtype = kwargs.get("dtype") or torch.get_default_dtype()
     if not dtype.is_floating_point:

@@ -14,11 +14,14 @@ from trainscout.simulators.virtual_cluster.traces.events import Parameters
 def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) -> Parameters | None:
     """The modules' parameters on the device, shards as this rank's part; None if none.
 
-    What several parameters share (a copy of a module that follows another's data) counts once.
+    What several parameters share (a copy of a module that follows another's data) counts once;
+    what FSDP gathers of its shards for a pass (bitsandbytes makes parameters of it) does not.
 
     ``memory`` numbers the storages.
     """
     found = {id(each): each for module in list(modules) for each in module.parameters()}
+    full = [getattr(each, "_full_param_padded", None) for each in found.values()]
+    gathered = {each.untyped_storage()._cdata for each in full if each is not None}
     parts: dict[tuple[int, int, int], int] = {}
     for parameter in found.values():
         # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
@@ -29,7 +32,7 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
         if not isinstance(part, FakeTensor) or part._fake_device.type != "cuda":
             continue
         known = memory.find(part.untyped_storage())
-        if known is None or not part.numel():
+        if known is None or not part.numel() or part.untyped_storage()._cdata in gathered:
             continue
         parts[known.number, part.storage_offset(), part.numel()] = part.itemsize
     if not parts:

@@ -4,6 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel as FullyShardedOnce
 from torch.distributed.fsdp import fully_shard
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -28,6 +29,17 @@ def train(model: torch.nn.Module, steps: int) -> None:
         pop()
 
 
+class Kept(torch.nn.Linear):
+    """Makes a parameter of what FSDP gathered, as bitsandbytes does of its weights."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.weight = torch.nn.Parameter(self.weight.data)
+        return super().forward(rows)
+
+
+kept = FullyShardedOnce(torch.nn.Sequential(FullyShardedOnce(Kept(WIDTH, WIDTH).cuda())))
+kept(torch.ones(1, WIDTH, device="cuda"))
+assert not kept.module[0].module.weight.untyped_storage().size()
 push("ddp")
 train(torch.nn.parallel.DistributedDataParallel(blocks(), bucket_cap_mb=8), 3)
 pop()

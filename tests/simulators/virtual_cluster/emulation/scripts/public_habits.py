@@ -77,6 +77,8 @@ def train(local_rank, node):
     for sought in (torch.rand(2, device=device) * 50).long():
         (torch.arange(50).flip(0).to(device) == sought).nonzero().item()
         (torch.linspace(0, 999, 1000).to(device) == sought).nonzero().item()
+    with torch.device("meta"):  # As operations of a model are counted.
+        assert torch.nn.Linear(300, 300)(torch.ones(2, 300)).is_meta
     flat = torch.zeros(100, device=device)
     part = flat.untyped_storage()[40:120]
     view = torch.empty([], device=part.device).set_(source=part)
