@@ -76,7 +76,7 @@ samples listed before anything of them was fetched. *Reached*: the emulator came
 | script | source | why not |
 |---|---|---|
 {failed}
-Why there was no verdict, by scripts: {without}.
+Why there was no verdict, where it was so for several scripts: {without}.
 
 ## What runs
 
@@ -198,7 +198,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         number=len(entries),
         samples="".join(samples),
         failed="".join(failed),
-        without=", ".join(f"{why} ({number})" for why, number in without.most_common()),
+        without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 1),
         passing="".join(
             f"| {source} | {', '.join(dict.fromkeys(names))} |\n"
             for source, names in passing.items()
