@@ -33,24 +33,6 @@ def saved_bytes(recompute: str, *, micro_batch: int = 1, **recipe: object) -> in
     return layer_blocks(Shard.of(job), DENSE_LAYER, recompute)[0].saved_bytes
 
 
-@pytest.mark.parametrize(
-    ("tp", "sp", "micro_batch", "none_mib", "selective_mib", "full_mib"),
-    [
-        (8, True, 1, 342, 102, 6),
-        (2, True, 4, 5472, 1632, 96),
-        (8, False, 1, 552, 312, 48),
-        (1, False, 1, 2736, 816, 48),
-    ],
-)
-def test_gpt175b_layer(
-    tp: int, sp: bool, micro_batch: int, none_mib: int, selective_mib: int, full_mib: int
-) -> None:
-    given = {"tp": tp, "sp": sp, "micro_batch": micro_batch}
-    assert saved_bytes("none", **given) == none_mib * MIB  # type: ignore[arg-type]
-    assert saved_bytes("selective", **given) == selective_mib * MIB  # type: ignore[arg-type]
-    assert saved_bytes("full", **given) == full_mib * MIB  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 @pytest.mark.parametrize("sp", [False, True])
 def test_published_formula(tp: int, sp: bool) -> None:

@@ -121,18 +121,6 @@ def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
     assert dropped(MLA_MOE) >= both
 
 
-def test_recomputed_experts_dispatch_again_and_their_activation_alone_does_not() -> None:
-    def exchanges(modules: str) -> int:
-        return sum(
-            "dispatch" in getattr(op, "name", "") for op in blocks(MOE, modules, ep=8)[1].ops
-        )
-
-    assert exchanges("moe") > exchanges("moe_act") == exchanges("core_attn")
-    kept = {op.tag for op in blocks(MOE, "moe_act", ep=8)[0].ops if isinstance(op, Alloc)}
-    assert "expert_activation" not in kept
-    assert "expert_fc1_output" in kept
-
-
 def test_unfused_attention_core_is_the_default() -> None:
     job = make_job(GPT175B, training={"attention": "unfused"})
     default = layer_blocks(Shard.of(job), DENSE_LAYER, "selective")
