@@ -27,58 +27,9 @@ def variables(job: Job) -> dict[str, str]:
     return dict(export.split("=", 1) for export in exports)
 
 
-def test_dense_shape_and_degrees():
-    given = arguments(job_of(Recipe(tp=4, pp=2, sp=True, micro_batch=2, zero_stage=0)))
-    assert given["--num-layers"] == "8"
-    assert given["--hidden-size"] == "1024"
-    assert given["--tensor-model-parallel-size"] == "4"
-    assert given["--pipeline-model-parallel-size"] == "2"
-    assert given["--micro-batch-size"] == "2"
-    assert given["--global-batch-size"] == "64"
-    assert given["--position-embedding-type"] == "learned_absolute"
-    assert "--sequence-parallel" in given
-    assert "--bf16" in given
-    for absent in ("--use-distributed-optimizer", "--swiglu", "--num-experts"):
-        assert absent not in given
-
-
 def test_iterations_cover_the_tokens():
     # 1e9 tokens / (64 x 1024) tokens per step = 15258.8 steps.
     assert arguments(job_of(Recipe()))["--train-iters"] == "15259"
-
-
-@pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [
-        (Recipe(), {}),
-        (Recipe(recompute="selective"), {"--recompute-granularity": "selective"}),
-        (
-            Recipe(recompute="full"),
-            {
-                "--recompute-granularity": "full",
-                "--recompute-method": "uniform",
-                "--recompute-num-layers": "1",
-            },
-        ),
-        (
-            Recipe(recompute="full", recompute_layers=3),
-            {
-                "--recompute-granularity": "full",
-                "--recompute-method": "block",
-                "--recompute-num-layers": "3",
-            },
-        ),
-    ],
-)
-def test_recompute(recipe, expected):
-    given = arguments(job_of(recipe))
-    assert {k: v for k, v in given.items() if k.startswith("--recompute")} == expected
-
-
-def test_virtual_stages_are_layers_per_virtual_stage():
-    # 8 layers / pp 2 / vpp 2 = 2 layers in each virtual stage.
-    given = arguments(job_of(Recipe(pp=2, vpp=2)))
-    assert given["--num-layers-per-virtual-pipeline-stage"] == "2"
 
 
 def test_uneven_virtual_stages_are_counted_instead():
@@ -87,47 +38,6 @@ def test_uneven_virtual_stages_are_counted_instead():
     assert given["--decoder-first-pipeline-num-layers"] == "2"
     assert given["--decoder-last-pipeline-num-layers"] == "6"
     assert "--num-layers-per-virtual-pipeline-stage" not in given
-
-
-def test_experts_and_grouped_queries():
-    given = arguments(moe_job_of(Recipe(ep=4, tp=2, etp=1, sp=True)))
-    assert given["--expert-model-parallel-size"] == "4"
-    assert given["--expert-tensor-parallel-size"] == "1"
-    assert given["--num-experts"] == "8"
-    assert given["--moe-router-topk"] == "2"
-    assert given["--moe-layer-freq"] == "([0]*1+[1]*7)"
-    assert given["--num-query-groups"] == "4"
-    assert given["--kv-channels"] == "128"
-    for flag in ("--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"):
-        assert flag in given
-    assert "--add-qkv-bias" not in given
-
-
-def test_alternating_experts_exchanged_by_deepep():
-    moe = replace(MOE_MODEL.moe, num_dense_layers=0, layer_period=2, dispatcher="deepep")
-    model = replace(MOE_MODEL, moe=moe, num_mtp_layers=1)
-    recipe = Recipe(ep=4, overlap_moe_expert_parallel_comm=True)
-    given = arguments(Job(model, GPU, CLUSTER, TRAINING, recipe))
-    assert given["--moe-layer-freq"] == "(" + "+".join(["[0]*1+[1]*1"] * 4) + ")"
-    assert given["--moe-token-dispatcher-type"] == "flex"
-    assert given["--mtp-num-layers"] == "1"
-    assert "--moe-enable-deepep" in given
-    assert "--overlap-moe-expert-parallel-comm" in given
-
-
-@pytest.mark.parametrize(
-    ("precision", "recipe"),
-    [
-        ("fp8", "delayed"),
-        ("fp8_current", "tensorwise"),
-        ("fp8_block", "blockwise"),
-        ("mxfp8", "mxfp8"),
-    ],
-)
-def test_scaling_recipe_of_8_bits(precision, recipe):
-    given = arguments(job_of(Recipe(precision=precision)))
-    assert given["--fp8-recipe"] == recipe
-    assert "--bf16" in given
 
 
 def test_four_bits_and_the_layers_that_keep_sixteen():
@@ -177,13 +87,6 @@ def test_latent_attention():
     assert "--q-lora-rank" not in given
 
 
-def test_overlap_flags():
-    recipe = Recipe(tp=2, sp=True, overlap_grad_reduce=True, overlap_param_gather=True)
-    given = arguments(job_of(replace(recipe, tp_comm_overlap=True)))
-    for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"):
-        assert flag in given
-
-
 @pytest.mark.parametrize(("stage", "sharding"), [(2, "optim_grads"), (3, "optim_grads_params")])
 def test_fully_sharded(stage, sharding):
     job = job_of(Recipe(zero_stage=stage, tp=2, sp=True))
@@ -201,12 +104,6 @@ def test_one_connection_before_blackwell():
     assert variables(job_of(recipe)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     blackwell = replace(job_of(recipe), gpu=replace(GPU, compute_capability=10.0))
     assert variables(blackwell) == {}
-
-
-def test_fp8_runs_beside_bf16():
-    given = arguments(job_of(Recipe(precision="fp8")))
-    assert given["--fp8-format"] == "hybrid"
-    assert "--bf16" in given
 
 
 def test_what_megatron_lacks_is_said():
@@ -263,11 +160,6 @@ def test_a_shell_runs_the_script_as_one_command(tmp_path):
     ]
 
 
-def test_nccl_settings_are_environment_variables():
-    recipe = Recipe(nccl_algo="nvls_tree", nccl_max_channels=16)
-    assert variables(job_of(recipe)) == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}
-
-
 def test_switches_that_sum_are_asked_for():
     job = job_of(Recipe())
     summed = replace(job, cluster=replace(job.cluster, sharp=True))
@@ -275,18 +167,6 @@ def test_switches_that_sum_are_asked_for():
     assert "--use-sharp" not in arguments(job)
     # Older versions leave the variable to the user, newer ones set it for the groups that may.
     assert variables(summed) == {"NCCL_COLLNET_ENABLE": "1"}
-
-
-def test_pipelines_next_to_each_other_are_asked_for():
-    flag = "--use-tp-pp-dp-mapping"
-    assert flag in arguments(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True)))
-    assert flag not in arguments(job_of(Recipe(pp=2)))
-
-
-def test_a_layout_is_written_and_nothing_is_said_to_be_otherwise() -> None:
-    job = job_of(Recipe(pp=2, pipeline_layout="E|t*8L"))
-    assert arguments(job)["--pipeline-model-parallel-layout"] == "E|t*8L"
-    assert megatron_launch(job).unsupported == ()
 
 
 EXPERTS_GRAPHED = Framework(cuda_graphs=True, graphs_leave_experts=True)
