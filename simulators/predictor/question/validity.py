@@ -232,8 +232,8 @@ def _looking_across(job: Job) -> Broken:
         return "cp", f"cp={recipe.cp} does not divide the {tokens} tokens of texts"
     if "operations" in (recipe.recompute_modules or "").split("+"):
         return "recompute_modules", "operations is not modelled of layers that look across"
-    if job.attention == "unfused":
-        return "framework", f"attention across is fused{_too_old_for_it(job)}"
+    if job.attention == "unfused" and diffusion is not None:
+        return "framework", f"latents are many: attention is fused{_too_old_for_it(job)}"
     return None
 
 

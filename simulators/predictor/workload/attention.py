@@ -199,7 +199,7 @@ def _gate(shard: Shard, attention: AttentionMixer) -> Part:
 
 
 def core(shard: Shard, attention: AttentionMixer) -> Part:
-    return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard, attention)
+    return unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard, attention)
 
 
 def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
@@ -354,35 +354,36 @@ def _by_heads(
     )
 
 
-def _unfused_core(shard: Shard) -> Part:
-    """Scores, scaled masked softmax, dropout, weighted sum as separate kernels.
+def unfused_core(shard: Shard, keys: int | None = None) -> Part:
+    """Scores, scaled masked softmax, dropout, weighted sum as separate kernels; of so many keys
+    where those are not of the queries' tokens.
 
     Saved: softmax output, dropout mask and dropout output, i.e. 5 a s^2 b / t bytes at two
     bytes per element (Korthikanti et al. 2022, section 4.1).
     """
     model, s = shard.model, shard.sequence
-    groups, size = shard.batch * shard.heads, shard.element_bytes
-    scores = groups * s * s
+    groups, size, k = shard.batch * shard.heads, shard.element_bytes, keys or s
+    scores = groups * s * k
     d, dv, dtype = model.qk_head_dim, model.v_head_dim, shard.dtype
     softmax, softmax_back, saved = _softmax(shard, scores)
     forward: list[Op] = [
-        Gemm("scores", s, s, d, dtype, batch=groups),
+        Gemm("scores", s, k, d, dtype, batch=groups),
         *softmax,
     ]
     backward: list[Op] = [
-        Gemm("values_dgrad", s, s, dv, dtype, batch=groups),
-        Gemm("values_wgrad", s, dv, s, dtype, batch=groups, layout="NT"),
+        Gemm("values_dgrad", s, k, dv, dtype, batch=groups),
+        Gemm("values_wgrad", k, dv, s, dtype, batch=groups, layout="NT"),
     ]
     if model.dropout:
         forward.append(Streaming("attention_dropout", "dropout", scores * (2 * size + 1)))
         backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
         saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
-    forward.append(Gemm("values", s, dv, s, dtype, batch=groups, layout="NN"))
+    forward.append(Gemm("values", s, dv, k, dtype, batch=groups, layout="NN"))
     backward += [
         *softmax_back,
-        Gemm("scores_dgrad", s, d, s, dtype, batch=groups, layout="NN"),
+        Gemm("scores_dgrad", s, d, k, dtype, batch=groups, layout="NN"),
         # The keys' gradient, transposed as they were.
-        Gemm("scores_wgrad", d, s, s, dtype, batch=groups, layout="NT"),
+        Gemm("scores_wgrad", d, k, s, dtype, batch=groups, layout="NT"),
     ]
     return Part(
         tuple(forward),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.attention import output
+from trainscout.simulators.predictor.workload.attention import output, unfused_core
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Streaming
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part
@@ -69,7 +69,8 @@ def cross_parts(shard: Shard, _: object = True) -> list[Part]:
         backward_peak_bytes=2 * q + kv,
         module="core_attn",
     )
-    return [project, attended, output(shard)]
+    unfused = shard.attention == "unfused"
+    return [project, unfused_core(shard, tokens) if unfused else attended, output(shard)]
 
 
 def looked_at_part(shard: Shard) -> Part:

@@ -60,6 +60,13 @@ def test_its_operations_do_what_flops_count() -> None:
     }
 
 
+def test_unfused_attention_across_multiplies_as_much() -> None:
+    job = make_job(TRANSLATING, batch=8, training={"attention": "unfused"})
+    check_job(job)
+    assert products(job, "forward") == pytest.approx(step_flops(job).model / 3 / 8, rel=1e-9)
+    assert products(job, "backward") == pytest.approx(2 * products(job, "forward"), rel=0.01)
+
+
 def test_the_output_of_the_encoder_is_kept_once_and_keys_by_every_layer() -> None:
     (stage,) = build_workload(make_job(TRANSLATING)).stages
     first, *_ = stage.chunks[0].runs
