@@ -38,6 +38,6 @@ def test_what_cannot_be_is_refused(setting: str, field: str) -> None:
 
 def test_what_is_missing_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracer, "_is_installed", lambda module: False)
-    with pytest.raises(InputError, match=r"pip install '\.\[trace\]'") as refused:
+    with pytest.raises(InputError, match=r"pip install '\.\[megatron\]'") as refused:
         plan("verify=traced")
     assert refused.value.field == "verify.name"

@@ -51,7 +51,7 @@ def check_installed(field: str = "simulator.name") -> None:
     for module in ("torch", "megatron.core", "transformer_engine"):
         if not _is_installed(module):
             problem = f"traces Megatron-Core, and {module} is not installed"
-            raise InputError(field, "traced", problem, "pip install '.[trace]'")
+            raise InputError(field, "traced", problem, "pip install '.[megatron]'")
 
 
 def _is_installed(module: str) -> bool:

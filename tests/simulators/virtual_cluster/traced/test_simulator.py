@@ -148,7 +148,7 @@ def test_without_the_extra_the_entry_point_names_what_to_install(
 ) -> None:
     job = JOBS["plain"]
     monkeypatch.setattr(tracer, "_is_installed", lambda module: False)
-    with pytest.raises(InputError, match=r"pip install '\.\[trace\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[megatron\]'"):
         check_simulator("traced", job.gpu)
     for spec in layer_specs_of(job)[1:]:
         cache.write(spec, built(spec, job))
