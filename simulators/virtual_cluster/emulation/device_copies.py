@@ -7,9 +7,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
+from trainscout.simulators.virtual_cluster.emulation.operations import (
+    WRITE,
+    as_argument,
+    describe,
+    spec_of,
+)
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
 from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
 

@@ -83,7 +83,7 @@ def _script_kernels(module: ModuleType) -> None:
 
 
 def _torchvision(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision_operators import (
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import (
         declare_operators,
     )
 
@@ -91,7 +91,7 @@ def _torchvision(module: ModuleType) -> None:
 
 
 def _torchvision_images(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision_images import (
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import (
         declare_images,
     )
 

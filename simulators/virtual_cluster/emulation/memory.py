@@ -17,9 +17,10 @@ from trainscout.simulators.virtual_cluster.allocator.allocator import (
     OutOfMemory,
 )
 from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
-from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamKey, StreamOrder
-from trainscout.simulators.virtual_cluster.emulation.stream_uses import (
+from trainscout.simulators.virtual_cluster.emulation.stream_order import (
     Extent,
+    StreamKey,
+    StreamOrder,
     StreamUses,
     extent_of,
 )

@@ -16,6 +16,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
+from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +30,24 @@ from trainscout.simulators.predictor.io.command_line import (
 )
 from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
-from trainscout.simulators.virtual_cluster.emulation.new_interpreters import (
-    install_new_interpreters,
-)
 from trainscout.simulators.virtual_cluster.emulation.prepared import (
     ended_with,
     fork_rank,
     preload_modules,
 )
-from trainscout.simulators.virtual_cluster.emulation.set_up import UntilForward
-from trainscout.simulators.virtual_cluster.emulation.sink import FileSink, ListSink, Sink
-from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
+from trainscout.simulators.virtual_cluster.emulation.report import (
+    RunFigures,
+    describe_gap,
+    show_summary,
+    watch,
+)
+from trainscout.simulators.virtual_cluster.emulation.sink import (
+    FileSink,
+    ListSink,
+    Sink,
+    UntilForward,
+)
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
-from trainscout.simulators.virtual_cluster.emulation.waits import watch
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
@@ -50,7 +55,55 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 if TYPE_CHECKING:
     from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
+# Processes that ``multiprocessing`` starts as new interpreters (``spawn``, ``forkserver``).
+#
+# They import the script again, which may look for a device or a vendor's package: the emulation is
+# installed before, and then, as in a forked process, they are hosts without a device.
+
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
+_RANK = "TRAINSCOUT_RANK_OF_CHILDREN"
+_STARTS = ("from multiprocessing.spawn ", "from multiprocessing.forkserver ")
+_FIRST = f"from {RANK_PROCESS} import become_host; become_host(); "
+
+
+def install_new_interpreters(rank: str) -> None:
+    """Let interpreters started from now on begin with the emulation. Once per process.
+
+    ``rank``: ``RanksOptions`` as JSON, of which they take the first.
+    """
+    os.environ[_RANK] = rank
+    module: Any = util
+    spawn = module.spawnv_passfds
+
+    def start(path: Any, arguments: Any, passed: Any) -> int:
+        started: int = spawn(path, [_with_emulation(each) for each in arguments], passed)
+        return started
+
+    module.spawnv_passfds = start
+
+
+def become_host() -> None:
+    """Install the emulation in this interpreter, which has not imported torch."""
+    from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
+
+    rank = os.environ[_RANK]
+    virtual = start(RanksOptions.from_json(rank).ranks[0], ListSink())
+    install_new_interpreters(rank)
+
+    from trainscout.simulators.virtual_cluster.emulation.script_processes import (
+        enter_host,
+        install_forks,
+    )
+
+    install_forks(virtual.state)
+    enter_host(virtual.state)
+
+
+def _with_emulation(argument: Any) -> Any:
+    text = os.fsdecode(argument)
+    return _FIRST + text if text.startswith(_STARTS) else argument
+
+
 _PACKAGES = (
     *("torch", "megatron-core", "transformer-engine", "transformers"),
     *("torchtitan", "deepspeed", "accelerate"),
@@ -175,7 +228,7 @@ def prepared(options: RanksOptions) -> VirtualRank:
 def run_script(options: RankOptions, state: RankState) -> int:
     """Run a script or a module as ``__main__``: 0, 1 when it fails, 3 where it does what the
     emulator does not. Processes that it starts are hosts without a device."""
-    from trainscout.simulators.virtual_cluster.emulation.forks import install_forks
+    from trainscout.simulators.virtual_cluster.emulation.script_processes import install_forks
 
     install_forks(state)
     install_new_interpreters(RanksOptions((options,)).to_json())

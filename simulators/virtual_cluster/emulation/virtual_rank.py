@@ -38,9 +38,7 @@ class VirtualRank:
         """
         import torch
 
-        from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import (
-            forget_tensors,
-        )
+        from trainscout.simulators.virtual_cluster.emulation.vendor.packages import forget_tensors
 
         forget_tensors()
         if torch.distributed.is_initialized():
@@ -96,17 +94,20 @@ def emulate(
 
     import torch
 
-    from trainscout.simulators.virtual_cluster.emulation.checkpoints import install_checkpoints
-    from trainscout.simulators.virtual_cluster.emulation.compiled import install_compiled
-    from trainscout.simulators.virtual_cluster.emulation.compiled_backward import CompiledBackward
-    from trainscout.simulators.virtual_cluster.emulation.cuda.accelerator import (
-        install_accelerator,
+    from trainscout.simulators.virtual_cluster.emulation.compiled import (
+        CompiledBackward,
+        install_compiled,
     )
     from trainscout.simulators.virtual_cluster.emulation.cuda.graphs import install_graphs
-    from trainscout.simulators.virtual_cluster.emulation.cuda.install import install_cuda
-    from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import register_kernels
-    from trainscout.simulators.virtual_cluster.emulation.cuda.own_kernels import install_losses
-    from trainscout.simulators.virtual_cluster.emulation.cuda.recurrent import install_recurrent
+    from trainscout.simulators.virtual_cluster.emulation.cuda.install import (
+        install_accelerator,
+        install_cuda,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import (
+        install_losses,
+        install_recurrent,
+        register_kernels,
+    )
     from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
     from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
     from trainscout.simulators.virtual_cluster.emulation.distributed.install import (
@@ -119,16 +120,21 @@ def emulate(
     from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
         install_framework_patches,
     )
-    from trainscout.simulators.virtual_cluster.emulation.host_tensors import install_host_tensors
-    from trainscout.simulators.virtual_cluster.emulation.loaders import install_loaders
+    from trainscout.simulators.virtual_cluster.emulation.host_tensors import (
+        install_checkpoints,
+        install_host_tensors,
+    )
     from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
-    from trainscout.simulators.virtual_cluster.emulation.optimizers import (
+    from trainscout.simulators.virtual_cluster.emulation.rank_state import Numbers, RankState
+    from trainscout.simulators.virtual_cluster.emulation.script_processes import (
+        install_spawn,
+        install_threads,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.training_loop import (
         install_foreach,
+        install_loaders,
         install_phases,
     )
-    from trainscout.simulators.virtual_cluster.emulation.rank_state import Numbers, RankState
-    from trainscout.simulators.virtual_cluster.emulation.spawn import install_spawn
-    from trainscout.simulators.virtual_cluster.emulation.threads import install_threads
     from trainscout.simulators.virtual_cluster.emulation.values import Values
     from trainscout.simulators.virtual_cluster.emulation.vendor.triton_kernels import (
         triton_patches,

@@ -2,23 +2,167 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
-from trainscout.simulators.virtual_cluster.emulation.cuda.legacy_types import (
-    legacy_types,
-    set_default_tensor_type,
-    tensor_type,
+from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import (
+    Cudart,
+    properties_of,
+    runtime_functions,
 )
-from trainscout.simulators.virtual_cluster.emulation.cuda.nvtx import range_functions
-from trainscout.simulators.virtual_cluster.emulation.cuda.properties import properties_of
-from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import Cudart, runtime_functions
 from trainscout.simulators.virtual_cluster.emulation.cuda.streams import stream_classes
 from trainscout.simulators.virtual_cluster.emulation.cuda.system_tool import install_system_tool
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.script_kernels import CompiledKernel
+from trainscout.simulators.virtual_cluster.traces.events import Begin, End
+
+# ``torch.accelerator``'s memory functions, which ask an allocator that is not there.
+
+
+def install_accelerator() -> None:
+    """``torch.accelerator`` tells what ``torch.cuda`` tells."""
+    cuda = torch.cuda
+    functions: dict[str, Any] = {
+        "empty_cache": cuda.empty_cache,
+        "memory_stats": cuda.memory_stats,
+        "memory_allocated": cuda.memory_allocated,
+        "max_memory_allocated": cuda.max_memory_allocated,
+        "memory_reserved": cuda.memory_reserved,
+        "max_memory_reserved": cuda.max_memory_reserved,
+        "reset_accumulated_memory_stats": cuda.reset_accumulated_memory_stats,
+        "reset_peak_memory_stats": cuda.reset_peak_memory_stats,
+        "get_memory_info": cuda.mem_get_info,
+    }
+    for name, function in functions.items():
+        setattr(torch.accelerator, name, function)
+        setattr(torch.accelerator.memory, name, function)
+
+
+# NVTX ranges become ranges of the trace.
+
+
+def range_functions(state: RankState) -> dict[str, Callable[..., Any]]:
+    """The functions of ``torch.cuda.nvtx``."""
+    depth = [0]
+
+    def range_push(msg: object) -> int:
+        state.recorder.enter()
+        state.recorder.emit(Begin("user", str(msg)))
+        state.recorder.leave()
+        depth[0] += 1
+        return depth[0] - 1
+
+    def range_pop() -> int:
+        if depth[0]:
+            state.recorder.enter()
+            state.recorder.emit(End("user"))
+            state.recorder.leave()
+            depth[0] -= 1
+        return depth[0]
+
+    # Ranges that may overlap have no place among nested ones.
+    def range_start(msg: object) -> int:
+        return 0
+
+    def range_end(range_id: int) -> None:
+        return None
+
+    def mark(msg: object) -> None:
+        return None
+
+    @contextlib.contextmanager
+    def nested(msg: object, *args: object, **kwargs: object) -> Iterator[None]:
+        range_push(str(msg).format(*args, **kwargs))
+        try:
+            yield
+        finally:
+            range_pop()
+
+    return {
+        "range_push": range_push,
+        "range_pop": range_pop,
+        "range_start": range_start,
+        "range_end": range_end,
+        "mark": mark,
+        "range": nested,
+    }
+
+
+# ``torch.cuda.FloatTensor`` and its kin: types that scripts test with ``isinstance``.
+
+_NAMES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class _LegacyType(type):
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if not isinstance(instance, torch.Tensor):
+            return False
+        return bool(instance.is_cuda and instance.dtype == cls.dtype)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not args or isinstance(args[0], int):
+            return torch.empty(*(args or (0,)), dtype=cls.dtype, device="cuda")
+        return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+
+
+def legacy_types() -> dict[str, type]:
+    """Name in ``torch.cuda`` to type."""
+    return {name: _LegacyType(name, (), {"dtype": dtype}) for name, dtype in _NAMES.items()}
+
+
+def tensor_type(of_host: Callable[..., Any]) -> Callable[..., Any]:
+    """``Tensor.type`` that takes types of the device, and their names."""
+
+    def type_(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            dtype = getattr(torch.cuda, dtype.rpartition(".")[2], dtype)
+        if isinstance(dtype, _LegacyType):
+            return self.to(self.device if self.is_cuda else "cuda", dtype.dtype)
+        return of_host(self, dtype, *args, **kwargs)
+
+    return type_
+
+
+def set_default_tensor_type(of_host: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``torch.set_default_tensor_type`` that takes types of the device: new tensors are there,
+    those of ``torch.Tensor(...)`` included.
+    """
+
+    def set_default(given: Any) -> None:
+        name = given if isinstance(given, str) else f"torch.cuda.{given.__name__}"
+        torch.Tensor.__new__ = _new
+        if not isinstance(given, (str, _LegacyType)) or not name.startswith("torch.cuda."):
+            torch.set_default_device(None)
+            del torch.Tensor.__new__
+            of_host(given)
+            return
+        torch.set_default_dtype(_NAMES[name.rpartition(".")[2]])
+        torch.set_default_device("cuda")
+
+    return set_default
+
+
+def _new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    made = torch._C.TensorBase.__new__(cls, *args, **kwargs)
+    return made.cuda() if cls is torch.Tensor and not kwargs else made
+
 
 # What emulated libraries say they are; the versions torch 2.13's CUDA builds come with.
 CUDA_VERSION, CUDNN_VERSION = "12.9", 91002

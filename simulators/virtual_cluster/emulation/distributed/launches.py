@@ -13,8 +13,8 @@ from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
 from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
 from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
+from trainscout.simulators.virtual_cluster.emulation.operations import spec_of
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.emulation.tensor_specs import spec_of
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 
 Tensors = list[torch.Tensor]

@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router, generator_of, shares_of
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.apportion import apportion
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import apportion
 
 _NAMES = ("num_experts", "hot_ratio", "hot_weight", "seed", "histogram")
 

@@ -14,6 +14,8 @@ from trainscout.simulators.virtual_cluster.emulation.values.call import (
     Rule,
     in_full,
     in_full_if_known,
+    name_of,
+    tensors_in,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     EXACT_ELEMENTS,
@@ -23,11 +25,11 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
 from trainscout.simulators.virtual_cluster.emulation.values.elementwise import (
     BOTH,
     EITHER,
+    REDUCTIONS,
     elementwise,
+    reduction,
 )
-from trainscout.simulators.virtual_cluster.emulation.values.host import name_of, tensors_in
-from trainscout.simulators.virtual_cluster.emulation.values.reductions import REDUCTIONS, reduction
-from trainscout.simulators.virtual_cluster.emulation.values.routing_rules import (
+from trainscout.simulators.virtual_cluster.emulation.values.routing import (
     ROUTING_RULES,
     VENDOR_RULES,
     best,

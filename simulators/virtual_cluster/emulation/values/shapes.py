@@ -9,8 +9,8 @@ import torch
 from torch._ops import OpOverload
 
 from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, name_of, run
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
-from trainscout.simulators.virtual_cluster.emulation.values.host import CANNOT, name_of, run
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     Categories,
     Grade,

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
-    ASSUMED_SHARE,
-    FOLLOWED_ELEMENTS,
-    OUTLIER_SHARE,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.host import (
+from trainscout.simulators.virtual_cluster.emulation.values.call import (
     CANNOT,
     name_of,
     run,
     signature,
     tensors_in,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    ASSUMED_SHARE,
+    FOLLOWED_ELEMENTS,
+    OUTLIER_SHARE,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.routing import ones_in
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (

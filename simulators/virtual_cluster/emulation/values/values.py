@@ -12,7 +12,13 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import Call, written_tensors
+from trainscout.simulators.virtual_cluster.emulation.values.call import (
+    Call,
+    on_host,
+    signature,
+    tensors_in,
+    written_tensors,
+)
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     EXACT_ELEMENTS,
     FOLLOWED_ELEMENTS,
@@ -20,20 +26,14 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
 )
 from trainscout.simulators.virtual_cluster.emulation.values.exchange import (
     Exchange,
+    Post,
     exchanged,
     give,
     learn,
 )
-from trainscout.simulators.virtual_cluster.emulation.values.host import (
-    on_host,
-    signature,
-    tensors_in,
-)
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import Imbalance
-from trainscout.simulators.virtual_cluster.emulation.values.payloads import Post
 from trainscout.simulators.virtual_cluster.emulation.values.propagate import STARTS, propagate
-from trainscout.simulators.virtual_cluster.emulation.values.routing import Routers
-from trainscout.simulators.virtual_cluster.emulation.values.routing_rules import VENDOR_RULES
+from trainscout.simulators.virtual_cluster.emulation.values.routing import VENDOR_RULES, Routers
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     Categories,
     Grade,

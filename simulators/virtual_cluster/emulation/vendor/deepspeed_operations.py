@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import _utils
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.multi_tensor import multi_tensor_adam
+from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels import (
+    multi_tensor_adam,
+)
 
 
 def _nothing(*args: Any, **kwargs: Any) -> int:

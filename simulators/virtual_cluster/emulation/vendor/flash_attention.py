@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed._functional_collectives import (
+    all_gather_single_autograd,
+    reduce_scatter_single_autograd,
+    wait_tensor,
+)
 
+from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
     AttentionForm,
     fused_attention,
@@ -107,18 +114,8 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
 ) -> Any:
     """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
-    query, key, value = qkv.unbind(dim=1)
-    return flash_attn_varlen_func(
-        query,
-        key,
-        value,
-        cu_seqlens,
-        cu_seqlens,
-        max_seqlen,
-        max_seqlen,
-        *arguments,
-        **options,
-    )
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(*qkv.unbind(dim=1), *lengths, *arguments, **options)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
@@ -163,3 +160,115 @@ def _flash_3(
 
 
 flash_attn_with_kvcache = refused("flash_attn_with_kvcache", "attention for inference")
+
+
+# flash-attn's functions below autograd, which attention over rings of ranks calls.
+
+# As the compiled functions take them, after those that are only there for packed sequences.
+_REST = ("dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right")
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+
+
+def _arguments(query: Tensor, packed: bool, given: Any, options: dict[str, Any]) -> list[Any]:
+    """The options, by position or name, as the compiled functions take them."""
+    names = (*_LENGTHS, *_REST) if packed else _REST
+    found = {**options, **dict(zip(names, given, strict=False))}
+    window = found.get("window_size", (-1, -1))
+    rest = [
+        float(found.get("dropout_p", 0.0)),
+        found.get("softmax_scale") or 1.0 / math.sqrt(query.shape[-1]),
+        bool(found.get("causal")),
+        int(found.get("window_size_left", window[0])),
+        int(found.get("window_size_right", window[1])),
+    ]
+    if not packed:
+        return rest
+    # Behind the scale, whether outputs are zeroed first.
+    return [*(found[name] for name in _LENGTHS), *rest[:2], False, *rest[2:]]
+
+
+def _forward(packed: bool) -> Callable[..., Any]:
+    compiled = flash_attn_2.varlen_fwd if packed else flash_attn_2.fwd
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Any:
+        """Output, log-sum-exps, no probabilities, the random state."""
+        out, stats, _, random = compiled(q, k, v, *_arguments(q, packed, given, options))
+        return out, stats, None, random
+
+    return forward
+
+
+def _backward(packed: bool) -> Callable[..., Any]:
+    compiled = flash_attn_2.varlen_bwd if packed else flash_attn_2.bwd
+    names = ("dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv")
+
+    def backward(*given: Any, **options: Any) -> Tensor:
+        """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
+        named = [options.pop(name) for name in names[len(given) :]]
+        dout, q, *others = (*given[: len(names)], *named)
+        rest = _arguments(q, packed, given[len(names) :], options)
+        return compiled(dout.contiguous(), q, *others, *rest)[-1]
+
+    return backward
+
+
+_flash_attn_forward, _flash_attn_varlen_forward = _forward(False), _forward(True)
+_flash_attn_backward, _flash_attn_varlen_backward = _backward(False), _backward(True)
+
+
+# ``flash_attn.bert_padding``: the packing of padded batches.
+
+try:
+    # The real module shows both, and scripts import them from there.
+    from einops import rearrange, repeat
+except ModuleNotFoundError:
+    rearrange = repeat = None  # type: ignore[assignment]
+
+__all__ = ["index_first_axis", "index_put_first_axis", "pad_input"]
+__all__ += ["rearrange", "repeat", "unpad_input"]
+
+
+def index_first_axis(tensor: Tensor, indices: Tensor) -> Tensor:
+    """Rows of ``tensor`` at ``indices``."""
+    rows = tensor.reshape(tensor.shape[0], -1)
+    picked = torch.gather(rows, 0, indices[:, None].expand(-1, rows.shape[1]))
+    return picked.reshape(-1, *tensor.shape[1:])
+
+
+def unpad_input(
+    hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
+) -> tuple[Any, ...]:
+    """Tokens that are not padding, and where they are."""
+    lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
+    indices = torch.nonzero(attention_mask.flatten(), as_tuple=False).flatten()
+    longest = int(lengths.max().item())
+    offsets = torch.nn.functional.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+    rows = hidden_states.reshape(-1, *hidden_states.shape[2:])
+    return index_first_axis(rows, indices), indices, offsets, longest, lengths
+
+
+def index_put_first_axis(values: Tensor, indices: Tensor, rows: int) -> Tensor:
+    """``values`` at ``indices`` of as many rows, which are zero elsewhere."""
+    return values.new_zeros((rows, *values.shape[1:])).index_copy(0, indices, values)
+
+
+def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
+    """The other way round."""
+    out = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    return out.view(batch, seqlen, *out.shape[1:])
+
+
+# ``flash_attn.utils.distributed``: rows of a group's ranks, with gradients.
+
+
+def all_gather(input_: Tensor, process_group: Any) -> Tensor:
+    """All ranks' rows, one after another."""
+    gathered: Tensor = wait_tensor(all_gather_single_autograd(input_, 0, process_group))
+    return gathered
+
+
+def reduce_scatter(input_: Tensor, process_group: Any) -> Tensor:
+    """This rank's rows of the sum."""
+    scattered = reduce_scatter_single_autograd(input_, "sum", 0, process_group)
+    rows: Tensor = wait_tensor(scattered)
+    return rows

@@ -7,6 +7,7 @@ counts; a backward pass has two for each.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,40 @@ from torch import Tensor
 
 # ``triton::launch`` is what an opaque launch is, whoever wrote the kernel.
 from trainscout.simulators.virtual_cluster.emulation.vendor import triton_kernels as _declared
-from trainscout.simulators.virtual_cluster.emulation.vendor.gradients import differentiable
+
+
+def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[..., Any]]]) -> Any:
+    """Let autograd use ``compute``, which returns outputs, what it keeps, and the gradient.
+
+    The gradient is called with what was kept and then with the outputs' gradients; it returns
+    those of the first arguments, the others have none. It may remember anything but tensors: those
+    are kept, so that they are freed when they have been used.
+    """
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if named:
+            arguments = inspect.signature(compute).bind(*arguments, **named).args
+        return _Differentiable.apply(compute, *arguments)
+
+    # Libraries offer some of them as autograd functions, and callers look up their arguments.
+    call.apply, call.forward = call, compute  # type: ignore[attr-defined]
+    call.__name__, call.__doc__ = compute.__name__, compute.__doc__
+    return call
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Any], *arguments: Any) -> Any:
+        outputs, kept, ctx.gradient = compute(*arguments)
+        ctx.save_for_backward(*kept)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        made = ctx.gradient(*ctx.saved_tensors, *gradients)
+        made = made if isinstance(made, tuple) else (made,)
+        return (None, *made, *[None] * (len(ctx.needs_input_grad) - 1 - len(made)))
+
 
 assert _declared
 

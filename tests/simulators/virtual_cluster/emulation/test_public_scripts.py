@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.virtual_cluster.emulation.waits import watch
+from trainscout.simulators.virtual_cluster.emulation.report import watch
 from trainscout.simulators.virtual_cluster.execution.issue import windows
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
@@ -83,7 +83,7 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_traces_are_read_whatever_types_tensors_have() -> None:
-    from trainscout.simulators.virtual_cluster.emulation.tensor_specs import DTYPES
+    from trainscout.simulators.virtual_cluster.emulation.operations import DTYPES
 
     assert {name: dtype.itemsize for dtype, name in DTYPES.items()} == DTYPE_BYTES
 

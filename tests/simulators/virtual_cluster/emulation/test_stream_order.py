@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder
-from trainscout.simulators.virtual_cluster.emulation.stream_uses import StreamUses
+from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder, StreamUses
 
 MAIN, SIDE, THIRD = 0, 1, 2
 streams = st.sampled_from([MAIN, SIDE, THIRD])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor import megatron_kernels
+from trainscout.simulators.virtual_cluster.emulation.vendor import compiled_kernels
 from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
     TORCH_TYPES,
 )
@@ -153,8 +153,8 @@ def softmax_functions() -> dict[str, Callable[..., Any]]:
         ("scaled_upper_triang_masked_softmax", "causal_softmax"),
         ("scaled_aligned_causal_masked_softmax", "causal_softmax"),
     ):
-        made[f"{name}_forward"] = getattr(megatron_kernels, kind)
-        made[f"{name}_backward"] = getattr(megatron_kernels, f"{kind}_backward")
+        made[f"{name}_forward"] = getattr(compiled_kernels, kind)
+        made[f"{name}_backward"] = getattr(compiled_kernels, f"{kind}_backward")
     return made
 
 

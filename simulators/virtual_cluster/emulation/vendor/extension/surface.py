@@ -8,30 +8,106 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.emulation.vendor import multi_tensor
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor import compiled_kernels
 from trainscout.simulators.virtual_cluster.emulation.vendor.extension import (
     attention,
-    device,
     elementwise,
-    empty_tensors,
     enumerations,
     experts,
     overlap,
     products,
     quantized,
 )
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
 from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refused
 
-_MODULES = (
-    attention,
-    device,
-    elementwise,
-    empty_tensors,
-    experts,
-    overlap,
-    products,
-    quantized,
-)
+# Newer than any version the library asks for.
+_CUBLAS, _CUDNN, _STREAMS = 130200, 91500, 4
+
+
+def get_cublasLt_version() -> int:  # noqa: N802 - the library's name
+    return _CUBLAS
+
+
+def get_cudnn_version() -> int:
+    return _CUDNN
+
+
+def get_num_cublas_streams() -> int:
+    """Streams that grouped products are spread over."""
+    return _STREAMS
+
+
+def device_supports_multicast(device_id: int = -1) -> bool:
+    return bool(torch.cuda.get_device_capability() >= (9, 0))
+
+
+def get_stream_priority_range(device_id: int = -1) -> tuple[int, int]:
+    """Lowest and highest."""
+    return 0, -5
+
+
+def ubuf_built_with_mpi() -> bool:
+    return False
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Setting up and tearing down costs no time of a step."""
+
+
+class FP8TensorMeta:
+    """Scales and their history, set from outside."""
+
+    scale: Tensor
+    scale_inv: Tensor
+    amax_history: Tensor
+
+
+def _writes(name: str, *places: int) -> Callable[..., None]:
+    """A kernel that writes its arguments at these places and reads the other tensors."""
+
+    def function(*arguments: Any, **options: Any) -> None:
+        given = [*arguments, *options.values()]
+        written = [part for place in places for part in _tensors(given[place])]
+        read = [
+            part for at, value in enumerate(given) if at not in places for part in _tensors(value)
+        ]
+        launch(name, written, read)
+
+    return function
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value] if value.numel() else []
+    if isinstance(value, (list, tuple)):
+        return [part for each in value for part in _tensors(each)]
+    return []
+
+
+# By name, the arguments written.
+_WRITING = {
+    "fp8_block_scaling_compute_partial_amax": (1,),
+    "fp8_block_scaling_partial_cast": (1,),
+    "mxfp8_scaling_compute_partial_amax": (1, 2),
+    "mxfp8_scaling_partial_cast": (1, 2),
+    "multi_tensor_compute_scale_and_scale_inv": (2,),
+    "nvfp4_2d_scale_transpose": (1,),
+    "nvfp4_compute_global_scale": (1,),
+    "nvfp4_multi_tensor_fused_scale": (2, 3),
+    "nvshmem_send_on_current_stream": (1,),
+}
+
+
+def create_nvshmem_tensor(shape: Any, dtype: torch.dtype) -> Tensor:
+    """Memory that other ranks can write."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cuda")
+
+
+_MODULES = (attention, elementwise, experts, overlap, products, quantized)
 
 
 def _public(module: Any) -> dict[str, Any]:
@@ -47,26 +123,25 @@ def _names() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for module in _MODULES:
         made |= _public(module)
-    adam, norm = multi_tensor.multi_tensor_adam, multi_tensor.multi_tensor_l2norm
     adams = ("", "_param_remainder", "_fp8", "_capturable", "_capturable_master")
-    made |= {f"multi_tensor_adam{kind}": adam for kind in adams}
+    made |= {f"multi_tensor_adam{kind}": compiled_kernels.multi_tensor_adam for kind in adams}
+    others = ("l2norm", "unscale_l2norm", "scale", "scale_tensor", "sgd")
     made |= {
-        "multi_tensor_l2norm": norm,
-        "multi_tensor_unscale_l2norm": multi_tensor.multi_tensor_unscale_l2norm,
-        "multi_tensor_scale": multi_tensor.multi_tensor_scale,
-        "multi_tensor_scale_tensor": multi_tensor.multi_tensor_scale_tensor,
-        "multi_tensor_sgd": multi_tensor.multi_tensor_sgd,
+        f"multi_tensor_{name}": getattr(compiled_kernels, f"multi_tensor_{name}")
+        for name in others
+    }
+    made |= {
         "fused_amax_and_scale_update_after_reduction": quantized.update_scales,
         "fused_multi_row_padding": experts.pad_rows,
         "fused_multi_row_unpadding": experts.pad_rows,
-        "init_nvshmem_backend": device.nothing,
-        "nvshmem_finalize": device.nothing,
-        "nvshmem_wait_on_current_stream": device.nothing,
+        "init_nvshmem_backend": _nothing,
+        "nvshmem_finalize": _nothing,
+        "nvshmem_wait_on_current_stream": _nothing,
         "fused_moe_aux_loss_fwd_graph_safe": experts.fused_moe_aux_loss_fwd,
-        "_num_cublas_streams": device.get_num_cublas_streams(),
+        "_num_cublas_streams": _STREAMS,
     }
     made |= elementwise.activation_functions() | elementwise.softmax_functions()
-    made |= device.writing_functions()
+    made |= {name: _writes(name, *places) for name, places in _WRITING.items()}
     kinds = {name: value for name, value in vars(enumerations).items() if isinstance(value, type)}
     return made | {name: kind for name, kind in kinds.items() if name != "IntEnum"}
 

@@ -17,9 +17,9 @@ from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E4
     Imbalance,
     Values,
 )
-from trainscout.simulators.virtual_cluster.emulation.values.apportion import apportion  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import ASSUMED_SHARE  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import apportion  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.sizes import own_size  # noqa: E402
 
 HOT = Imbalance(64, hot_ratio=0.125, hot_weight=0.5)

@@ -16,7 +16,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
-from trainscout.simulators.virtual_cluster.emulation.vendor.own_python import find_version
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import find_version
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
 from trainscout.simulators.virtual_cluster.traces.files import write_trace
 

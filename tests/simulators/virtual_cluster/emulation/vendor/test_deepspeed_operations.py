@@ -11,7 +11,9 @@ torch = pytest.importorskip("torch")
 
 
 def test_builders_hand_out_what_is_made_here() -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor import multi_tensor
+    from trainscout.simulators.virtual_cluster.emulation.vendor import (
+        compiled_kernels as multi_tensor,
+    )
     from trainscout.simulators.virtual_cluster.emulation.vendor.deepspeed_operations import (
         install_operations,
     )

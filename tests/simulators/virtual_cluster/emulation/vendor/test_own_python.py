@@ -16,7 +16,7 @@ import pytest
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
 from tests.needs import needs
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
+from trainscout.simulators.virtual_cluster.emulation.report import describe_gap
 
 torch = pytest.importorskip("torch")
 

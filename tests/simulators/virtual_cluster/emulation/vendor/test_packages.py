@@ -14,7 +14,7 @@ import pytest
 
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.vendor.catalogue import MODULES
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import MODULES
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ UNCHANGED, GRAY, RGB, RGBA = 0, 1, 3, 4
 
 @pytest.fixture(scope="module")
 def image():
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision_images import (
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import (
         declare_images,
     )
 

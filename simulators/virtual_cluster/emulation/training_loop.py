@@ -1,4 +1,4 @@
-"""Forward, backward and optimizer: which phase of a step the rank is in."""
+"""A script's training loop: which phase of a step it is in, its parameters and data loaders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,70 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainscout.simulators.virtual_cluster.emulation.parameters import held_parameters
+from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+from trainscout.simulators.virtual_cluster.traces.events import Parameters
+
+
+def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) -> Parameters | None:
+    """The modules' parameters on the device, shards as this rank's part; None if none.
+
+    What several parameters share (a copy of a module that follows another's data) counts once;
+    what FSDP gathers of its shards for a pass (bitsandbytes makes parameters of it) does not.
+
+    ``memory`` numbers the storages.
+    """
+    found = {id(each): each for module in list(modules) for each in module.parameters()}
+    full = [getattr(each, "_full_param_padded", None) for each in found.values()]
+    gathered = {each.untyped_storage()._cdata for each in full if each is not None}
+    parts: dict[tuple[int, int, int], int] = {}
+    for parameter in found.values():
+        # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
+        # that it has emptied beside it.
+        part = getattr(parameter, "_local_tensor", parameter)
+        if not part.numel():
+            part = getattr(parameter, "ds_tensor", part)
+        if not isinstance(part, FakeTensor) or part._fake_device.type != "cuda":
+            continue
+        known = memory.find(part.untyped_storage())
+        if known is None or not part.numel() or part.untyped_storage()._cdata in gathered:
+            continue
+        parts[known.number, part.storage_offset(), part.numel()] = part.itemsize
+    if not parts:
+        return None
+    size = sum(numel * itemsize for (_, _, numel), itemsize in parts.items())
+    storages = dict.fromkeys(storage for storage, _, _ in parts)
+    return Parameters(sum(numel for _, _, numel in parts), size, tuple(storages))
+
+
+def install_loaders(recorder: Recorder) -> None:
+    """Note them, with what they were made of. Once per process."""
+    following = _BaseDataLoaderIter.__next__
+
+    def next_batch(self: Any) -> Any:
+        try:
+            return following(self)
+        except StopIteration:
+            if not self._num_yielded:
+                recorder.empty_loaders[recorder.sites.current()] = _described(self)
+            raise
+
+    _BaseDataLoaderIter.__next__ = next_batch
+
+
+def _described(loader: Any) -> str:
+    parts = []
+    if hasattr(loader._dataset, "__len__"):
+        parts.append(f"{len(loader._dataset):,} samples")
+    size = getattr(loader._index_sampler, "batch_size", None)
+    if size is not None:
+        parts.append(f"batches of {size}")
+    if getattr(loader._index_sampler, "drop_last", loader._drop_last):
+        parts.append("a last one that is not full is dropped")
+    return ", ".join(parts) or type(loader._dataset).__name__
 
 
 def install_foreach() -> None:

@@ -1,0 +1,229 @@
+"""What a run tells on the terminal: its figures, why it failed, where a rank waits."""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import PickleError
+
+# Clocks that live mode does not replace.
+from time import monotonic as _monotonic
+from time import sleep as _sleep
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import needs_own_python
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+# When a script fails: is that its own doing or a gap of the emulator, said in one line.
+
+_OWN = str(Path(__file__).parent)
+# Frames that are nobody's call: the emulator's own and those of what it runs on.
+_BELOW = ("/torch/", "/importlib/", "<frozen ", "<string>")
+# What torch says of tensors without data.
+_NO_DATA = (
+    "data is not allocated",
+    "Cannot access data pointer",
+    "FakeTensor",
+    "fake tensor",
+    "without running `_apply`",
+    "from the 'CUDA' backend",
+)
+# Of torch's pipeline stages, which tell each other the shapes they were not given.
+_NEEDS_PEERS = "metadata required for recv info"
+_RUN_TOGETHER = "give stages example inputs, or run their ranks together (trainscout live)"
+_ADVICE = "leave it out of this run, or report this line"
+_INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
+
+
+def describe_gap(error: BaseException) -> str | None:
+    """The line for a failure that is the emulator's: operation, call site, what to do. None for
+    one that a device raises too (out of memory, shapes that do not fit) or the script itself."""
+    if isinstance(error, ImportError) and needs_own_python(
+        package := (error.name or "").split(".")[0]
+    ):
+        return f"gap of the emulator: {error}; {_INSTALL.format(package)}"
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = []
+    for frame in reversed(frames):
+        if not _is_below(frame):
+            break
+        inside.append(frame)
+    else:
+        frame = None
+    if not _is_gap(error, inside):
+        return None
+    lines = {id(each): line for each, line in traceback.walk_tb(error.__traceback__)}
+    where = "unknown place"
+    if frame is not None:
+        code = frame.f_code
+        where = f"{code.co_filename}:{lines[id(frame)]} in {code.co_name}"
+    refused = isinstance(error, InputError)
+    what = _operation(inside) or "an operation"
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    advice = "" if refused else f"; {_RUN_TOGETHER if _NEEDS_PEERS in reason else _ADVICE}"
+    return f"gap of the emulator: {what} at {where}: {reason}{advice}"
+
+
+def _is_below(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith(_OWN) or any(part in name for part in _BELOW)
+
+
+def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
+    if isinstance(error, InputError):
+        return True
+    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ImportError)):
+        return False
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    kinds = [
+        getattr(fakes, name)
+        for name in (
+            *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
+            *("DataDependentOutputException", "UnsupportedOperatorException"),
+        )
+        if hasattr(fakes, name)
+    ]
+    if isinstance(error, tuple(kinds)) or any(
+        text in str(error) for text in (*_NO_DATA, _NEEDS_PEERS)
+    ):
+        return True
+    emulated = [
+        frame
+        for frame in inside
+        if frame.f_code.co_filename.startswith(_OWN)
+        # What only stands around calls of the script's modules and compiled functions.
+        and not frame.f_code.co_filename.endswith(("/training_loop.py", "/compiled.py"))
+    ]
+    if not emulated:
+        return False
+    if isinstance(error, NotImplementedError):
+        return True
+    # Shapes that do not fit and handles that do not exist fail on a device as well, and files
+    # that are missing or hold what torch does not load do there, too.
+    imitated = isinstance(error, (RuntimeError, ValueError, IndexError, OSError, PickleError))
+    return not imitated
+
+
+def _operation(inside: list[FrameType]) -> str | None:
+    for frame in inside:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            function = frame.f_locals.get("func")
+            if function is not None:
+                return str(function)
+    return inside[0].f_code.co_name if inside else None
+
+
+# What a rank's run amounted to, in a few lines on the terminal.
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """Wall and CPU seconds of the process, and the script's exit code."""
+
+    wall_s: float
+    cpu_s: float
+    code: int
+
+
+def show_summary(
+    state: RankState, trace: Path, figures: RunFigures, findings: Sequence[Any]
+) -> None:
+    """Print the figures, values that were invented and what is wrong with the trace."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(stderr=True, highlight=False)
+    recorder = state.recorder
+    allocated, reserved = state.memory.peaks()
+    table = Table(title=f"rank {state.rank} of {state.world_size}, {state.gpu.name}", box=None)
+    table.add_column("", style="bold")
+    table.add_column("")
+    rows = {
+        "steps": str(recorder.finished_steps),
+        "operations": f"{recorder.operations:,}",
+        "communications": f"{recorder.collectives:,}",
+        "peak memory": f"{allocated / _GIB:.2f} GiB allocated, "
+        f"{reserved / _GIB:.2f} GiB reserved "
+        f"of {state.capacity_bytes / _GIB:.2f}",
+        "invented values": f"{sum(count for count, _, _ in recorder.inventions.values()):,}",
+        "violations": f"{recorder.violations:,}",
+        "time": f"{figures.wall_s:.1f} s, {figures.cpu_s:.1f} CPU s",
+        "trace": str(trace),
+    }
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console.print(table)
+    if recorder.inventions:
+        console.print("invented (nobody knows them without computing; do not read results):")
+        for (operation, site), (count, value, hint) in sorted(
+            recorder.inventions.items(), key=lambda item: -item[1][0]
+        )[:12]:
+            where = recorder.sites.text(site)
+            more = f"; {hint}" if hint else ""
+            console.print(
+                f"  {count} x {operation} = {str(value)[:40]} at {where}{more}", soft_wrap=True
+            )
+    shown = {(finding.invariant, finding.problem) for finding in findings}
+    for kind, message, where in recorder.violation_texts[:12]:
+        if (kind, message) not in shown:
+            console.print(
+                f"violation: {kind}: {message} ({where})", style="yellow", soft_wrap=True
+            )
+    for finding in findings:
+        kind, style = ("broken invariant", "red") if finding.certain else ("warning", "yellow")
+        console.print(f"{kind}: {finding}", style=style, soft_wrap=True)
+    if findings:
+        for site, made_of in recorder.empty_loaders.items():
+            where = recorder.sites.text(site)
+            console.print(f"the data loader at {where} gave no batch: {made_of}", soft_wrap=True)
+
+
+# A watchdog that says where a rank waits: on its own it would wait for ever without a word.
+
+WAIT_S = 60.0
+# A rank that waits spends less than this share of the time on its processor.
+_IDLE_SHARE = 0.01
+
+
+def watch(rank: int, wait_s: float = WAIT_S) -> Callable[[], None]:
+    """From now on, print where the main thread stands whenever it has waited for ``wait_s``.
+
+    Returns:
+        What ends that.
+    """
+    ended: list[bool] = []
+    main = threading.main_thread().ident
+    assert main is not None
+    # No ``threading.Thread``: those of the script's process use the emulated device.
+    _thread.start_new_thread(_watch, (rank, wait_s, main, ended))
+    return lambda: ended.append(True)
+
+
+def _watch(rank: int, wait_s: float, main: int, ended: list[bool]) -> None:
+    since_s, cpu_s = _monotonic(), time.process_time()
+    while not ended:
+        _sleep(wait_s / 12)
+        now_s, now_cpu_s = _monotonic(), time.process_time()
+        if now_cpu_s - cpu_s > _IDLE_SHARE * wait_s:
+            since_s, cpu_s = now_s, now_cpu_s
+        elif now_s - since_s >= wait_s:
+            frame = sys._current_frames().get(main)
+            stack = traceback.extract_stack(frame)
+            places = " <- ".join(
+                f"{each.filename}:{each.lineno} in {each.name}" for each in reversed(stack[-4:])
+            )
+            waited_s = now_s - since_s
+            sys.stderr.write(f"rank {rank} has waited for {waited_s:.0f} s: {places}\n")
+            since_s, cpu_s = now_s, now_cpu_s

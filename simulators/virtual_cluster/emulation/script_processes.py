@@ -1,0 +1,190 @@
+"""Processes and threads that a script starts: workers without a device, ranks, threads with it."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.process
+import os
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
+from torch.utils.data._utils import collate
+
+from trainscout.simulators.predictor.io.own_process import end_with_parent
+from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+# Processes that a script starts, data-loader workers above all: hosts without a device.
+#
+# What they compute is real: no dispatch mode answers in place of torch, and tensors without data
+# that their parent made (large ones of its data set, perhaps) become zeros when they are touched.
+
+
+class _Host(TorchDispatchMode):
+    """Operations on tensors without data are computed on zeros."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(
+            *[_real(value) for value in args],
+            **{name: _real(value) for name, value in (kwargs or {}).items()},
+        )
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return _zeros(tuple(value.shape), value.dtype)
+    if type(value) in (list, tuple):
+        return type(value)([_real(part) for part in value])
+    return value
+
+
+class _Silent:
+    """A sink that drops events."""
+
+    def emit(self, event: Any) -> None:
+        """Nothing is written."""
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Nothing is timed; scripts divide by it."""
+        return 1.0
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def install_forks(state: RankState) -> None:
+    """Let processes forked from now on be without the emulation. Once per process."""
+    ForkingPickler.register(FakeTensor, _pickled)
+    by_main = [True]
+
+    def before() -> None:
+        by_main[0] = threading.current_thread() is threading.main_thread()
+
+    def after() -> None:
+        # The kernel takes the end of the thread that forked for that of the process.
+        if by_main[0]:
+            end_with_parent()
+        enter_host(state)
+
+    os.register_at_fork(before=before, after_in_child=after)
+
+
+def _pickled(tensor: FakeTensor) -> Any:
+    return _zeros, (tuple(tensor.shape), tensor.dtype)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype, device="cpu")
+
+
+def enter_host(state: RankState) -> None:
+    """Make this process a host without a device."""
+    state.is_child = True
+    state.recorder.sink = _Silent()
+    # Modules that prepare data are no steps.
+    state.recorder.most_steps = None
+    while torch._C._len_torch_dispatch_stack():
+        _pop_mode()
+    _Host().__enter__()
+    collate.default_collate_fn_map[FakeTensor] = _collate
+
+
+def _collate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+    real = [_real(each) for each in batch]
+    return collate.collate_tensor_fn(real, collate_fn_map=collate_fn_map)
+
+
+# Scripts that start the ranks of a node themselves: only the traced one runs, in this process.
+
+
+class _Ended:
+    """What those see who started processes and do not wait at once: all has run."""
+
+    processes: tuple[Any, ...] = ()
+    returncode = 0
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Nothing is left to wait for."""
+        return True
+
+    def pids(self) -> list[int]:
+        """No process was started."""
+        return []
+
+    def poll(self) -> int:
+        """It ended well."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """It ended well."""
+        return self.returncode
+
+
+def _on_device(given: Any) -> bool:
+    tensors = given.parameters() if isinstance(given, torch.nn.Module) else (given,)
+    return any(isinstance(each, torch.Tensor) and each.is_cuda for each in tensors)
+
+
+def install_spawn(state: RankState) -> None:
+    """``torch.multiprocessing``'s spawn calls the function as the traced rank of its node.
+
+    So do processes that the script starts one by one before it uses the device, each with a
+    function of its own and a number that counts them: those are ranks, not workers. Whoever is
+    given tensors on the device, or modules of them, uses it and is a rank, too.
+    """
+
+    def start_processes(
+        fn: Any,
+        args: Any = (),
+        nprocs: int = 1,
+        join: bool = True,
+        daemon: bool = False,
+        start_method: str = "spawn",
+        **_: Any,
+    ) -> Any:
+        fn(state.rank % max(1, nprocs), *args)
+        return None if join else _Ended()
+
+    # The module, which a function of its name hides.
+    module: Any = importlib.import_module("torch.multiprocessing.spawn")
+    package: Any = torch.multiprocessing
+    for place in (module, package):
+        place.start_processes = place.spawn = start_processes
+
+    process: Any = multiprocessing.process.BaseProcess
+    start = process.start
+    started = 0
+
+    def start_rank(self: Any) -> None:
+        nonlocal started
+        given = (*self._args, *self._kwargs.values())
+        numbers = [each for each in given if type(each) is int]
+        own = getattr(self._target, "__module__", None) == "__main__"
+        before = own and (started or not state.recorder.operations)
+        if numbers[:1] != [started] or not (before or any(map(_on_device, given))):
+            start(self)
+            return
+        started += 1
+        self._popen = _Ended()
+        if numbers[0] == int(os.environ.get("LOCAL_RANK", "0")):
+            self.run()
+
+    process.start = start_rank
+
+
+# Threads of the script see the same device: dispatch modes belong to the thread that enters.
+
+
+def install_threads(state: RankState) -> None:
+    """Let Python threads started from now on use the emulated device. Once per process."""
+    run = threading.Thread.run
+
+    def run_on_device(self: threading.Thread) -> None:
+        with DeviceMode(state):
+            run(self)
+
+    threading.Thread.run = run_on_device  # type: ignore[method-assign]

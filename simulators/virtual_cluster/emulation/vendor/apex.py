@@ -1,0 +1,336 @@
+"""Apex's own Python, where this machine has none: norms, fused optimizers, parallel."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels import (
+    backward_affine,
+    forward_affine,
+    multi_tensor_adam,
+    multi_tensor_applier,
+    multi_tensor_sgd,
+    rms_backward_affine,
+    rms_forward_affine,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import differentiable
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+
+# Scripts import ``apex.amp`` where Apex is found, whether or not they use it.
+_REASON = "Apex's mixed precision; torch.autocast takes its place"
+initialize = refused("apex.amp.initialize", _REASON)
+master_params = refused("apex.amp.master_params", _REASON)
+scale_loss = refused("apex.amp.scale_loss", _REASON)
+
+
+@differentiable
+def fused_layer_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    normalized_shape: Sequence[int],
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
+    """Layer norm over the trailing ``normalized_shape``. Keeps input (``memory_efficient``:
+    output), weight, bias and the statistics."""
+    input = input.contiguous()
+    out, mean, rsigma = forward_affine(input, normalized_shape, weight, bias, eps)
+
+    def gradient(
+        kept: Tensor, weight: Tensor, _: Any, mean: Any, rsigma: Tensor, grad: Any
+    ) -> Any:
+        return backward_affine(grad.contiguous(), mean, rsigma, kept, normalized_shape, weight)
+
+    statistics = [None if memory_efficient else mean, rsigma]
+    return out, [out if memory_efficient else input, weight, bias, *statistics], gradient
+
+
+@differentiable
+def fused_rms_norm_affine(
+    input: Tensor,
+    weight: Tensor,
+    normalized_shape: Sequence[int],
+    eps: float = 1e-6,
+    memory_efficient: bool = False,
+) -> tuple[Tensor, list[Tensor], Callable[..., Any]]:
+    """RMS norm over the trailing ``normalized_shape``; keeps what a layer norm does."""
+    input = input.contiguous()
+    out, rsigma = rms_forward_affine(input, normalized_shape, weight, eps)
+
+    def gradient(kept: Tensor, weight: Tensor, rsigma: Tensor, grad: Tensor) -> Any:
+        return rms_backward_affine(grad.contiguous(), rsigma, kept, normalized_shape, weight)
+
+    return out, [out if memory_efficient else input, weight, rsigma], gradient
+
+
+@differentiable
+def _fast_layer_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, memory_efficient: bool = False
+) -> tuple[Tensor, list[Any], Callable[..., Any]]:
+    """The persistent kernel: works on rows, so that its result is a view of them."""
+    rows = x.contiguous().view(-1, gamma.numel())
+    given = (rows, gamma, beta, gamma.shape, epsilon, memory_efficient)
+    out, kept, of_rows = fused_layer_norm_affine.forward(*given)
+    whole, width = x.shape, gamma.numel()
+
+    def gradient(*given: Any) -> tuple[Tensor, ...]:
+        *kept, grad = given
+        made, *others = of_rows(*kept, grad.contiguous().view(-1, width))
+        return made.view(whole), *others
+
+    return out.view(whole), kept, gradient
+
+
+FusedLayerNormAffineFunction = fused_layer_norm_affine
+FusedRMSNormAffineFunction = fused_rms_norm_affine
+FastLayerNormFN = _fast_layer_norm
+
+
+class FusedRMSNorm(nn.Module):
+    """``apex.normalization.FusedRMSNorm``; only the affine form, which transformers use."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        memory_efficient: bool = False,
+        **factory: Any,
+    ) -> None:
+        super().__init__()
+        if not elementwise_affine:
+            raise refusal("apex.normalization", "norms without weights", "elementwise_affine=True")
+        if isinstance(normalized_shape, numbers.Integral):
+            normalized_shape = (int(normalized_shape),)
+        self.normalized_shape = torch.Size(normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self.memory_efficient = memory_efficient
+        self.weight = nn.Parameter(torch.ones(self.normalized_shape, **factory))
+
+    def forward(self, input: Tensor) -> Tensor:
+        rest = (self.normalized_shape, self.eps, self.memory_efficient)
+        return fused_rms_norm_affine(input, self.weight, *rest)
+
+
+class FusedLayerNorm(FusedRMSNorm):
+    """``apex.normalization.FusedLayerNorm``."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.bias = nn.Parameter(torch.zeros_like(self.weight))
+
+    def forward(self, input: Tensor) -> Tensor:
+        rest = (self.normalized_shape, self.eps, self.memory_efficient)
+        return fused_layer_norm_affine(input, self.weight, self.bias, *rest)
+
+
+_TAKEN = ("normalized_shape", "eps", "elementwise_affine", "memory_efficient")
+
+
+class MixedFusedLayerNorm(FusedLayerNorm):
+    """The mixed forms differ in what types they take and give, which is that of the weight here,
+    and pass over what else they are given, as Apex's do."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **{name: named[name] for name in _TAKEN if name in named})
+
+
+class MixedFusedRMSNorm(FusedRMSNorm):
+    """See ``MixedFusedLayerNorm``."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **{name: named[name] for name in _TAKEN if name in named})
+
+
+class FastLayerNorm(nn.Module):
+    """``apex.contrib.layer_norm.FastLayerNorm``."""
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-5, memory_efficient: bool = False
+    ) -> None:
+        super().__init__()
+        self.epsilon, self.memory_efficient = eps, memory_efficient
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return FastLayerNormFN(x, self.weight, self.bias, self.epsilon, self.memory_efficient)
+
+
+# Fused Adam and SGD: one multi-tensor kernel for each list. States are made at the first step, in
+# fp32, as the real optimizers do; which tensors go into one call follows their types.
+# Hyperparameters decide nothing that costs time.
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class _FusedOptimizer(torch.optim.Optimizer):
+    """What both share: a skip flag on the device, and a kernel for each type of parameter."""
+
+    kernel: Callable[..., Any]
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
+        super().__init__(params, defaults)
+        self._dummy_overflow_buf = torch.zeros(1, dtype=torch.int, device="cuda")
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        """Drop the gradients unless ``set_to_none`` is False."""
+        super().zero_grad(set_to_none=set_to_none is not False)
+
+    def make_states(self, param: Tensor) -> dict[str, Tensor]:
+        """The states of one parameter, in the order of the kernel."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:
+        """One step: a multi-tensor kernel for each type of parameter."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            lists: dict[torch.dtype, list[list[Tensor]]] = {}
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                if not state:
+                    state.update(self.make_states(param))
+                tensors = (param.grad, param, *state.values())
+                columns = lists.setdefault(param.dtype, [[] for _ in tensors])
+                for column, tensor in zip(columns, tensors, strict=True):
+                    column.append(tensor.detach())
+            for columns in lists.values():
+                multi_tensor_applier(type(self).kernel, self._dummy_overflow_buf, columns)
+        return loss
+
+
+class FusedAdam(_FusedOptimizer):
+    """``apex.optimizers.FusedAdam``."""
+
+    kernel = multi_tensor_adam
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
+        if capturable:
+            raise refusal("FusedAdam.capturable", "CUDA graphs are not captured", "False")
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**defaults, "bias_correction": bias_correction})
+        self.adam_w_mode = 1 if adam_w_mode else 0
+        self.capturable = False
+        self.master_weights = master_weights
+
+    def make_states(self, param: Tensor) -> dict[str, Tensor]:
+        names = ("exp_avg", "exp_avg_sq")
+        made = {name: torch.zeros_like(param, dtype=torch.float32) for name in names}
+        if self.master_weights and param.dtype in _HALF:
+            made["master_param"] = param.detach().float()
+        return made
+
+
+class FusedSGD(_FusedOptimizer):
+    """``apex.optimizers.FusedSGD``, with fp32 momenta."""
+
+    kernel = multi_tensor_sgd
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        wd_after_momentum: bool = False,
+        materialize_master_grads: bool = True,
+        set_grad_none: bool = False,
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+        super().__init__(params, {**defaults, "weight_decay": weight_decay})
+
+    def make_states(self, param: Tensor) -> dict[str, Tensor]:
+        return {"momentum_buffer": torch.zeros_like(param, dtype=torch.float32)}
+
+
+class LARC:
+    """Rates of layers by the norms of their parameters and gradients (You et al. 2017).
+
+    Args:
+        optimizer: steps with the gradients that are scaled here.
+        trust_coefficient: rate times norm of the gradient per norm of the parameter.
+        clip: no layer's rate becomes larger than the optimizer's.
+    """
+
+    def __init__(
+        self, optimizer: Any, trust_coefficient: float = 0.02, clip: bool = True, eps: float = 1e-8
+    ) -> None:
+        self.optim = optimizer
+        self.trust_coefficient, self.clip, self.eps = trust_coefficient, clip, eps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["optim"], name)
+
+    def step(self) -> None:
+        """Scale all gradients, with the decay of weights in them, and step."""
+        decays = []
+        with torch.no_grad():
+            for group in self.optim.param_groups:
+                decays.append(group.get("weight_decay", 0))
+                group["weight_decay"] = 0
+                for parameter in group["params"]:
+                    if parameter.grad is not None:
+                        self._scale(parameter, decays[-1], group["lr"])
+        self.optim.step()
+        for group, decay in zip(self.optim.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+    def _scale(self, parameter: Any, decay: float, rate: float) -> None:
+        size, slope = torch.norm(parameter), torch.norm(parameter.grad)
+        if size == 0 or slope == 0:
+            return
+        own = self.trust_coefficient * size / (slope + size * decay + self.eps)
+        if self.clip:
+            own = min(own / rate, 1)
+        parameter.grad.add_(parameter, alpha=decay).mul_(own)
+
+
+def convert_syncbn_model(module: Any, process_group: Any = None, **_: Any) -> Any:
+    """The module with batch norms whose statistics are those of all ranks."""
+    return torch.nn.SyncBatchNorm.convert_sync_batchnorm(module, process_group)
+
+
+def create_syncbn_process_group(group_size: int) -> Any:
+    """This rank's group of so many neighbours, None for all ranks."""
+    if not group_size:
+        return None
+    made = [
+        dist.new_group(range(first, first + group_size))
+        for first in range(0, dist.get_world_size(), group_size)
+    ]
+    return made[dist.get_rank() // group_size]
+
+
+class DistributedDataParallel(torch.nn.parallel.DistributedDataParallel):
+    """Torch's; how Apex's cuts its buckets is not followed."""
+
+    def __init__(self, module: Any, *_: Any, **__: Any) -> None:
+        super().__init__(module)
