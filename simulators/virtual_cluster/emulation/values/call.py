@@ -97,11 +97,6 @@ def signature(func: OpOverload) -> Signature:
     )
 
 
-def name_of(func: OpOverload) -> str:
-    """``add`` for ``aten.add.Tensor``."""
-    return signature(func).name
-
-
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     """The tensors among arguments and within lists of them, in order."""
     for value in values:
@@ -111,32 +106,17 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def run(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    substitute: Callable[[torch.Tensor], torch.Tensor],
-) -> Any:
-    """The operation on the host with every tensor substituted.
-
-    Raises:
-        RuntimeError, NotImplementedError, TypeError, ValueError, IndexError: when the host has no
-            such operation or the substitutes do not fit it.
-    """
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return substitute(value)
-        if isinstance(value, (list, tuple)):
-            return [replaced(entry) for entry in value]
-        if isinstance(value, torch.device):
-            return _CPU
-        return value
-
-    return func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
+def _replaced(value: Any, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    # Not nested in its caller: a closure that calls itself would keep its tensors until the
+    # garbage collector comes, and so allocated.
+    if isinstance(value, torch.Tensor):
+        return substitute(value)
+    if isinstance(value, (list, tuple)):
+        return [_replaced(entry, substitute) for entry in value]
+    return _CPU if isinstance(value, torch.device) else value
 
 
-# What ``run`` raises when the host cannot do it.
+# What ``Call.on_host`` raises when the host cannot do it.
 CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
 
@@ -147,9 +127,37 @@ class Call:
     func: OpOverload
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    results: Sequence[torch.Tensor]
     get: Callable[[torch.Tensor], Shadow | None]
     routers: Routers
+    results: Sequence[torch.Tensor] = ()
+
+    def on_host(self, substitute: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        """The operation on the host with every tensor substituted.
+
+        Raises:
+            RuntimeError, NotImplementedError, TypeError, ValueError, IndexError: when the host has
+                no such operation or the substitutes do not fit it.
+        """
+        named = {name: _replaced(value, substitute) for name, value in self.kwargs.items()}
+        return self.func(*_replaced(list(self.args), substitute), **named)
+
+    @property
+    def name(self) -> str:
+        """``add`` for ``aten.add.Tensor``."""
+        return self.signature.name
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Among its arguments, in order."""
+        return list(tensors_in((*self.args, *self.kwargs.values())))
+
+    @property
+    def written(self) -> list[torch.Tensor]:
+        """The arguments that the operation writes."""
+        declared = self.signature
+        positions = [self.args[p] for p in declared.written if p < len(self.args)]
+        named = (self.kwargs.get(k) for k in declared.written_keywords)
+        return list(tensors_in([*positions, *named]))
 
     @property
     def signature(self) -> Signature:
@@ -196,14 +204,10 @@ def in_full(
         values[id(tensor)] = shadow.value.expand(tensor.shape).to(tensor.dtype, copy=True)
         grade = min(grade, shadow.grade)
     try:
-        made = run(call.func, call.args, call.kwargs, lambda t: values.get(id(t), t))
+        made = call.on_host(lambda t: values.get(id(t), t))
     except CANNOT:
         return None
-    written = [
-        values[id(t)]
-        for t in written_tensors(call.func, call.args, call.kwargs)
-        if id(t) in values
-    ]
+    written = [values[id(t)] for t in call.written if id(t) in values]
     returned = list(tensors_in([made]))
     # The results of the call are those returned, then those written but not returned.
     fresh = [r for r in written if not any(r is m for m in returned)]
@@ -213,17 +217,18 @@ def in_full(
     return [Known(value, grade) for value in outcome]
 
 
-def written_tensors(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[torch.Tensor]:
-    """The arguments that the operation writes."""
-    declared = signature(func)
-    positions = [args[p] for p in declared.written if p < len(args)]
-    return list(tensors_in([*positions, *(kwargs.get(k) for k in declared.written_keywords)]))
-
-
 def in_full_if_known(call: Call) -> Sequence[Shadow | None] | None:
     """As computed, where everything is known one by one."""
-    pairs = [(t, call.get(t)) for t in tensors_in((*call.args, *call.kwargs.values()))]
+    pairs = [(t, call.get(t)) for t in call.tensors]
     known = [(t, s) for t, s in pairs if s is not None]
     return in_full(call, known) if len(known) == len(pairs) else None
+
+
+def unless_known(rule: Rule) -> Rule:
+    """The rule, where not everything is known one by one; there the operation is computed."""
+
+    def first(call: Call) -> Sequence[Shadow | None]:
+        exact = in_full_if_known(call)
+        return rule(call) if exact is None else exact
+
+    return first

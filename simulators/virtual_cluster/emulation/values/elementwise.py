@@ -8,18 +8,13 @@ Beyond that, expectations are propagated as if they were values (mean field).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from trainscout.simulators.virtual_cluster.emulation.values import plain
 from trainscout.simulators.virtual_cluster.emulation.values.call import (
     CANNOT,
-    name_of,
-    run,
-    signature,
-    tensors_in,
+    Call,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
@@ -47,39 +42,30 @@ EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__", "_
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]
 
 
-def elementwise(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    pairs: Pairs,
-    result: torch.Tensor,
-) -> Known | Categories | None:
-    """The shadow of a pointwise operation's result.
-
-    Args:
-        pairs: every tensor among the arguments with its shadow; none is missing.
-        result: of which shape and dtype are used.
-    """
+def elementwise(call: Call, pairs: Pairs) -> Known | Categories | None:
+    """The shadow of a pointwise operation's result; ``pairs``: every tensor among the arguments
+    with its shadow, none is missing."""
+    result = call.results[0]
     chosen = [(t, s) for t, s in pairs if isinstance(s, Categories)]
     if chosen:
-        return _of_categories(func, args, kwargs, pairs, chosen, result)
+        return _of_categories(call, pairs, chosen)
     known = {id(t): s for t, s in pairs if isinstance(s, Known)}
     if len(known) < len({id(t) for t, _ in pairs}):
         return None
     grade = min((s.grade for s in known.values()), default=Grade.EXACT)
     soft = [s for s in known.values() if s.kind is not Kind.DEFINITE]
     if any(s.kind is Kind.RANK for s in soft):
-        return _of_rank(func, args, known, grade, result)
+        return _of_rank(call, known, grade)
     if any(s.kind is Kind.SUPPORT for s in soft):
-        return _of_support(func, args, soft, list(known.values()), grade)
+        return _of_support(call, soft, list(known.values()), grade)
     values = {key: s.value for key, s in known.items()}
     if not soft:
-        value = _run(func, args, kwargs, values, result)
+        value = _run(call, values, result)
         return None if value is None else Known(value, grade)
-    name = name_of(func)
+    name = call.name
     if all(s.kind is Kind.SHARE for s in soft):
         if len(soft) == 1:
-            return _of_share(func, args, kwargs, known, soft[0], grade, result)
+            return _of_share(call, known, soft[0], grade)
         if len(soft) == len(known) and name in BOTH | EITHER:
             nested = any(s.nested for s in soft)
             first, second = (s.as_mean() for s in (soft[0], soft[-1]))
@@ -87,7 +73,7 @@ def elementwise(
             share = both if name in BOTH else first + second - both
             return Known(share, grade, Kind.SHARE, nested)
     values = {k: s.value if s.kind is Kind.DEFINITE else s.as_mean() for k, s in known.items()}
-    value = _run(func, args, kwargs, values, result)
+    value = _run(call, values, result)
     if value is None or value.dtype is torch.bool:
         # Whether a mean passes a threshold says nothing about how many elements do.
         return None
@@ -95,20 +81,17 @@ def elementwise(
 
 
 def _run(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    values: Mapping[int, torch.Tensor],
-    result: torch.Tensor,
+    call: Call, values: Mapping[int, torch.Tensor], result: torch.Tensor
 ) -> torch.Tensor | None:
     """The operation on compact values; what it writes in place is a copy."""
+    args = call.args
     try:
         shape = torch.broadcast_shapes(*(v.shape for v in values.values()))
     except RuntimeError:
         return None
     if shape.numel() > FOLLOWED_ELEMENTS:
         return None
-    written = {id(args[p]) for p in signature(func).written if isinstance(args[p], torch.Tensor)}
+    written = {id(args[p]) for p in call.signature.written if isinstance(args[p], torch.Tensor)}
     # An in-place operation keeps its own shape, so what others add to it must fit in.
     room = {
         key: value.expand(torch.broadcast_shapes(value.shape, shape)).clone()
@@ -117,7 +100,7 @@ def _run(
         for key, value in values.items()
     }
     try:
-        made = run(func, args, kwargs, lambda t: room.get(id(t), t))
+        made = call.on_host(lambda t: room.get(id(t), t))
     except CANNOT:
         return None
     if not isinstance(made, torch.Tensor):
@@ -126,16 +109,9 @@ def _run(
     return made.reshape((1,) * (result.dim() - made.dim()) + tuple(made.shape))
 
 
-def _of_share(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    known: Mapping[int, Known],
-    share: Known,
-    grade: Grade,
-    result: torch.Tensor,
-) -> Known | None:
-    tensors = {id(t): t for t in tensors_in((*args, *kwargs.values()))}
+def _of_share(call: Call, known: Mapping[int, Known], share: Known, grade: Grade) -> Known | None:
+    tensors = {id(t): t for t in call.tensors}
+    result = call.results[0]
     made = []
     for element in (0, 1):
         values = {
@@ -144,7 +120,7 @@ def _of_share(
             else s.value
             for key, s in known.items()
         }
-        made.append(_run(func, args, kwargs, values, result))
+        made.append(_run(call, values, result))
     if made[0] is None or made[1] is None:
         return None
     zero, one = made[0].double(), made[1].double()
@@ -158,20 +134,14 @@ def _of_share(
     return Known(mean, grade, Kind.MEAN)
 
 
-def _of_rank(
-    func: OpOverload,
-    args: Sequence[Any],
-    known: Mapping[int, Known],
-    grade: Grade,
-    result: torch.Tensor,
-) -> Known | None:
+def _of_rank(call: Call, known: Mapping[int, Known], grade: Grade) -> Known | None:
     """``rank <= limit``: the elements up to the ``limit``-th of those that are counted."""
-    rank, limit = (known.get(id(a)) for a in args[:2])
-    if name_of(func) != "le" or rank is None or limit is None:
+    rank, limit = (known.get(id(a)) for a in call.args[:2])
+    if call.name != "le" or rank is None or limit is None:
         return None
     if rank.kind is not Kind.RANK or limit.kind is not Kind.DEFINITE:
         return None
-    length = multiplicity(rank, result.shape)
+    length = multiplicity(rank, call.results[0].shape)
     if rank.value.shape != limit.value.shape:
         return None
     share = rank.as_mean()
@@ -180,15 +150,11 @@ def _of_rank(
 
 
 def _of_support(
-    func: OpOverload,
-    args: Sequence[Any],
-    soft: Sequence[Known],
-    known: Sequence[Known],
-    grade: Grade,
+    call: Call, soft: Sequence[Known], known: Sequence[Known], grade: Grade
 ) -> Known | None:
     """Products and copies of a tensor of which only the share of non-zeros is known."""
-    name = name_of(func)
-    if name == "ne" and len(known) == 1 and args[1] == 0:
+    name = call.name
+    if name == "ne" and len(known) == 1 and call.args[1] == 0:
         return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
     if name in BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
         share = soft[0].as_mean()
@@ -204,15 +170,9 @@ def _of_support(
     return None
 
 
-def _of_categories(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    pairs: Pairs,
-    chosen: Pairs,
-    result: torch.Tensor,
-) -> Known | Categories | None:
+def _of_categories(call: Call, pairs: Pairs, chosen: Pairs) -> Known | Categories | None:
     """One tensor of categories with values that are known: the operation on each category."""
+    result = call.results[0]
     tensor, shadow = chosen[0]
     others = {id(t): s for t, s in pairs if t is not tensor}
     definite = [s for s in others.values() if isinstance(s, Known) and s.kind is Kind.DEFINITE]
@@ -227,7 +187,7 @@ def _of_categories(
         for key, s in others.items()
         if isinstance(s, Known)
     }
-    made = _run(func, args, kwargs, {id(tensor): column, **values}, column)
+    made = _run(call, {id(tensor): column, **values}, column)
     if made is None:
         return None
     shares = shadow.all_shares()
@@ -264,17 +224,10 @@ _STAYS = {"mean", "amax", "amin", "max", "min", "any", "all"}
 REDUCTIONS = _ADDS_UP | _STAYS
 
 
-def reduction(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    tensor: torch.Tensor,
-    shadow: Known | Categories,
-    result: torch.Tensor,
-) -> Known | None:
+def reduction(call: Call, tensor: torch.Tensor, shadow: Known | Categories) -> Known | None:
     """The shadow of a reduction of ``tensor``, None if nothing is known of it."""
-    name = name_of(func)
-    dims = _dims(func, args, kwargs, tensor.dim())
+    name, result = call.name, call.results[0]
+    dims = _dims(call, tensor.dim())
     if isinstance(shadow, Categories):
         return _reduced_categories(name, dims, tensor, shadow, result)
     if shadow.kind is Kind.RANK:
@@ -285,7 +238,7 @@ def reduction(
             folded *= tensor.shape[dim]
     if shadow.kind is Kind.DEFINITE:
         try:
-            value = run(func, args, kwargs, lambda _: shadow.value)
+            value = call.on_host(lambda _: shadow.value)
         except CANNOT:
             return None
         return Known(value * folded if name in _ADDS_UP else value, shadow.grade)
@@ -343,13 +296,8 @@ def _reduced_categories(
     return Known(value.to(result.dtype).reshape((1,) * result.dim()), Grade.EXPECTED)
 
 
-def _dims(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], ndim: int
-) -> tuple[int, ...]:
-    given = kwargs.get("dim")
-    for argument, value in zip(func._schema.arguments, args, strict=False):
-        if argument.name == "dim":
-            given = value
+def _dims(call: Call, ndim: int) -> tuple[int, ...]:
+    given = call.argument("dim")
     if given is None or (isinstance(given, (list, tuple)) and not given):
         return tuple(range(ndim))
     dims = given if isinstance(given, (list, tuple)) else (given,)

@@ -13,9 +13,7 @@ from trainscout.simulators.virtual_cluster.emulation.values.call import (
     Call,
     Rule,
     in_full,
-    in_full_if_known,
-    name_of,
-    tensors_in,
+    unless_known,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     EXACT_ELEMENTS,
@@ -61,7 +59,7 @@ _POINTWISE = {
 
 def propagate(call: Call) -> Sequence[Shadow | None]:
     """Shadows of ``call.results``, None where nothing is known."""
-    name = name_of(call.func)
+    name = call.name
     rule = RULES.get(name) or VENDOR_RULES.get(name)
     if name in ("max", "min") and len(call.results) == 2:
         rule = best
@@ -72,7 +70,7 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
             return [downgraded(kept, Grade.INVENTED)]
     if rule is not None:
         return rule(call)
-    tensors = list(tensors_in((*call.args, *call.kwargs.values())))
+    tensors = call.tensors
     pairs = [(t, call.get(t)) for t in tensors]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
     nothing: list[Shadow | None] = [None] * len(call.results)
@@ -83,17 +81,14 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     if not known or len(known) < len(pairs) or call.signature.is_random:
         return nothing
     if (call.signature.is_pointwise or name in _POINTWISE) and len(call.results) == 1:
-        found: Shadow | None = elementwise(
-            call.func, call.args, call.kwargs, known, call.results[0]
-        )
-        return [found]
+        return [elementwise(call, known)]
     if name in REDUCTIONS and len(call.results) == 1 and len(known) == 1:
         tensor, shadow = known[0]
         if isinstance(shadow, (Known, Categories)):
-            return [reduction(call.func, call.args, call.kwargs, tensor, shadow, call.results[0])]
+            return [reduction(call, tensor, shadow)]
     if name in RESHAPES:
         tensor, shadow = known[0]
-        return of_view(call.func, call.args, call.kwargs, tensor, shadow, call.results)
+        return of_view(call, tensor, shadow)
     return in_full(call, known) or nothing
 
 
@@ -172,11 +167,7 @@ def _finite(answer: bool) -> Rule:
     def rule(call: Call) -> Sequence[Shadow | None]:
         shadow = call.get(call.args[0])
         if isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
-            return [
-                elementwise(
-                    call.func, call.args, call.kwargs, [(call.args[0], shadow)], call.results[0]
-                )
-            ]
+            return [elementwise(call, [(call.args[0], shadow)])]
         return [filled(call.results[0], answer, Grade.INVENTED)]
 
     return rule
@@ -188,8 +179,8 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
     pairs = [(t, call.get(t)) for t in call.args if isinstance(t, torch.Tensor)]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
     if len(known) == len(pairs):
-        return [elementwise(call.func, call.args, call.kwargs, known, call.results[0])]
-    same = name_of(call.func).startswith("eq")
+        return [elementwise(call, known)]
+    same = call.name.startswith("eq")
     if other is one:
         return [filled(call.results[0], same, Grade.INVENTED)]
     if isinstance(other, float) and math.isinf(other):
@@ -238,7 +229,7 @@ def _cat(call: Call) -> Sequence[Shadow | None]:
     shadows = [call.get(t) for t in tensors]
     if not tensors or any(s is None for s in shadows):
         return [None]
-    if name_of(call.func) == "stack":
+    if call.name == "stack":
         dim = call.dim(call.results[0], 0)
         lifted = []
         for shadow in shadows:
@@ -251,11 +242,9 @@ def _cat(call: Call) -> Sequence[Shadow | None]:
     return [of_cat(tensors, [s for s in shadows if s is not None], call.dim(tensors[0], 0))]
 
 
+@unless_known
 def _pick(call: Call) -> Sequence[Shadow | None]:
     """index, index_select, gather, masked_select of values that are alike wherever one looks."""
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     shadow = call.get(call.args[0])
     result = call.results[0]
     if isinstance(shadow, Categories):

@@ -18,8 +18,7 @@ from trainscout.simulators.virtual_cluster.emulation.values import plain
 from trainscout.simulators.virtual_cluster.emulation.values.call import (
     Call,
     Rule,
-    in_full_if_known,
-    name_of,
+    unless_known,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
     Imbalance,
@@ -153,10 +152,8 @@ def ones_in(mask: Shadow | None, shape: torch.Size) -> tuple[int, Grade] | None:
 # Operations that choose, count and mark choices: what routers of experts are made of.
 
 
+@unless_known
 def _topk(call: Call) -> Sequence[Shadow | None]:
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     scores = call.args[0]
     if not scores.dim():
         return [None, None]
@@ -165,11 +162,9 @@ def _topk(call: Call) -> Sequence[Shadow | None]:
     return [None, call.routers.choose(scores, call.dim(scores), number, nested)]
 
 
+@unless_known
 def best(call: Call) -> Sequence[Shadow | None]:
     """argmax(x, dim) and max(x, dim): the best one."""
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     scores = call.args[0]
     nothing: list[Shadow | None] = [None] * len(call.results)
     if call.argument("dim") is None or not scores.dim():
@@ -178,12 +173,10 @@ def best(call: Call) -> Sequence[Shadow | None]:
     return [*nothing[:-1], chosen]
 
 
+@unless_known
 def _sort(call: Call) -> Sequence[Shadow | None]:
     """Sorted categories are the same categories; the order of unknown scores is any order, in
     which no option is more popular than another."""
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     tensor = call.args[0]
     shadow = call.get(tensor)
     order: Shadow | None = None
@@ -197,10 +190,8 @@ def _sort(call: Call) -> Sequence[Shadow | None]:
     return [shadow if isinstance(shadow, Categories) else None, order]
 
 
+@unless_known
 def _scatter(call: Call) -> Sequence[Shadow | None]:
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     tensor, index = call.args[0], call.argument("index")
     chosen = call.get(index)
     if not isinstance(chosen, Categories):
@@ -210,16 +201,14 @@ def _scatter(call: Call) -> Sequence[Shadow | None]:
         shadow = call.get(source)
     else:
         shadow = Known(plain.full((1,) * tensor.dim(), source), Grade.EXACT)
-    accumulates = "add" in name_of(call.func) or call.argument("reduce") == "sum"
+    accumulates = "add" in call.name or call.argument("reduce") == "sum"
     dim = call.dim(tensor)
     return [scattered(tensor, call.get(tensor), dim, index, chosen, shadow, accumulates)]
 
 
+@unless_known
 def _running_sum(call: Call) -> Sequence[Shadow | None]:
     """Of a mask along tokens that are all alike: how many ones so far."""
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     tensor = call.args[0]
     shadow = call.get(tensor)
     if not isinstance(shadow, Known) or shadow.kind is not Kind.SHARE:
@@ -231,10 +220,8 @@ def _running_sum(call: Call) -> Sequence[Shadow | None]:
     return [Known(shadow.value, shadow.grade, Kind.RANK)]
 
 
+@unless_known
 def _index_put(call: Call) -> Sequence[Shadow | None]:
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     tensor, indices = call.args[0], call.args[1]
     if len(indices) == 1 and indices[0] is not None and indices[0].shape == tensor.shape:
         return [_extended(call.get(tensor), call.get(indices[0]), call.shadow("values"))]
@@ -277,10 +264,8 @@ def _router(call: Call) -> Sequence[Shadow | None]:
     ]
 
 
+@unless_known
 def _histc(call: Call) -> Sequence[Shadow | None]:
-    exact = in_full_if_known(call)
-    if exact is not None:
-        return exact
     tensor = call.args[0]
     shadow = call.get(tensor)
     if not isinstance(shadow, Categories):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, name_of, run
+from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     Categories,
@@ -46,15 +45,9 @@ def of_copy(shadow: Shadow, result: torch.Tensor) -> Shadow | None:
     return shadow
 
 
-def of_view(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    source: torch.Tensor,
-    shadow: Shadow,
-    results: Sequence[torch.Tensor],
-) -> Sequence[Shadow | None]:
+def of_view(call: Call, source: torch.Tensor, shadow: Shadow) -> Sequence[Shadow | None]:
     """The shadows of views of ``source``, one per result."""
+    results = call.results
     if not isinstance(shadow, Known):
         return [shadow] * len(results)
     if shadow.kind is Kind.RANK:
@@ -63,29 +56,23 @@ def of_view(
         return [None] * len(results)
     if shadow.value.numel() == 1:
         return [_with(shadow, shadow.value.reshape((1,) * r.dim())) for r in results]
-    if name_of(func) in _BY_ADDRESS:
+    if call.name in _BY_ADDRESS:
         return [None] * len(results)
     try:
-        made = run(func, args, kwargs, lambda _: shadow.value.expand(source.shape))
+        made = call.on_host(lambda _: shadow.value.expand(source.shape))
     except CANNOT:
-        made = _flattened(func, args, kwargs, source, shadow)
+        made = _flattened(call, source, shadow)
     if made is None:
         return [None] * len(results)
     values = [made] if isinstance(made, torch.Tensor) else list(made)
     return [_with(shadow, compact(value)) for value in values]
 
 
-def _flattened(
-    func: OpOverload,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    source: torch.Tensor,
-    shadow: Known,
-) -> Any:
+def _flattened(call: Call, source: torch.Tensor, shadow: Known) -> Any:
     """A reshape that no view of compact values can express."""
     if source.numel() <= FOLLOWED_ELEMENTS:
         try:
-            return run(func, args, kwargs, lambda _: shadow.value.expand(source.shape).clone())
+            return call.on_host(lambda _: shadow.value.expand(source.shape).clone())
         except CANNOT:
             return None
     if shadow.kind is Kind.DEFINITE:
@@ -93,7 +80,7 @@ def _flattened(
     # Which element has which expectation is lost; their mean is not.
     mean = shadow.value.mean().expand(source.shape)
     try:
-        return run(func, args, kwargs, lambda _: mean)
+        return call.on_host(lambda _: mean)
     except CANNOT:
         return None
 

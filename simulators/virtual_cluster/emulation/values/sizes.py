@@ -12,10 +12,8 @@ from torch._ops import OpOverload
 
 from trainscout.simulators.virtual_cluster.emulation.values.call import (
     CANNOT,
-    name_of,
-    run,
+    Call,
     signature,
-    tensors_in,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     ASSUMED_SHARE,
@@ -60,15 +58,14 @@ class Decision:
     shadows: Sequence[Shadow | None]
 
 
-def decide_size(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], get: Get
-) -> Decision:
+def decide_size(call: Call) -> Decision:
     """How long the result of a data-dependent operation is: exact where the data is known,
     expected otherwise; ``ASSUMED_SHARE`` of what could be selected where nothing is known."""
-    exact = _run_for_real(func, args, kwargs, get)
+    func, args, get = call.func, call.args, call.get
+    exact = _run_for_real(call)
     if exact is not None:
         return exact
-    name = name_of(func)
+    name = call.name
     tensor = args[0]
     if name == "masked_select":
         shape = torch.broadcast_shapes(tensor.shape, args[1].shape)
@@ -84,9 +81,9 @@ def decide_size(
     if name == "_ctc_loss":
         return _ctc(args)
     shadow = get(tensor)
-    if name == "bincount" and isinstance(shadow, Categories) and _unweighted(args, kwargs):
+    if name == "bincount" and isinstance(shadow, Categories) and call.argument("weights") is None:
         counts = shadow.counts(tensor.numel())
-        least = int(args[2] if len(args) > 2 else kwargs.get("minlength", 0))
+        least = int(call.argument("minlength", 0))
         length = max(int(torch.nonzero(counts).max()) + 1, least)
         counts = torch.nn.functional.pad(counts, (0, length - len(counts)))[:length]
         known = Known(counts, Grade.EXPECTED)
@@ -101,16 +98,14 @@ def decide_size(
         return Decision(
             lambda: tensor.new_empty((count,), dtype=torch.int64), count, shadow.grade, [None]
         )
-    return _nothing_known(func, name, tensor, args, kwargs)
+    return _nothing_known(call)
 
 
-def _run_for_real(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], get: Get
-) -> Decision | None:
+def _run_for_real(call: Call) -> Decision | None:
     values: dict[int, torch.Tensor] = {}
     grade = Grade.EXACT
-    for tensor in tensors_in((*args, *kwargs.values())):
-        shadow = get(tensor)
+    for tensor in call.tensors:
+        shadow = call.get(tensor)
         if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE:
             return None
         if tensor.numel() > FOLLOWED_ELEMENTS:
@@ -118,13 +113,13 @@ def _run_for_real(
         values[id(tensor)] = shadow.value.expand(tensor.shape)
         grade = min(grade, shadow.grade)
     try:
-        made = run(func, args, kwargs, lambda t: values[id(t)])
+        made = call.on_host(lambda t: values[id(t)])
     except CANNOT:
         return None
     outcome = [made] if isinstance(made, torch.Tensor) else list(made)
 
     def make() -> Any:
-        fakes = [args[0].new_empty(value.shape, dtype=value.dtype) for value in outcome]
+        fakes = [call.args[0].new_empty(value.shape, dtype=value.dtype) for value in outcome]
         return fakes[0] if isinstance(made, torch.Tensor) else tuple(fakes)
 
     return Decision(make, len(outcome[0]), grade, [Known(value, grade) for value in outcome])
@@ -137,7 +132,7 @@ def _ones(mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
 def own_size(func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> int:
     """How much a library's own operation is taken to find, of which only it knows how its size
     follows: the assumed share of its first tensor's rows, or what is known of it."""
-    if name_of(func) in _OUTLIERS:
+    if signature(func).name in _OUTLIERS:
         # Columns that bitsandbytes leaves to 16 bits, or those that it was given.
         given = args[5] if len(args) > 5 else None
         share = math.ceil(OUTLIER_SHARE * first.shape[-1])
@@ -189,10 +184,6 @@ def _ctc(args: Sequence[Any]) -> Decision:
     )
 
 
-def _unweighted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    return (args[1] if len(args) > 1 else kwargs.get("weights")) is None
-
-
 def _unique(func: OpOverload, tensor: torch.Tensor, shadow: Categories) -> Decision:
     counts = shadow.counts(tensor.numel())
     present = torch.nonzero(counts).reshape(-1)
@@ -219,22 +210,17 @@ def _alike(shadow: Shadow | None) -> Shadow | None:
     return shadow if isinstance(shadow, Categories) else None
 
 
-def _nothing_known(
-    func: OpOverload,
-    name: str,
-    tensor: torch.Tensor,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Decision:
+def _nothing_known(call: Call) -> Decision:
     """Repeats that are 1 in the mean, as many bins as asked for, or the assumed share of the
     elements as distinct ones."""
-    number = len(func._schema.returns)
+    name, tensor, args = call.name, call.args[0], call.args
+    number = len(call.func._schema.returns)
     dtypes = [tensor.dtype if number > 1 else torch.int64, torch.int64, torch.int64]
     if name == "repeat_interleave":
         length = tensor.numel()
         shapes = [(length,)]
     elif name == "bincount":
-        length = max(1, int(args[2] if len(args) > 2 else kwargs.get("minlength", 0)))
+        length = max(1, int(call.argument("minlength", 0)))
         shapes = [(length,)]
     elif name == "linalg_lstsq":
         # CUDA takes the rank to be full: residuals where there are more rows, no rank, no values.

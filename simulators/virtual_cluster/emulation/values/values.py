@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from trainscout.simulators.virtual_cluster.emulation.values.call import (
     on_host,
     signature,
     tensors_in,
-    written_tensors,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     EXACT_ELEMENTS,
@@ -94,14 +93,13 @@ class Values:
         if not known and declared.name not in STARTS and not number:
             return
         with self._lock, on_host:
-            if declared.name in VENDOR_RULES:
-                self._observe_write(func, args, kwargs, result)
-            elif not declared.is_builtin:
-                self._observe_opaque(func, args, kwargs)
-            elif declared.is_view:
-                self._observe_view(func, args, kwargs, list(tensors_in([result])))
+            call = Call(func, args, kwargs, self._get, self._routers, list(tensors_in([result])))
+            if not declared.is_builtin and declared.name not in VENDOR_RULES:
+                self._observe_opaque(call)
+            elif declared.is_view and declared.name not in VENDOR_RULES:
+                self._observe_view(call)
             else:
-                self._observe_write(func, args, kwargs, result)
+                self._observe_write(call)
             if number:
                 self._settle(result)
 
@@ -151,7 +149,7 @@ class Values:
         """
         with self._lock:
             with on_host:
-                decision = decide_size(func, args, kwargs, self._get)
+                decision = decide_size(Call(func, args, kwargs, self._get, self._routers))
                 size = plain.tensor(decision.size)
             result = decision.make()
             with on_host:
@@ -249,17 +247,15 @@ class Values:
             return Known(plain.empty(tensor.shape, dtype=tensor.dtype), Grade.EXACT)
         return self._store.get(tensor)
 
-    def _observe_write(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
-    ) -> None:
-        results = list(tensors_in([result]))
+    def _observe_write(self, call: Call) -> None:
+        results = list(call.results)
         returned = {id(t) for t in results}
-        written = written_tensors(func, args, kwargs)
+        written = call.written
         results += [t for t in written if id(t) not in returned]
-        call = Call(func, args, kwargs, results, self._get, self._routers)
         changed = {id(t) for t in written}
-        missing = self._missing(tensors_in((*args, *kwargs.values())))
-        for tensor, shadow in zip(results, propagate(call), strict=True):
+        missing = self._missing(call.tensors)
+        made = propagate(replace(call, results=results))
+        for tensor, shadow in zip(results, made, strict=True):
             if shadow is None and tensor.numel() <= EXACT_ELEMENTS:
                 shadow = missing
             if shadow is not None or id(tensor) in changed:
@@ -286,14 +282,8 @@ class Values:
                 return shadow
         return None
 
-    def _observe_view(
-        self,
-        func: OpOverload,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        results: Sequence[torch.Tensor],
-    ) -> None:
-        source = args[0]
+    def _observe_view(self, call: Call) -> None:
+        source, results = call.args[0], call.results
         shadow = self._get(source)
         if not isinstance(source, FakeTensor):
             # ``lift_fresh``: what was host data is the device's now.
@@ -302,18 +292,14 @@ class Values:
             return
         if shadow is None or self._store.is_mirrored(source):
             return
-        for tensor, seen in zip(
-            results, of_view(func, args, kwargs, source, shadow, results), strict=True
-        ):
+        for tensor, seen in zip(results, of_view(call, source, shadow), strict=True):
             if seen is not None:
                 self._store.alias(tensor, seen)
 
-    def _observe_opaque(
-        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
+    def _observe_opaque(self, call: Call) -> None:
         """A kernel of which only the schema is known. A flag that it may raise stays down: what
         overflow checks write is as it was, by convention."""
-        for tensor in written_tensors(func, args, kwargs):
+        for tensor in call.written:
             shadow = self._get(tensor)
             flag = isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
             if flag and tensor.numel() <= EXACT_ELEMENTS:

@@ -190,6 +190,7 @@ def test_experts_are_padded_to_a_multiple(imbalance: Imbalance | None) -> None:
 
 def test_groups_of_experts_limit_no_experts_share() -> None:
     rank = FakeRank(Values(HOT))
+    loads = expected_loads(HOT, 64, 6, 1000).tolist()
     with rank:
         logits = rank.unknown(1000, 64)
         best = logits.view(1000, 8, -1).topk(2, dim=-1)[0].sum(dim=-1)
@@ -197,7 +198,7 @@ def test_groups_of_experts_limit_no_experts_share() -> None:
         groups.scatter_(1, torch.topk(best, k=4, dim=-1, sorted=False)[1], 1)
         open_ = groups.unsqueeze(-1).expand(1000, 8, 8).reshape(1000, -1)
         limited = logits.masked_fill(~open_.bool(), float("-inf"))
-        assert rank.read(scattered(limited, 6)) == expected_loads(HOT, 64, 6, 1000).tolist()
+        assert rank.read(scattered(limited, 6)) == loads
 
 
 class Layer(torch.nn.Module):
