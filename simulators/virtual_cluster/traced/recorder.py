@@ -1,30 +1,100 @@
-"""Traces layers of models on an emulated GPU, by their specs: ``traced.recorder``.
+"""A process that traces on an emulated GPU, and how it is talked to: lines of JSON in and out.
 
-Standard input holds the GPU on its first line and a layer on each that follows
-(``LayerSpec.to_json``). Every layer is answered with a line: ``{"traced": ...}``, or
-``{"failed": reason}`` where Megatron-Core does not run it so.
+The first line of its standard input is ``{"gpu": ...}``; each that follows is a layer
+(``LayerSpec.to_json``), answered with ``{"traced": ...}``. With ``local_world_size`` beside the
+GPU it traces whole ranks: ``{"job": ..., "micro_batches": [...], "rank": ..., "file": ...}`` is
+answered with ``{}``. What Megatron-Core does not run is answered with ``{"failed": reason}``.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
 import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation import emulate
-from trainscout.simulators.virtual_cluster.traced.answers import serve
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions
-from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, read_job
 from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import EventList, blocks_of
+from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
+from trainscout.simulators.virtual_cluster.traces.files import write_trace
 
+MODULE = "trainscout.simulators.virtual_cluster.traced.recorder"
+# Far beyond what a slow machine takes: what lasts longer hangs.
+START_S, SECONDS_PER_QUESTION = 120, 300
+# Enough to see an exception's end.
+_SHOWN_LINES = 5
 # No layer alone runs out of memory: whether all of them fit is the replay's to say.
 MEMORY_BYTES = 2**50
 
 
+def ask(about: Any, questions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Run such a process; its answer to each question, in order.
+
+    Raises:
+        RuntimeError: when it ends before it has answered all, with what it said last.
+        subprocess.TimeoutExpired: when it hangs.
+    """
+    text = "".join(json.dumps(line) + "\n" for line in (about, *questions))
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        process = subprocess.run(
+            own_process(MODULE),
+            input=text,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            encoding="utf-8",
+            check=False,
+            timeout=START_S + SECONDS_PER_QUESTION * len(questions),
+        )
+        answers = process.stdout.splitlines()
+        if process.returncode or len(answers) != len(questions):
+            complaints.seek(0)
+            last = "\n".join(complaints.read().splitlines()[-_SHOWN_LINES:])
+            raise RuntimeError(f"{MODULE} ended early: {last}")
+    return [json.loads(answer) for answer in answers]
+
+
+def ask_several(about: Any, questions: Sequence[Any], processes: int) -> Iterator[dict[str, Any]]:
+    """As ``ask``, of so many processes, each for an equal part of the questions."""
+    size = -(-len(questions) // processes)
+    shares = [questions[first : first + size] for first in range(0, len(questions), size)]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        for answers in pool.map(lambda share: ask(about, share), shares):
+            yield from answers
+
+
 def main() -> int:
-    return serve(lambda gpu: LayerTracer(typed_value(Gpu, "gpu", gpu)).answer)
+    """Be such a process.
+
+    Standard output is for answers alone: what libraries print goes to standard error.
+    """
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    about = json.loads(sys.stdin.readline())
+    gpu, node = typed_value(Gpu, "gpu", about["gpu"]), about.get("local_world_size")
+    answer: Callable[[Any], dict[str, Any]] = (
+        LayerTracer(gpu).answer if node is None else RankTracer(gpu, node).answer
+    )
+    for line in sys.stdin:
+        try:
+            found = answer(json.loads(line))
+        except Exception as error:  # what Megatron refuses or the device lacks is a finding
+            traceback.print_exc()
+            found = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), file=answers)
+    return 0
 
 
 class LayerTracer:
@@ -33,9 +103,7 @@ class LayerTracer:
     def __init__(self, gpu: Gpu) -> None:
         self._traced = False
         self._rank = emulate(EventList(), world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES)
-        from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
-
-        install_vendor()
+        _install_vendor()
 
     def answer(self, asked: Any) -> dict[str, Any]:
         """The layer's trace, as it is sent."""
@@ -62,6 +130,46 @@ class LayerTracer:
         versions = installed_versions()
         assert versions is not None
         return TracedLayer(*blocks_of(recording), parameters, versions)
+
+
+class RankTracer:
+    """The one that makes this process emulated ranks of jobs on one GPU, one after another."""
+
+    def __init__(self, gpu: Gpu, node: int) -> None:
+        sink = ListSink()
+        self._rank = emulate(sink, world_size=node, rank=0, gpu=gpu, local_world_size=node)
+        _install_vendor()
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Trace one rank's steps of so many micro-batches into a file."""
+        # The last rank's model goes in cycles: what it holds must be gone before this one.
+        gc.collect()
+        job, rank = read_job(asked["job"]), asked["rank"]
+        sink = ListSink()
+        self._rank.restart(sink, world_size=job.world_size, rank=rank)
+        from trainscout.simulators.virtual_cluster.traced.train_rank import train
+
+        train(job, asked["micro_batches"])
+        write_trace(Path(asked["file"]), Trace(_header(job, rank), tuple(sink.events)))
+        return {}
+
+
+def _install_vendor() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+
+    install_vendor()
+
+
+def _header(job: Job, rank: int) -> Header:
+    return Header(
+        world_size=job.world_size,
+        rank=rank,
+        local_world_size=job.cluster.gpus_per_node,
+        gpu=job.gpu.name,
+        memory_bytes=job.gpu.memory_bytes,
+        command=("train_rank.py",),
+        versions=installed_versions() or {},
+    )
 
 
 if __name__ == "__main__":

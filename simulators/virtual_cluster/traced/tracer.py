@@ -13,15 +13,14 @@ from typing import Any
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.traced.answers import ask_several
 from trainscout.simulators.virtual_cluster.traced.cache import (
     FOLDER,
     TracedLayer,
     TracedLayerCache,
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+from trainscout.simulators.virtual_cluster.traced.recorder import ask_several
 
-RECORDER = "trainscout.simulators.virtual_cluster.traced.recorder"
 # A process costs as much to start as this many layers to trace (5 s against 0.2 s each).
 LAYERS_PER_PROCESS = 24
 # What a tracing process may come to hold.
@@ -103,7 +102,7 @@ def _trace(
     ordered = sorted(specs, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
     questions = [spec.to_json() for spec in ordered]
     count = _processes(len(ordered))
-    answers = ask_several(RECORDER, dataclasses.asdict(gpu), questions, count)
+    answers = ask_several({"gpu": dataclasses.asdict(gpu)}, questions, count)
     for spec, answer in zip(ordered, answers, strict=True):
         yield spec, _read(answer)
 

@@ -17,7 +17,6 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
-from trainscout.simulators.virtual_cluster.traced.answers import ask_several
 from trainscout.simulators.virtual_cluster.traced.figures import (
     Work,
     builtin_work,
@@ -25,6 +24,7 @@ from trainscout.simulators.virtual_cluster.traced.figures import (
     traced_work,
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import check_traceable, job_json
+from trainscout.simulators.virtual_cluster.traced.recorder import ask_several
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,
@@ -35,7 +35,6 @@ from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace
 
 # It happens inside Transformer Engine's kernels, where no trace looks.
 _WITHOUT_TP_OVERLAP = "both sides without TP overlap, which cannot be traced"
-RECORDER = "trainscout.simulators.virtual_cluster.traced.rank_recorder"
 # Micro-batches beyond those that fill a plain pipeline.
 BEYOND_WARMUP = 2
 
@@ -135,7 +134,7 @@ def ask_for_ranks(
         "gpu": dataclasses.asdict(job.gpu),
         "local_world_size": job.cluster.gpus_per_node,
     }
-    answers = ask_several(RECORDER, about, questions, processes)
+    answers = ask_several(about, questions, processes)
     for question, answer in zip(questions, answers, strict=True):
         if "failed" in answer:
             raise RuntimeError(f"rank {question['rank']}: {answer['failed']}")

@@ -28,8 +28,8 @@ from trainscout.simulators.registry import (
     prepare_simulator,
     simulator_names,
 )
-from trainscout.simulators.virtual_cluster.traced import answers, tracer
 from trainscout.simulators.virtual_cluster.traced import cache as cache_module
+from trainscout.simulators.virtual_cluster.traced import recorder, tracer
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     EMBEDDING,
@@ -95,7 +95,7 @@ def test_nothing_is_traced_for_what_is_cached(
     job = JOBS["plain"]
     for spec in layer_specs_of(job):
         cache.write(spec, built(spec, job))
-    monkeypatch.setattr(answers, "ask", lambda *_: pytest.fail("a process was started"))
+    monkeypatch.setattr(recorder, "ask", lambda *_: pytest.fail("a process was started"))
     assert TracedSimulator().simulate(job).step_time_s > 0
 
 
@@ -106,13 +106,13 @@ def test_jobs_of_a_batch_are_traced_together(
     refused = make_job(TINY, zero_stage=3)
     asked: list[list[Any]] = []
 
-    def ask(module: str, about: Any, questions: list[Any]) -> list[Any]:
+    def ask(about: Any, questions: list[Any]) -> list[Any]:
         asked.append(questions)
         found = [LayerSpec.from_json(question) for question in questions]
         by_size = {job.recipe.micro_batch: job for job in jobs}
         return [{"traced": built(p, by_size[p.micro_batch]).to_json()} for p in found]
 
-    monkeypatch.setattr(answers, "ask", ask)
+    monkeypatch.setattr(recorder, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
     prepare_simulator("traced", [*jobs, refused])
     assert len(asked) == 1
@@ -127,14 +127,14 @@ def test_what_megatron_refuses_costs_only_the_jobs_that_need_it(
 ) -> None:
     good, bad = make_job(TINY, tp=2), make_job(TINY, tp=4)
 
-    def ask(module: str, about: Any, questions: list[Any]) -> list[Any]:
+    def ask(about: Any, questions: list[Any]) -> list[Any]:
         found = [LayerSpec.from_json(question) for question in questions]
         return [
             {"failed": "ValueError: no"} if p.tp == 4 else {"traced": built(p, good).to_json()}
             for p in found
         ]
 
-    monkeypatch.setattr(answers, "ask", ask)
+    monkeypatch.setattr(recorder, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
     simulator = TracedSimulator()
     simulator.prepare([good, bad])
