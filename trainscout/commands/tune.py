@@ -29,6 +29,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
+from trainscout.simulators.virtual_cluster.emulation.launcher import checked_script
 
 STORE = "trials.journal"
 HOSTS = ("declared", "traced")
@@ -89,8 +90,8 @@ trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 --
 def main(arguments: Sequence[str]) -> int:
     """Search, show, and leave the results in a folder; the exit code."""
     given = _parser().parse_args(arguments)
-    words = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
-    _check(given, words)
+    _check(given)
+    words = checked_script(given.script)
     # These load Optuna, numba and what prices are made of.
     from trainscout.optimizer.scripts.search import (
         EARLY_STOP,
@@ -177,11 +178,7 @@ def main(arguments: Sequence[str]) -> int:
     return OK if result.best else NOTHING_FITS
 
 
-def _check(given: argparse.Namespace, words: Sequence[str]) -> None:
-    if not words or words == ("-m",):
-        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
-    if words[0] != "-m" and not Path(words[0]).is_file():
-        raise InputError("script", words[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+def _check(given: argparse.Namespace) -> None:
     require_positive("--world-size", given.world_size)
     require_positive("--steps", given.steps)
     require_positive("--patience", given.patience, allow_zero=True)

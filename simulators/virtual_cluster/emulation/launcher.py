@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import (
@@ -28,15 +29,13 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.virtual_cluster.emulation.rank_process import (
-    RankOptions,
-    RanksOptions,
-)
+from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
 from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import (
     check_platform,
     check_ranks,
 )
+from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 AUTO = "auto"
@@ -64,75 +63,85 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
         "4 launches that cannot be right: a trace, or several together, break an invariant",
         "--world-size N [options] -- SCRIPT ARGS",
     )
-    made.add_argument("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
-    made.add_argument(
-        "--rank",
-        default="0",
-        metavar="R[,R...]",
-        help="ranks to run (default 0); 8-11 is a range, auto those that stand for all",
+    add = made.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    ranks = "ranks to run (default 0); 8-11 is a range, auto those that stand for all"
+    add("--rank", default="0", metavar="R[,R...]", help=ranks)
+    add("--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)")
+    add("--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)")
+    add("--output", type=Path, metavar="DIR", help="folder for the traces (default traces)")
+    add("--trace", type=Path, metavar="FILE", help="file for the trace of a single rank")
+    add("--steps", type=int, metavar="N", help="end the script after so many optimizer steps")
+    add("--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)")
+    add("--no-check", action="store_true", help="accept traces that break an invariant")
+    add("--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is")
+    payloads = "keep small messages here, so that ranks run later receive what others sent"
+    add("--payloads", type=Path, metavar="DIR", help=payloads)
+    add(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="then time every distinct kernel on this machine's GPU, as trainscout measure does",
     )
-    made.add_argument(
-        "--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)"
-    )
-    made.add_argument(
-        "--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)"
-    )
-    made.add_argument(
-        "--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own"
-    )
-    made.add_argument(
-        "--output", type=Path, metavar="DIR", help="folder for the traces (default traces)"
-    )
-    made.add_argument(
-        "--trace", type=Path, metavar="FILE", help="file for the trace of a single rank"
-    )
-    made.add_argument(
-        "--steps", type=int, metavar="N", help="end the script after so many optimizer steps"
-    )
-    made.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)"
-    )
-    made.add_argument(
-        "--no-check", action="store_true", help="accept traces that break an invariant"
-    )
-    made.add_argument(
-        "--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is"
-    )
-    made.add_argument(
+    add_script(made)
+    return made
+
+
+def add_script(parser: argparse.ArgumentParser) -> None:
+    """The options of the script and of what it finds, of every command that runs one."""
+    add = parser.add_argument
+    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
+    add(
         "--moe-imbalance",
         default="",
         metavar="TEXT",
         help="how tokens spread over experts, e.g. "
         "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
     )
-    made.add_argument(
-        "--payloads",
-        type=Path,
-        metavar="DIR",
-        help="keep small messages here, so that ranks run later receive what others sent",
-    )
-    made.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="then time every distinct kernel on this machine's GPU, as trainscout measure does",
-    )
-    made.add_argument(
-        "--without",
-        default="",
-        metavar="NAME[,NAME]",
-        help="emulated packages the script shall not find: transformer_engine, apex, ...",
-    )
-    made.add_argument(
-        "--preload",
-        default="",
-        metavar="M[,M...]",
-        help="modules to import once, before ranks are forked",
-    )
-    made.add_argument(
-        "script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS"
-    )
-    return made
+    hidden = "emulated packages the script shall not find: transformer_engine, apex, ..."
+    add("--without", type=_names, default=(), metavar="NAME[,NAME]", help=hidden)
+    shared = "modules to import once, before ranks are forked (transformers, megatron.core)"
+    add("--preload", type=_names, default=(), metavar="MODULE[,MODULE]", help=shared)
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
+def script_fields(given: argparse.Namespace) -> dict[str, Any]:
+    """Fields of ``RankOptions`` from the options of ``add_script``.
+
+    Raises:
+        InputError: for those that cannot be.
+    """
+    if given.memory_gib is not None:
+        require_positive("--memory-gib", given.memory_gib)
+    for name in given.without:
+        require_choice("--without", name, PACKAGES)
+    return {
+        "memory_bytes": None if given.memory_gib is None else int(given.memory_gib * 2**30),
+        "moe_imbalance": given.moe_imbalance,
+        "without": given.without,
+        "script": checked_script(given.script),
+    }
+
+
+def checked_script(words: Sequence[str]) -> tuple[str, ...]:
+    """What follows ``--`` on a command line.
+
+    Raises:
+        InputError: for what is no script and no module.
+    """
+    script = tuple(words[1:] if words[:1] == ["--"] else words)
+    file, module = "-- SCRIPT ARGS", "-- -m MODULE ARGS"
+    if not script:
+        raise InputError("script", "", "is missing", f"{file} or {module}")
+    if script == ("-m",):
+        raise InputError("script", "-m", "names no module", module)
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise InputError("script", script[0], "is no file", f"{file} or {module}")
+    return script
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -147,7 +156,8 @@ def main(arguments: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             return error.code
     else:
-        ranks = ranks_of(given.rank, given.world_size)
+        require_positive("--world-size", given.world_size)
+        ranks = parse_ranks("--rank", given.rank, given.world_size)
     options = [_options(given, rank) for rank in ranks]
     _check(given, options)
     note = "times that the script prints are this machine's, no predictions (trainscout live)"
@@ -180,7 +190,7 @@ def _check_together(paths: Sequence[Path], strict: bool) -> int:
 
 def _run(given: argparse.Namespace, options: Sequence[RankOptions]) -> int:
     """Trace the ranks; the first code that is not 0."""
-    code = RanksOptions(tuple(options), given.jobs, _names(given.preload)).run().returncode
+    code = RanksOptions(tuple(options), given.jobs, given.preload).run().returncode
     return FAILURE if code < 0 else code
 
 
@@ -212,58 +222,29 @@ def _groups_of(options: RankOptions) -> list[Group]:
         return [event for event in read_trace(path).events if isinstance(event, Group)]
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
 def _chosen(given: argparse.Namespace) -> list[int]:
     """The ranks that stand for the job, by what the script sets up on two of them."""
-    from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
-
     chosen = choose_ranks(given.world_size, lambda rank: _groups_of(_options(given, rank)))
     named = ", ".join(str(rank) for rank in chosen.ranks)
     print(f"ranks {named}: {chosen.why}", file=sys.stderr)
     return list(chosen.ranks)
 
 
-def ranks_of(text: str, world_size: int) -> list[int]:
-    """Ranks named as ``0,37`` or ``8-11``.
-
-    Raises:
-        InputError: for text that names no ranks.
-    """
-    ranks: list[int] = []
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            ranks += range(int(first), int(last or first) + 1)
-    except ValueError:
-        allowed = "numbers and ranges, as 0,8-11"
-        raise InputError("--rank", text, "names no ranks", allowed) from None
-    if not ranks:
-        raise InputError("--rank", text, "names no ranks", f"0..{world_size - 1}")
-    return list(dict.fromkeys(ranks))
-
-
 def _options(given: argparse.Namespace, rank: int) -> RankOptions:
     from trainscout.simulators.virtual_cluster.traces.files import trace_path
 
-    script = given.script[1:] if given.script[:1] == ["--"] else given.script
     folder = given.output or Path("traces")
     return RankOptions(
         world_size=given.world_size,
         rank=rank,
         local_world_size=given.local_world_size,
         gpu=given.gpu,
-        memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
         trace=given.trace or trace_path(folder, rank),
         check=not given.no_check,
-        moe_imbalance=given.moe_imbalance,
         payloads=given.payloads,
-        without=_names(given.without),
-        script=tuple(script),
         steps=given.steps,
         strict=given.strict,
+        **script_fields(given),
     )
 
 
@@ -271,24 +252,13 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
     for one in options:
         check_ranks(one.world_size, one.rank, one.local_world_size)
     require_choice("--gpu", given.gpu, load_catalogue().gpus)
-    if given.memory_gib is not None:
-        require_positive("--memory-gib", given.memory_gib)
     require_positive("--jobs", given.jobs)
     if given.steps is not None:
         require_positive("--steps", given.steps)
-    for name in options[0].without:
-        require_choice("--without", name, PACKAGES)
     if given.trace is not None and len(options) > 1:
         raise InputError(
             "--trace", given.trace, "names one file for several ranks", "--output DIR"
         )
-    script = options[0].script
-    if not script:
-        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
-    if script[0] == "-m" and len(script) < 2:
-        raise InputError("script", "-m", "names no module", "-- -m MODULE ARGS")
-    if script[0] != "-m" and not Path(script[0]).is_file():
-        raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
     if given.payloads is not None:
         make_folder("--payloads", given.payloads)
     for one in options:

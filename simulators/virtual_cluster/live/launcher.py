@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import command_parser
@@ -21,10 +21,12 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.live.rank_process import LiveOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
+from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
 
 if TYPE_CHECKING:
     from trainscout.simulators.virtual_cluster.live.network import Network
@@ -89,15 +91,6 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
         metavar="NAME",
         help="switches of --network flow, in conf/topology (default rail_optimised)",
     )
-    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
-    add("--moe-imbalance", default="", metavar="TEXT", help="as of run")
-    add("--without", default="", metavar="NAME[,NAME]", help="as of run")
-    add(
-        "--preload",
-        default="",
-        metavar="MODULE[,MODULE]",
-        help="modules to import once, before ranks are forked (transformers, megatron.core)",
-    )
     add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
     add(
         "--timeout",
@@ -108,7 +101,7 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
     )
     add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
     add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
-    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+    add_script(made)
     return made
 
 
@@ -120,8 +113,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Asked to end, it ends its ranks first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
-    _check(given, script)
+    _check(given)
+    script = script_fields(given)
     catalogue = load_catalogue()
     cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
     framework = UNDECLARED
@@ -141,12 +134,7 @@ def main(arguments: Sequence[str]) -> int:
     cluster = used_part(cluster, given.world_size)
     prices, network = _network(given, (cluster, gpu), framework, who)
     simulation = Simulation(
-        who,
-        prices,
-        network,
-        options("").cost,
-        LoweredLaunches,
-        record=given.perfetto is not None,
+        who, prices, network, options("").cost, LoweredLaunches, record=given.perfetto is not None
     )
     _banner(given, gpu, who)
     server = LiveServer(
@@ -188,8 +176,6 @@ def _network(
 
 
 def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
-    from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
-
     if given.all and given.ranks is not None:
         raise InputError("--all", given.ranks, "says something else than --ranks", "one of both")
     if given.ranks is not None:
@@ -201,7 +187,7 @@ def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
 
 def _options(
     given: argparse.Namespace,
-    script: tuple[str, ...],
+    script: dict[str, Any],
     who: Representation,
     machine: tuple[Cluster, Gpu],
     framework: Framework,
@@ -217,36 +203,22 @@ def _options(
             rank=who.simulated[0],
             local_world_size=min(cluster.gpus_per_node, given.world_size),
             gpu=gpu.name,
-            memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
-            moe_imbalance=given.moe_imbalance,
-            without=_names(given.without),
-            script=script,
+            **script,
         )
         traces = None if given.traces is None else str(given.traces)
-        preload = _names(given.preload)
-        return LiveOptions(address, job, who.simulated, cost, traces, preload)
+        return LiveOptions(address, job, who.simulated, cost, traces, given.preload)
 
     return made
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
-
-
-def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
+def _check(given: argparse.Namespace) -> None:
     require_positive("--world-size", given.world_size)
     require_choice("--network", given.network, NETWORKS)
     require_choice("--host", given.host, HOSTS)
     require_positive("--timeout", given.timeout)
     if given.cores is not None:
         require_positive("--cores", given.cores)
-    if given.memory_gib is not None:
-        require_positive("--memory-gib", given.memory_gib)
     check_output("--perfetto", given.perfetto)
-    if not script or script == ("-m",):
-        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
-    if script[0] != "-m" and not Path(script[0]).is_file():
-        raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
     if given.traces is not None:
         make_folder("--traces", given.traces)
 
