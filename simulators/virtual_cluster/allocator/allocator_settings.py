@@ -34,15 +34,10 @@ _OPTIONS = (
 )
 # Options that concern host memory, locks or the allocator's back end: nothing counted here.
 _IGNORED = (
-    "backend",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_use_background_threads",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "graph_capture_record_stream_reuse",
-)
+    "backend", "pinned_use_cuda_host_register", "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
+    "release_lock_on_cudamalloc", "release_lock_on_hipmalloc", "graph_capture_record_stream_reuse",
+)  # fmt: skip
 # Divisions of powers of two may be declared per size from 1 MiB to 64 GiB.
 _LARGEST_INTERVAL_MB = 65536
 

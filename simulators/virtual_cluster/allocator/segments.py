@@ -21,19 +21,9 @@ class Block:
     """
 
     __slots__ = (
-        "address",
-        "allocated",
-        "born",
-        "bytes",
-        "mapped",
-        "next",
-        "pool",
-        "previous",
-        "requested_bytes",
-        "stream",
-        "streams",
-        "waits",
-    )
+        "address", "allocated", "born", "bytes", "mapped", "next", "pool", "previous",
+        "requested_bytes", "stream", "streams", "waits",
+    )  # fmt: skip
 
     def __init__(self, address: int, size: int, stream: int, pool: Pool, mapped: bool = True):
         self.address = address

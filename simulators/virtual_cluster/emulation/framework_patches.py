@@ -91,9 +91,7 @@ def _torchvision(module: ModuleType) -> None:
 
 
 def _torchvision_images(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import (
-        declare_images,
-    )
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import declare_images
 
     declare_images(module)
 

@@ -164,10 +164,7 @@ def emulate(
     )
     state.notices = EngineNotices(state)
     state.backward = recorder.backward = CompiledBackward(
-        recorder.emit,
-        memory,
-        torch._C._current_autograd_node,
-        torch._C._current_graph_task_id,
+        recorder.emit, memory, torch._C._current_autograd_node, torch._C._current_graph_task_id
     )
     shim.configure(local_world_size, state.notices)
     prepare_fake_tensors()

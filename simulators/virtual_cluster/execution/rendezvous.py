@@ -23,11 +23,7 @@ from trainscout.simulators.virtual_cluster.walk.communicators import (
     inside,
     part_of,
 )
-from trainscout.simulators.virtual_cluster.walk.rendezvous import (
-    SEND_RECV,
-    Call,
-    RendezvousTable,
-)
+from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV, Call, RendezvousTable
 
 # Rank, the name it has for a communicator, and its peer there.
 _End = tuple[int, str, int]

@@ -6,11 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.clock import (
-    PICOSECONDS,
-    HostClock,
-    to_picoseconds,
-)
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock, to_picoseconds
 from trainscout.simulators.virtual_cluster.live.messages import (
     AskElapsed,
     Collect,

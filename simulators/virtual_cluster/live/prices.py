@@ -19,11 +19,7 @@ from trainscout.simulators.virtual_cluster.walk.communicators import (
     crosses_domains,
     inside,
 )
-from trainscout.simulators.virtual_cluster.walk.prices import (
-    SHARED_GPU,
-    Price,
-    price_contents,
-)
+from trainscout.simulators.virtual_cluster.walk.prices import SHARED_GPU, Price, price_contents
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
@@ -69,12 +65,7 @@ class ClusterPrices:
     kernels_beside = SHARED_GPU
 
     def __init__(
-        self,
-        gpu: Gpu,
-        cluster: Cluster,
-        framework: Framework = UNDECLARED,
-        *,
-        alone: bool = False,
+        self, gpu: Gpu, cluster: Cluster, framework: Framework = UNDECLARED, *, alone: bool = False
     ) -> None:
         self._gpu = gpu
         self._cluster = replace(cluster, oversubscription=1.0) if alone else cluster

@@ -26,10 +26,7 @@ from typing import Any
 from trainscout.simulators.predictor.io.command_line import FAILURE, explain
 from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.prepared import (
-    fork_rank,
-    preload_modules,
-)
+from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank, preload_modules
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RankOptions,
     run_script,
@@ -37,12 +34,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
-from trainscout.simulators.virtual_cluster.live.messages import (
-    Figures,
-    Hello,
-    Invention,
-    frame,
-)
+from trainscout.simulators.virtual_cluster.live.messages import Figures, Hello, Invention, frame
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path

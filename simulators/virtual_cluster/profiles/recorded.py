@@ -29,39 +29,15 @@ DTYPES = {
     "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
     "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
 }  # fmt: skip
-_COMPARISONS = frozenset(
-    [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "logical_not",
-        "logical_and",
-    ]
-)
-_SAME_SHAPE = NAMES | frozenset(
-    [
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "native_group_norm",
-        "native_batch_norm",
-        "native_batch_norm_backward",
-        "_fused_rms_norm",
-        "rms_norm",
-        "layer_norm",
-        "_softmax",
-        "_log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-        "native_dropout",
-        "index_select",
-    ]
-)
+_COMPARISONS = frozenset([
+    "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not", "logical_and",
+])  # fmt: skip
+_SAME_SHAPE = NAMES | frozenset([
+    "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_batch_norm",
+    "native_batch_norm_backward", "_fused_rms_norm", "rms_norm", "layer_norm", "_softmax",
+    "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "native_dropout",
+    "index_select",
+])  # fmt: skip
 # Where these take (stride, padding, dilation, groups); ``convolution`` has them after the bias.
 _CONVOLUTIONS = {"cudnn_convolution": (3, 2, 4, 5), "miopen_convolution": (4, 3, 5, 6)}
 # Longer than any dimension that libraries take.

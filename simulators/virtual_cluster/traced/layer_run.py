@@ -15,11 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.virtual_cluster.traced import megatron_job
-from trainscout.simulators.virtual_cluster.traced.layer_spec import (
-    EMBEDDING,
-    HEAD,
-    LayerSpec,
-)
+from trainscout.simulators.virtual_cluster.traced.layer_spec import EMBEDDING, HEAD, LayerSpec
 from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import (
     EventList,
     Recording,

@@ -17,9 +17,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    DEFAULT_RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import (
     MOE,
     NONE,
@@ -28,9 +26,7 @@ from trainscout.simulators.predictor.question.layers import (
     format_layers,
     plain_layer,
 )
-from trainscout.simulators.predictor.question.layers import (
-    WHOLE as WHOLE_ATTENTION,
-)
+from trainscout.simulators.predictor.question.layers import WHOLE as WHOLE_ATTENTION
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import QUANTISED, Training

@@ -16,12 +16,7 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import place, place_span, spans
 from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Event,
-    Free,
-    Group,
-    Resize,
-)
+from trainscout.simulators.virtual_cluster.traces.events import Event, Free, Group, Resize
 from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 

@@ -130,10 +130,7 @@ def ask_for_ranks(
     Raises:
         RuntimeError: for what a rank raised, or when a process ends early.
     """
-    about = {
-        "gpu": dataclasses.asdict(job.gpu),
-        "local_world_size": job.cluster.gpus_per_node,
-    }
+    about = {"gpu": dataclasses.asdict(job.gpu), "local_world_size": job.cluster.gpus_per_node}
     answers = ask_several(about, questions, processes)
     for question, answer in zip(questions, answers, strict=True):
         if "failed" in answer:

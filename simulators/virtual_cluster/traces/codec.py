@@ -389,9 +389,7 @@ class LineCodec:
     """
 
     def __init__(
-        self,
-        classes: Iterable[type[Any]],
-        checks: Mapping[tuple[type, str], Callable[[Any], Any]],
+        self, classes: Iterable[type[Any]], checks: Mapping[tuple[type, str], Callable[[Any], Any]]
     ) -> None:
         self.classes = {kind_of(each): each for each in classes}
         self.fields = {

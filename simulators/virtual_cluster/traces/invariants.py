@@ -12,11 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.traces.collate import (
-    check_order,
-    communication,
-    match,
-)
+from trainscout.simulators.virtual_cluster.traces.collate import check_order, communication, match
 from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,

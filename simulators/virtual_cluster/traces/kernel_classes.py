@@ -12,21 +12,9 @@ import re
 from trainscout.simulators.virtual_cluster.traces.vocabulary import KERNELS, NAMESPACE
 
 CLASSES = (
-    "gemm",
-    "attention",
-    "convolution",
-    "norm",
-    "softmax",
-    "cross_entropy",
-    "embedding",
-    "optimizer",
-    "reduce",
-    "elementwise",
-    "copy",
-    "collective",
-    "point_to_point",
-    "other",
-)
+    "gemm", "attention", "convolution", "norm", "softmax", "cross_entropy", "embedding",
+    "optimizer", "reduce", "elementwise", "copy", "collective", "point_to_point", "other",
+)  # fmt: skip
 COMMUNICATION = ("collective", "point_to_point")
 
 # Kernels whose name says what they are, whoever launches them.

@@ -14,18 +14,12 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
-from trainscout.simulators.virtual_cluster.emulation.rank_process import (
-    RankOptions,
-    RanksOptions,
-)
+from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
 from trainscout.simulators.virtual_cluster.live.rank_process import rank_environment
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
-from trainscout.simulators.virtual_cluster.trials.rank_server import (
-    MODULE,
-    RankRequest,
-)
+from trainscout.simulators.virtual_cluster.trials.rank_server import MODULE, RankRequest
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _OUT_OF_MEMORY = re.compile(

@@ -12,10 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import (
-    CANNOT,
-    Call,
-)
+from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
 from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     Categories,
@@ -28,15 +25,9 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 )
 
 BOTH = {
-    "mul",
-    "mul_",
-    "logical_and",
-    "logical_and_",
-    "bitwise_and",
-    "bitwise_and_",
-    "__and__",
+    "mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__",
     "__iand__",
-}
+}  # fmt: skip
 EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__", "__ior__"}
 
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]

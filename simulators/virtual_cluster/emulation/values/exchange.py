@@ -41,21 +41,10 @@ from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_cat
 # Flags, sizes and lists of them; data itself is not sent this way.
 MOST_ELEMENTS = 4096
 
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    )
-}
+_DTYPES = {name: getattr(torch, name) for name in (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16",
+    "float32", "float64",
+)}  # fmt: skip
 
 
 @dataclass(frozen=True)

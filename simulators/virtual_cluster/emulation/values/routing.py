@@ -15,11 +15,7 @@ import torch
 
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
 from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import (
-    Call,
-    Rule,
-    unless_known,
-)
+from trainscout.simulators.virtual_cluster.emulation.values.call import Call, Rule, unless_known
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
     Imbalance,
     expected_loads,

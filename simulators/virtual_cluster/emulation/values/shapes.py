@@ -89,11 +89,7 @@ def _with(shadow: Known, value: torch.Tensor) -> Known:
     return Known(value, shadow.grade, shadow.kind, shadow.nested)
 
 
-def of_cat(
-    tensors: Sequence[torch.Tensor],
-    shadows: Sequence[Shadow],
-    dim: int,
-) -> Shadow | None:
+def of_cat(tensors: Sequence[torch.Tensor], shadows: Sequence[Shadow], dim: int) -> Shadow | None:
     """Of the tensors one behind the other along ``dim``."""
     if all(isinstance(s, Categories) for s in shadows):
         return _cat_categories(tensors, [s for s in shadows if isinstance(s, Categories)])

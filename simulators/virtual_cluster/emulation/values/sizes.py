@@ -10,11 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from trainscout.simulators.virtual_cluster.emulation.values.call import (
-    CANNOT,
-    Call,
-    signature,
-)
+from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call, signature
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     ASSUMED_SHARE,
     FOLLOWED_ELEMENTS,

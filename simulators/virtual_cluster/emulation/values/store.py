@@ -47,12 +47,7 @@ class _Mirror:
 
     def window(self, tensor: torch.Tensor) -> torch.Tensor:
         made = plain.empty(0, dtype=tensor.dtype)
-        return made.set_(
-            self.memory,
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-        )
+        return made.set_(self.memory, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def grade_of(self, tensor: torch.Tensor) -> Grade:
         if self.grades is None:
@@ -182,10 +177,7 @@ class Store:
             if whole and isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
                 mirror = _Mirror(nbytes)
                 whole_window = plain.empty(0, dtype=dtype).set_(
-                    mirror.memory,
-                    offset,
-                    shape,
-                    strides,
+                    mirror.memory, offset, shape, strides
                 )
                 whole_window.copy_(shadow.value)
                 mirror.grade = shadow.grade

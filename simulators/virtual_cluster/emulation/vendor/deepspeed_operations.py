@@ -20,10 +20,7 @@ def _nothing(*args: Any, **kwargs: Any) -> int:
 _MADE = {
     "fused_adam": SimpleNamespace(multi_tensor_adam=multi_tensor_adam),
     "cpu_adam": SimpleNamespace(
-        create_adam=_nothing,
-        destroy_adam=_nothing,
-        adam_update=_nothing,
-        adam_rollback=_nothing,
+        create_adam=_nothing, destroy_adam=_nothing, adam_update=_nothing, adam_rollback=_nothing
     ),
     "utils": SimpleNamespace(
         flatten=_utils._flatten_dense_tensors, unflatten=_utils._unflatten_dense_tensors

@@ -50,11 +50,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 
 MAX_NODES = 20_000_000
 _FILE = re.compile(r"(.+)\.(\d+)\.et")
-_COMMUNICATIONS = (
-    NodeType.COMM_COLL_NODE,
-    NodeType.COMM_SEND_NODE,
-    NodeType.COMM_RECV_NODE,
-)
+_COMMUNICATIONS = (NodeType.COMM_COLL_NODE, NodeType.COMM_SEND_NODE, NodeType.COMM_RECV_NODE)
 # What no kind of collective of ours is: the variant in place of a reduce-scatter.
 _KINDS: dict[object, str] = {
     **{int(each): each.name.lower() for each in CollectiveCommType},

@@ -98,11 +98,7 @@ def message_classes() -> dict[str, type[Any]]:
         InputError: when the package ``protobuf`` is missing.
     """
     try:
-        from google.protobuf import (  # type: ignore[import-untyped]
-            descriptor_pb2,
-            descriptor_pool,
-            message_factory,
-        )
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # type: ignore[import-untyped]
     except ImportError as error:
         raise InputError(FIELD, "protobuf", "is not installed", "the extra chakra") from error
     file = descriptor_pb2.FileDescriptorProto(

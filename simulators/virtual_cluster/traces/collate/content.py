@@ -238,10 +238,7 @@ _WRITERS: dict[type, Callable[[_Gathering, Any], _Line | None]] = {
         f"event_record {g.number('event', e.event)} {g.stream(e.stream)} {e.timing}",
         "",
     ),
-    EventWait: lambda g, e: (
-        f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}",
-        "",
-    ),
+    EventWait: lambda g, e: (f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}", ""),
     # What a value was may differ (a rank that knows it, one that invents it); reading it counts.
     ValueRead: lambda g, e: (f"value_read {e.operation} {g.stream(e.stream)}", ""),
     Alloc: lambda g, e: ("", f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}"),

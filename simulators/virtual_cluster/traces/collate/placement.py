@@ -113,9 +113,7 @@ def is_pipeline(family: Family) -> bool:
 
 
 def place(
-    world_size: int,
-    first_of: Mapping[int, int],
-    seen: Mapping[int, Mapping[Family, Communicator]],
+    world_size: int, first_of: Mapping[int, int], seen: Mapping[int, Mapping[Family, Communicator]]
 ) -> tuple[int, ...]:
     """For every rank of the world, the class (by its first traced rank) that it is of.
 

@@ -41,19 +41,9 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 RULE = "fused region"
 # Of the classes in a kernel, the one that the whole is priced as: the slowest per byte first.
 _CLASSES = (
-    "embedding_bwd",
-    "embedding",
-    "norm_bwd_plain",
-    "norm_fwd_plain",
-    "permute",
-    "cross_entropy",
-    "softmax_bwd",
-    "softmax_fwd",
-    "reduce",
-    "dropout",
-    "activation",
-    "elementwise",
-)
+    "embedding_bwd", "embedding", "norm_bwd_plain", "norm_fwd_plain", "permute", "cross_entropy",
+    "softmax_bwd", "softmax_fwd", "reduce", "dropout", "activation", "elementwise",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

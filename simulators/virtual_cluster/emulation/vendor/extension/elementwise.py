@@ -168,10 +168,7 @@ def dropout_fwd(input: Any, dropout_probability: float, out: Tensor | None = Non
 
 
 def dropout_bwd(
-    grad_output: Tensor,
-    mask: Tensor,
-    dropout_probability: float,
-    grad_input: Tensor | None = None,
+    grad_output: Tensor, mask: Tensor, dropout_probability: float, grad_input: Tensor | None = None
 ) -> Tensor:
     made = torch.empty_like(grad_output) if grad_input is None else grad_input
     launch("dropout_backward", [made], [grad_output, mask])

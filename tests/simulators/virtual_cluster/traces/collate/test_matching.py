@@ -18,13 +18,11 @@ from tests.simulators.virtual_cluster.traces.collate.ranks import (
     rank_with,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import (
+from trainscout.simulators.virtual_cluster.traces.collate import check_order, communication, match
+from trainscout.simulators.virtual_cluster.traces.collate.communication import (
+    Communication,
     Communicator,
-    check_order,
-    communication,
-    match,
 )
-from trainscout.simulators.virtual_cluster.traces.collate.communication import Communication
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,
