@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,18 +15,147 @@ from trainscout.simulators.predictor.replay.priced import HOST
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
-from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective, Gemm, Op
+from trainscout.simulators.predictor.workload.megatron import (
+    ChunkShape,
+    compose_workload,
+    layer_runs,
+)
+from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
+from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
+from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     LayerSpec,
     check_traceable,
+    embedding_layer,
+    head_layer,
     layer_specs_of,
+    transformer_layer,
 )
-from trainscout.simulators.virtual_cluster.traced.source import traced_workload
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import further_communicators
 from trainscout.simulators.virtual_cluster.traced.tracer import Refused, traced_layers
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+
+# The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
+#
+# Schedules, gradient and parameter communication and the end of a step are the built-in source's,
+# for the parameters that the traced layers have.
+
+# Transformer Engine's userbuffers: tensor-parallel communication in pieces beside its product.
+#
+# They work inside the library's kernels, below anything that is traced. As in ``workload.linear``,
+# one of ``tp`` pieces stays exposed and the rest runs beside the product.
+
+
+def beside_products(ops: tuple[Op, ...], tp: int) -> tuple[Op, ...]:
+    """Blocking gathers before a product and scatters after one, cut up and put beside it.
+
+    ``forward_ops`` of a block is a count of issued operations and stays as it is.
+    """
+    result: list[Op] = []
+    for op in ops:
+        result.append(op)
+        if isinstance(op, Gemm):
+            _gather_beside(result, tp)
+        elif _is_blocking(op, "reduce_scatter"):
+            _scatter_beside(result, tp)
+    return tuple(result)
+
+
+def _is_blocking(op: Op, kind: str) -> bool:
+    return (
+        isinstance(op, Collective)
+        and op.kind == kind
+        and op.communicator == "tp"
+        and not op.overlaps
+    )
+
+
+def _gather_beside(result: list[Op], tp: int) -> None:
+    """The last operation is a product: a gather right before it runs beside it."""
+    before = len(result) - 2
+    if before >= 0 and _is_blocking(result[before], "all_gather"):
+        result[before : before + 1] = _cut(result[before], tp)
+
+
+def _scatter_beside(result: list[Op], tp: int) -> None:
+    """The last operation is a scatter: it runs beside a product right before it."""
+    before = len(result) - 2
+    if before >= 0 and isinstance(result[before], Gemm):
+        scatter = result.pop()
+        result[before:before] = _cut(scatter, tp)
+
+
+def _cut(op: Op, tp: int) -> list[Op]:
+    assert isinstance(op, Collective)
+    piece = op.bytes // tp
+    return [replace(op, bytes=piece), replace(op, bytes=op.bytes - piece, overlaps=1)]
+
+
+def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:
+    """One training step of a valid job out of its layers (``layer_specs_of``)."""
+    known: dict[LayerSpec, Run] = {}
+
+    def run(spec: LayerSpec, count: int = 1) -> Run:
+        if spec not in known:
+            found = traced[spec]
+            known[spec] = Run(
+                _as_declared(found.forward, job),
+                _as_declared(found.backward, job),
+                1,
+                found.parameters,
+            )
+        return replace(known[spec], count=count)
+
+    def chunk(shape: ChunkShape) -> Chunk:
+        runs = [run(embedding_layer(job))] if shape.first else []
+        for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
+            traced_run = run(transformer_layer(job, layer, recompute=recompute), number)
+            runs.append(_with_quantised(traced_run, layer_parameters(Shard.of(job), layer)))
+        if shape.last:
+            runs.append(_head(run(head_layer(job)), job))
+        return Chunk(tuple(runs))
+
+    workload = compose_workload(job, chunk)
+    used = {
+        op.communicator
+        for run in known.values()
+        for block in (run.forward, run.backward)
+        for op in block.ops
+        if isinstance(op, Collective)
+    }
+    more = {name: each for name, each in further_communicators(job).items() if name in used}
+    return replace(workload, communicators=workload.communicators | more)
+
+
+def _with_quantised(run: Run, built: LocalParameters) -> Run:
+    """A layer with which of its parameters are quantised, as the built-in source has it: traced
+    ones have 16 bits."""
+    return replace(run, parameters=run.parameters._replace(quantised=built.quantised))
+
+
+def _head(run: Run, job: Job) -> Run:
+    """The head without the output weight where the embedding on the same rank is that too."""
+    if not (job.model.tied_embeddings and job.recipe.pp == 1):
+        return run
+    rows = job.model.padded_vocab_size(job.recipe.tp) // job.recipe.tp
+    shared = LocalParameters(rows * job.model.hidden_size)
+    left = LocalParameters(run.parameters.dense - shared.dense, run.parameters.expert)
+    return replace(run, parameters=left)
+
+
+def _as_declared(block: Block, job: Job) -> Block:
+    """A traced block with what tracing leaves open: which generation of fused attention runs, and
+    communication that Transformer Engine's userbuffers cut up beside the products."""
+    ops = tuple(
+        replace(op, kernel=job.attention) if isinstance(op, Attention) else op for op in block.ops
+    )
+    if job.recipe.tp_comm_overlap:
+        ops = beside_products(ops, job.recipe.tp)
+    return block if ops == block.ops else replace(block, ops=ops)
 
 
 class TracedSimulator(ReplaySimulator):

@@ -2,8 +2,7 @@
 
 from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.collate.communication import communication
-from trainscout.simulators.virtual_cluster.traces.collate.matching import match
-from trainscout.simulators.virtual_cluster.traces.collate.order import check_order
+from trainscout.simulators.virtual_cluster.traces.collate.matching import check_order, match
 from trainscout.simulators.virtual_cluster.traces.collate.placement import Family
 from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
 

@@ -20,8 +20,13 @@ from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     communication,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.content import content
-from trainscout.simulators.virtual_cluster.traces.collate.matching import Matching, Mismatch, match
-from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProblem, check_order
+from trainscout.simulators.virtual_cluster.traces.collate.matching import (
+    Matching,
+    Mismatch,
+    OrderProblem,
+    check_order,
+    match,
+)
 from trainscout.simulators.virtual_cluster.traces.collate.placement import (
     Family,
     Groups,

@@ -20,10 +20,10 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
-from trainscout.simulators.virtual_cluster.traced.figures import differences, shapes
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, layer_specs_of
-from trainscout.simulators.virtual_cluster.traced.source import traced_workload
+from trainscout.simulators.virtual_cluster.traced.simulator import traced_workload
 from trainscout.simulators.virtual_cluster.traced.tracer import traced_layers
+from trainscout.simulators.virtual_cluster.traced.verify import differences, shapes
 
 KNOWN = Path(__file__).parent / "known_differences.csv"
 LLAMA3_70B = replace(

@@ -19,17 +19,15 @@ from trainscout.simulators.predictor.workload.data_parallel import Transfer, gat
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.traced.figures import (
-    Shape,
-    Work,
-    builtin_work,
-    traced_work,
-)
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 from trainscout.simulators.virtual_cluster.traced.verify import (
+    Shape,
+    Work,
     ask_for_ranks,
+    builtin_work,
     compared,
     rank_questions,
+    traced_work,
     verify,
 )
 from trainscout.simulators.virtual_cluster.traces.events import Trace

@@ -9,8 +9,8 @@ from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.virtual_cluster.traced.figures import differences, shapes
-from trainscout.simulators.virtual_cluster.traced.source import beside_products
+from trainscout.simulators.virtual_cluster.traced.simulator import beside_products
+from trainscout.simulators.virtual_cluster.traced.verify import differences, shapes
 
 
 def communicated(ops: tuple[object, ...]) -> int:
