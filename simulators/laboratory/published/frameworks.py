@@ -20,9 +20,7 @@ from trainscout.simulators.predictor.question.training import QUANTISED
 # Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
 # had it earlier.
 _FLASH_IN_MEGATRON = 2024.0
-_FLASH_IN_TUNED = 2023.0
-_TUNED = ("mlperf", "megascale")
-_FLASH_IN_NEMO = 2023.6
+_FLASH_SINCE = {"mlperf": 2023.0, "megascale": 2023.0, "nemo": 2023.6}
 _FLASH2 = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
@@ -47,8 +45,7 @@ _REMAINDERS_IN_NEMO = 2023.5
 _EXPANDABLE_IN_NEMO = 2025.0
 # fp8_params in NVIDIA's configurations for MLPerf 4.0 (NeMo-Framework-Launcher@383bbd2f) and in
 # NeMo 2's recipe for 8 bits (NeMo@3e251a0418, September 2024).
-_QUANTISED_PARAMETERS_IN_MLPERF = 2024.1
-_QUANTISED_PARAMETERS_IN_NEMO = 2024.65
+_QUANTISED_PARAMETERS = {"mlperf": 2024.1, "nemo": 2024.65, "bridge": 0.0}
 # bf16_with_nvfp4_mixed of Megatron-Bridge 0.5.
 _4BIT_PARAMETERS_IN_BRIDGE = 2026.4
 _COMPILED_LOSS_IN_TORCHTITAN = 2025.0
@@ -131,6 +128,23 @@ _OWN_FACTS: dict[str, dict[str, object]] = {
         "torch_wrappers": False,
         "fused_optimizer": True,
     },
+}
+# What a row's words say of its software, whatever its year.
+_UNSAID = "unsaid"
+_STATED: dict[str, dict[str, dict[str, object]]] = {
+    "norm": {"fused": {"fused_norm": True}, "plain": {"fused_norm": False}},
+    "wgrad_fusion": {"yes": {"fused_wgrad": True}, "no": {"fused_wgrad": False}},
+    "states": {"bf16": {"accumulate_grads_fp32": False}},
+    "gradients": {"fp32": {"accumulate_grads_fp32": True}, "16": {"accumulate_grads_fp32": False}},
+    "fused_optimizer": {"": {"fused_optimizer": True}},
+    "loss": {"fused": {"cross_entropy": "in_place"}},
+    "overlap": {"none": {"overlap_tp_gradients": False, "overlap_p2p": False}},
+    "p2p_overlap": {"yes": {"overlap_p2p": True}, "no": {"overlap_p2p": False}},
+    "segments": {"": {"expandable_segments": True}},
+    "router_fusion": {"": {"fused_router": True}, "no": {"fused_router": False}},
+    "param_gather": {"yes": {"fp8_param_gather": QUANTISED}, "no": {"fp8_param_gather": ()}},
+    "remainders": {"no": {"master_remainders": False}},
+    "latent_rope": {"apart": {"fused_latent_rope": False}},
 }
 _MEGATRON_OF = 2025.0
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
@@ -243,7 +257,9 @@ def _declared(row: Row, statement: Statement, era: Era) -> tuple[str, list[str]]
             )
             return "nanotron_polling", [f"{words} layouts did (from 27 December 2024)"]
         return declared.name, [declared.assumed] if declared.assumed else []
-    if statement.says("attention", "unfused") or era.before(_flash_since(project)):
+    if statement.says("attention", "unfused") or era.before(
+        _FLASH_SINCE.get(project, _FLASH_IN_MEGATRON)
+    ):
         return "megatron_2021", []
     return "megatron_core", []
 
@@ -256,12 +272,6 @@ def _polls(row: Row, statement: Statement) -> bool:
     nodes = given(row.num_gpus, 0) // given(row.gpus_per_node, 8)
     large = nodes >= _POLLED_NODES or given(row.tp, 1) >= _POLLED_TP
     return given(row.pp, 1) > 1 and large and not statement.says("chosen", "best")
-
-
-def _flash_since(project: str) -> float:
-    if project in _TUNED:
-        return _FLASH_IN_TUNED
-    return _FLASH_IN_NEMO if project == "nemo" else _FLASH_IN_MEGATRON
 
 
 def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict[str, object]:
@@ -357,13 +367,8 @@ def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     """Where NVIDIA's recipes keep parameters in 8 or 4 bits: wherever blocks are not scaled
     (NeMo's nemo/collections/llm/recipes/precision, Megatron-Bridge's training/mixed_precision.py).
     Megatron-LM leaves it out unless told."""
-    project = project_of(statement)
-    since = {
-        "mlperf": _QUANTISED_PARAMETERS_IN_MLPERF,
-        "nemo": _QUANTISED_PARAMETERS_IN_NEMO,
-        "bridge": 0.0,
-    }
-    if project not in since or era.year is None or era.before(since[project]):
+    since = _QUANTISED_PARAMETERS.get(project_of(statement) or "")
+    if since is None or era.year is None or era.before(since):
         return ()
     eight = ("fp8", "fp8_current", "mxfp8")
     # Where some layers have other precisions, Megatron-Core cannot yet (perf_recipes/nemotronh).
@@ -401,29 +406,15 @@ def _stated(
         changes["attention"] = kernel
     elif attention:
         changes["attention"] = attention
-    if norm := statement.get("norm"):
-        changes["fused_norm"] = norm == "fused"
+    for fact, values in _STATED.items():
+        changes |= values.get(statement.facts.get(fact, _UNSAID), {})
     if framework.name in _TORCH and statement.says("compile", "yes"):
         changes |= {"fusion": "compiled", "fused_norm": False}
     if framework.name in _TORCH and statement.says("compile", "no"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
-    if fusion := statement.get("wgrad_fusion"):
-        changes["fused_wgrad"] = fusion == "yes"
-    if statement.says("states", "bf16"):
-        changes["accumulate_grads_fp32"] = False
-    if gradients := statement.get("gradients"):
-        changes["accumulate_grads_fp32"] = gradients == "fp32"
-    if statement.says("fused_optimizer"):
-        changes["fused_optimizer"] = True
-    if statement.says("loss", "fused"):
-        changes["cross_entropy"] = "in_place"
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.
         changes["schedules"] = tuple(dict.fromkeys((*framework.schedules, schedule)))
-    if statement.says("overlap", "none"):
-        changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
-    if overlap := statement.get("p2p_overlap"):
-        changes["overlap_p2p"] = overlap == "yes"
     if statement.says("deterministic"):
         # Megatron-LM's --deterministic-mode refuses the fused loss; kernels without atomics have
         # no measurements that we know of.
@@ -433,16 +424,6 @@ def _stated(
     if statement.says("launches", "blocking"):
         changes["launch_blocking"] = True
         assumed.append("every kernel is waited for (CUDA_LAUNCH_BLOCKING=1)")
-    if statement.says("segments"):
-        changes["expandable_segments"] = True
-    if statement.says("router_fusion"):
-        changes["fused_router"] = not statement.says("router_fusion", "no")
-    if gathers := statement.get("param_gather"):
-        changes["fp8_param_gather"] = QUANTISED if gathers == "yes" else ()
-    if statement.says("remainders", "no"):
-        changes["master_remainders"] = False
-    if statement.says("latent_rope", "apart"):
-        changes["fused_latent_rope"] = False
     if statement.says("optimizer"):
         assumed.append(f"{statement.facts['optimizer']} priced as Adam")
     return changes
