@@ -48,5 +48,7 @@ def read_environment(environment: Mapping[str, str], options: Options) -> dict[s
     return fields
 
 
-def has_expandable_segments(environment: Mapping[str, str]) -> bool:
-    return "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()
+def segments_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The field of a framework that the allocator's settings say something of."""
+    asked = "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()
+    return {"expandable_segments": True} if asked else {}

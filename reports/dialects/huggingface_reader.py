@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
-from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
+from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.options import Options, Reading, Unknown, words_of_table
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
@@ -71,13 +71,6 @@ class HuggingFaceReader:
         if self.model_name is None:
             options.note("no --model_name_or_path: the model is that of model=")
 
-    def _on(self, name: str) -> bool | None:
-        """A switch: alone, or with true or false; None where it is not given."""
-        values = self.options.texts(name)
-        if values is None:
-            return None
-        return not values or values[0].lower() not in ("false", "0", "no")
-
     def _whole(self, *names: str) -> int | None:
         """The first of several names that is given and does not say ``auto``."""
         for name in names:
@@ -100,7 +93,7 @@ class HuggingFaceReader:
         if micro_batch is None:
             micro_batch = 8 if self.software == "huggingface" else 1
             self.options.note(f"no {_BATCH}: {micro_batch}, its default")
-        recompute = self._on("--gradient_checkpointing") or self._on(
+        recompute = self.options.on("--gradient_checkpointing") or self.options.on(
             "--fsdp_activation_checkpointing"
         )
         return Recipe(
@@ -115,7 +108,7 @@ class HuggingFaceReader:
             stage = self._zero or 0
             if stage not in (0, 1, 2, 3):
                 raise InputError("zero_optimization.stage", stage, "is no stage", "0, 1, 2, 3")
-            asked = self._on("--ds.zero_optimization.overlap_comm")
+            asked = self.options.on("--ds.zero_optimization.overlap_comm")
             group = self._whole("--ds.zero_optimization.zero_hpz_partition_size")
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
@@ -155,7 +148,7 @@ class HuggingFaceReader:
         """How FSDP shards; None without it."""
         strategy = self.options.text("--fsdp_sharding_strategy")
         words = self.options.texts("--fsdp")
-        again = self._on("--fsdp_reshard_after_forward")
+        again = self.options.on("--fsdp_reshard_after_forward")
         if strategy is None and words is not None:
             known = [word.upper() for word in " ".join(words).split() if word.upper() in _SHARDING]
             strategy = known[0] if known else "FULL_SHARD"
@@ -199,7 +192,7 @@ class HuggingFaceReader:
         """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
         options = self.options
         stage = options.text("--stage") or options.text("--rlhf_type") or self._stage_of_program()
-        ready = bool(self._on("--precompute_ref_log_probs"))
+        ready = bool(self.options.on("--precompute_ref_log_probs"))
         if stage == "dpo":
             return Dpo(precomputed=ready)
         if stage == "gkd":
@@ -240,12 +233,12 @@ class HuggingFaceReader:
 
     def _precision(self, declared: str) -> str:
         for name in ("bf16", "fp16"):
-            if self._on(f"--{name}") or self._on(f"--ds.{name}.enabled"):
+            if self.options.on(f"--{name}") or self.options.on(f"--ds.{name}.enabled"):
                 return name
         mixed = self.options.text("--mixed_precision", _MIXED)
         if mixed not in (None, "no"):
             return {"fp8": "fp8_current"}.get(str(mixed), str(mixed))
-        if self._on("--tf32"):
+        if self.options.on("--tf32"):
             return "tf32"
         self.options.note(f"neither bf16 nor fp16 is said: {declared}, as declared")
         return declared
@@ -262,7 +255,7 @@ class HuggingFaceReader:
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
         rank = self._whole("--lora_r", "--lora_rank")
-        asked = self._on("--use_peft") or options.text("--finetuning_type") == "lora"
+        asked = self.options.on("--use_peft") or options.text("--finetuning_type") == "lora"
         for name in ("--lora_alpha", "--lora_dropout", "--lora_task_type"):
             options.has(name)
         if rank is None and not asked:
@@ -285,17 +278,14 @@ class HuggingFaceReader:
         self, base: Framework, model: Model, recipe: Recipe, training: Training
     ) -> Framework:
         """The software with what arguments switch in it."""
-        changes: dict[str, Any] = {}
+        changes = segments_of(self.environment)
         attention = self.options.text("--attn_implementation")
         if attention == "eager":
             changes["attention"] = "unfused"
         elif attention is not None and attention.startswith("flash_attention"):
             changes["repeats_kv"] = False
-        compiled = self._on("--torch_compile")
-        if compiled:
+        if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
-        if has_expandable_segments(self.environment):
-            changes["expandable_segments"] = True
         return replace(base, **changes)
 
     def reading(self) -> Reading:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
+from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
@@ -371,9 +371,7 @@ class MegatronReader:
         fused = options.has("--cross-entropy-loss-fusion")
         if options.text("--cross-entropy-fusion-impl", ("native", "te")) == "te" and fused:
             fields["cross_entropy"] = "in_place"
-        if has_expandable_segments(self.environment):
-            fields["expandable_segments"] = True
-        return replace(base, **fields)
+        return replace(base, **fields, **segments_of(self.environment))
 
     def _graphs(self) -> dict[str, Any]:
         options = self.options

@@ -158,6 +158,13 @@ class Options:
         except ValueError:
             raise InputError(name, text, "is not a whole number") from None
 
+    def on(self, name: str) -> bool | None:
+        """A switch: alone, or with true or false; None when it was not given."""
+        values = self.texts(name)
+        if values is None:
+            return None
+        return not values or values[0].lower() not in ("false", "0", "no")
+
     def number(self, name: str) -> float | None:
         text = self.text(name)
         try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
+from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.reports.dialects.torchtitan import (
@@ -96,10 +96,8 @@ class TorchTitanReader:
         section, _, key = name.rpartition(".")
         if self.options.has(f"{section}.no-{key}"):
             return False
-        values = self.options.texts(name)
-        if values is None:
-            return default
-        return not values or values[0].lower() not in ("false", "0")
+        given = self.options.on(name)
+        return default if given is None else given
 
     def _degree(self, name: str, default: int = 1) -> int:
         value = self.options.whole(f"--parallelism.{name}")
@@ -289,9 +287,7 @@ class TorchTitanReader:
     ) -> Framework:
         """The software with what settings switch in it."""
         components = (self.options.text("--compile.components") or "model,loss").split(",")
-        changes: dict[str, Any] = {}
-        if has_expandable_segments(self.environment):
-            changes["expandable_segments"] = True
+        changes = segments_of(self.environment)
         if not self._compiled() or "model" not in components:
             changes |= {"fusion": "eager", "fused_norm": False}
         if not self._compiled() or "loss" not in components:
