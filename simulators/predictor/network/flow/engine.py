@@ -41,8 +41,8 @@ class FlowEngine:
 
     A flow sends from its start until all its bytes are sent, then arrives one route latency later.
     Flows may be added in any order and in the past: the engine goes back, and what it reports in
-    the end is what it would have reported had they come in order, to the last bit. Flows may wait
-    for others. ``forget`` bounds how far back it goes, and frees the rest.
+    the end is what it would have reported had they come in order, to the last bit. ``forget``
+    bounds how far back it goes, and frees the rest.
 
     >>> engine = FlowEngine([100.0], max_hops=1)
     >>> one_link = Routes(np.array([[0]]), np.zeros(1))
@@ -67,11 +67,9 @@ class FlowEngine:
         self._links = link_table(rate_bytes_per_s)
         self._flows = t.flow_table(64, max_hops)
         self._history = t.history(256)
-        self._ties = t.ties(64)
         self._counters = np.zeros(t.NUM_COUNTERS, dtype=np.int64)
         self._counters[t.FREE_SEGMENT] = t.NONE
         self._used = 0
-        self._tied = 0
         self._next = 0
         self._now = t.NONE
         self._floor = 0
@@ -89,68 +87,43 @@ class FlowEngine:
         """The time up to which everything announced has been played."""
         return max(0, self._now) / t.FEMTOSECONDS
 
-    def add(
-        self,
-        routes: Routes,
-        size_bytes: ArrayLike,
-        start_s: ArrayLike = 0.0,
-        *,
-        after: ArrayLike | None = None,
-        delay_s: ArrayLike = 0.0,
-    ) -> Ints:
+    def add(self, routes: Routes, size_bytes: ArrayLike, start_s: ArrayLike = 0.0) -> Ints:
         """Announce flows, late or not; returns their numbers, consecutive from ``next_flow``.
 
         Args:
             routes: their paths, shape (n, hops), and latencies.
-            size_bytes, start_s, delay_s: shape (n,) or one for all.
-            after: pairs (flow, earlier flow), shape (m, 2): the flow, one of these, starts no
-                sooner than ``delay_s`` after the earlier one, old or new, has arrived.
+            size_bytes, start_s: shape (n,) or one for all.
 
         Raises:
-            InputError: for sizes, times or links out of range, a start before what was
-                forgotten, or a wait for a flow that is unknown or not earlier.
+            InputError: for sizes, times or links out of range, or a start before what was
+                forgotten.
         """
         count = len(routes.links)
-        sizes, starts, delays = (
+        sizes, starts = (
             np.broadcast_to(np.asarray(values, dtype=np.float64), (count,))
-            for values in (size_bytes, start_s, delay_s)
+            for values in (size_bytes, start_s)
         )
         latencies = np.asarray(routes.latency_s, dtype=np.float64)
         _require(sizes, "flow.size_bytes", float("inf"), positive=True)
         _require(starts, "flow.start_s", _LONGEST_S)
-        _require(delays, "flow.delay_s", _LONGEST_S)
         _require(latencies, "flow.latency_s", _LONGEST_S)
         check_routes(np.asarray(routes.links), self._links.rate)
-        earliest = to_femtoseconds(starts)
-        self._require_remembered("flow.start_s", earliest)
-        pairs = np.empty((0, 2), dtype=np.int64) if after is None else np.asarray(after)
+        moments = to_femtoseconds(starts)
+        self._require_remembered("flow.start_s", moments)
         first = self._used
-        children, parents = self._check_pairs(pairs.astype(np.int64).reshape(-1, 2), count)
-        if len(pairs) and self._behind:
-            self._play(self._now)
-
-        self._reserve(count, len(pairs))
+        self._reserve(count)
         new = slice(first, first + count)
         flows = self._flows
         flows.identity[new] = np.arange(self._next, self._next + count)
         flows.paths[new, : routes.links.shape[1]] = routes.links
         flows.paths[new, routes.links.shape[1] :] = t.NONE
         flows.bytes[new] = sizes
-        flows.earliest[new] = earliest
-        flows.delay[new] = to_femtoseconds(delays)
+        flows.start[new] = moments
         flows.latency[new] = to_femtoseconds(latencies)
-        flows.state[new] = t.WAITING
         self._used += count
         self._next += count
-        ties = slice(self._tied, self._tied + len(pairs))
-        self._ties.parent[ties], self._ties.child[ties] = parents, children
-        self._tied += len(pairs)
-        undrained = flows.state[parents] != t.DRAINED
-        np.add.at(flows.waiting, children[undrained], 1)
-        play.tie_up(ties.start, ties.stop, flows, self._ties)
-        play.admit(first, self._used, flows, self._ties, self._counters)
-        started = (flows.state[new] == t.PENDING) & (flows.event[new] <= self._now)
-        late = first + np.flatnonzero(started)
+        play.admit(first, self._used, flows, self._counters)
+        late = first + np.flatnonzero(moments <= self._now)
         late = late[np.argsort(flows.event[late], kind="stable")]
         self._roll_back(late, flows.event[late])
         return flows.identity[new].copy()
@@ -254,7 +227,6 @@ class FlowEngine:
             self._flows,
             self._links,
             self._history,
-            self._ties,
             self._counters,
         )
         self._behind = self._behind or bool(times[0] <= self._now)
@@ -268,7 +240,6 @@ class FlowEngine:
                 self._flows,
                 self._links,
                 self._history,
-                self._ties,
                 self._counters,
             )
             last = max(last, int(reached))
@@ -308,65 +279,35 @@ class FlowEngine:
             raise InputError("flow", number, problem, f"a flow up to {self._next - 1}")
         return slots
 
-    def _check_pairs(self, pairs: Ints, count: int) -> tuple[Ints, Ints]:
-        """Slots of both ends of pairs (new flow, earlier flow)."""
-        later, earlier = pairs[:, 0], pairs[:, 1]
-        wrong = (later < self._next) | (later >= self._next + count) | (earlier >= later)
-        if wrong.any():
-            raise InputError(
-                "flow.after",
-                tuple(int(flow) for flow in pairs[wrong][0]),
-                "is not a pair of a flow added now and an earlier one",
-                f"({self._next}..{self._next + count - 1}, less)",
-            )
-        parents = self._used + earlier - self._next
-        old = earlier < self._next
-        parents[old] = self._slots(earlier[old])
-        return self._used + later - self._next, parents
-
     def _require_remembered(self, field: str, times: Ints) -> None:
         if len(times) and times.min() < self._floor:
             start_s = float(times.min()) / t.FEMTOSECONDS
             floor_s = self._floor / t.FEMTOSECONDS
             raise InputError(field, start_s, "was forgotten", f">= {floor_s}")
 
-    def _reserve(self, flows: int, ties: int) -> None:
+    def _reserve(self, flows: int) -> None:
         hops = self._flows.paths.shape[1]
         if self._used + flows > len(self._flows.state):
             larger = t.flow_table(2 * (self._used + flows), hops)
             self._flows = t.with_contents(larger, self._flows)
-        if self._tied + ties > len(self._ties.parent):
-            self._ties = t.with_contents(t.ties(2 * (self._tied + ties)), self._ties)
 
     def _compact(self) -> None:
         """Drop flows that need no memory and renumber the slots of the others, in order."""
-        old, ties, used = self._flows, self._ties, self._used
+        old, used = self._flows, self._used
         ended = (old.state == t.DRAINED) & (old.drained < self._floor) & (old.logged == 0)
         keep = np.flatnonzero(~ended[:used])
         slot_of = np.full(used, t.NONE, dtype=np.int64)
         slot_of[keep] = np.arange(len(keep))
 
-        parent, child = ties.parent[: self._tied], ties.child[: self._tied]
-        stays = (slot_of[parent] >= 0) & (slot_of[child] >= 0)
-        # What a forgotten flow made others wait for becomes part of their announced start.
-        gone = (slot_of[parent] < 0) & (slot_of[child] >= 0)
-        arrived = old.drained[parent[gone]] + old.latency[parent[gone]]
-        np.maximum.at(old.earliest, child[gone], arrived + old.delay[child[gone]])
-
         hops = old.paths.shape[1]
         flows = t.flow_table(max(64, 2 * len(keep)), hops)
         scratch = {"heap", "place", "members", "moments"}
-        lists = {"log", "following", "preceding", "parents", "children"}
+        lists = {"log", "following", "preceding"}
         for name in set(t.FlowTable._fields) - scratch - lists:
             getattr(flows, name)[: len(keep)] = getattr(old, name)[keep]
         logged = int(self._counters[t.LOGGED])
         flows.log[:logged] = slot_of[old.log[:logged]]
-        self._ties = t.ties(max(64, 2 * int(stays.sum())))
-        self._tied = int(stays.sum())
-        self._ties.parent[: self._tied] = slot_of[parent[stays]]
-        self._ties.child[: self._tied] = slot_of[child[stays]]
         self._flows, self._used = flows, len(keep)
-        play.tie_up(0, self._tied, flows, self._ties)
         rollback.rebuild_lists(len(keep), flows, self._links, self._counters)
 
 

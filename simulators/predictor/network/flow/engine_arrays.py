@@ -19,8 +19,8 @@ FEMTOSECONDS = 1e15
 CLOCK_END = 9_200_000_000_000_000_000
 NONE = -1
 
-# A flow waits for others; it knows when it starts; it sends; all bytes are sent.
-WAITING, PENDING, LIVE, DRAINED = range(4)
+# A flow has yet to start; it sends; all bytes are sent.
+PENDING, LIVE, DRAINED = range(3)
 
 # Places in ``counters``.
 IN_HEAP, SEGMENTS_USED, SEGMENTS_FREE, FREE_SEGMENT, LOGGED, SWEEP, NUM_LIVE = range(7)
@@ -30,31 +30,24 @@ NUM_COUNTERS = 7
 class FlowTable(NamedTuple):
     """Flows by slot; shape (capacity,) but for ``paths`` (capacity, hops) and the two lists.
 
-    ``waiting`` counts flows waited for that have not drained. ``earliest`` is the announced
-    start, ``delay`` what passes between the last arrival waited for and the start, ``latency``
-    what passes between drained and arrived. ``segment`` is the newest piece of the rate's history,
-    ``event`` the time of the next event and ``place`` where it stands in ``heap``. ``parents``
-    and ``children`` are first entries in lists of ties. ``logged``: in ``log`` since the last
-    report, which said ``reported``. ``following`` and ``preceding`` link the entries
-    ``slot * hops + hop`` of flows on one link. ``seen``, ``rate``, ``members`` and
-    ``moments`` are scratch.
+    ``start`` is the announced one, ``latency`` what passes between drained and arrived.
+    ``segment`` is the newest piece of the rate's history, ``event`` the time of the next event and
+    ``place`` where it stands in ``heap``. ``logged``: in ``log`` since the last report, which said
+    ``reported``. ``following`` and ``preceding`` link the entries ``slot * hops + hop`` of flows
+    on one link. ``seen``, ``rate``, ``members`` and ``moments`` are scratch.
     """
 
     identity: Ints
     paths: Ints
     bytes: Floats
     state: Ints
-    earliest: Ints
-    delay: Ints
+    start: Ints
     latency: Ints
-    waiting: Ints
     drained: Ints
     reported: Ints
     segment: Ints
     event: Ints
     place: Ints
-    parents: Ints
-    children: Ints
     logged: Ints
     log: Ints
     heap: Ints
@@ -78,31 +71,11 @@ class History(NamedTuple):
     before: Ints
 
 
-class Ties(NamedTuple):
-    """Flow ``child`` waits for flow ``parent``; lists by either end."""
-
-    parent: Ints
-    child: Ints
-    next_of_parent: Ints
-    next_of_child: Ints
-
-
-Table = TypeVar("Table", FlowTable, History, Ties)
+Table = TypeVar("Table", FlowTable, History)
 
 # What an entry of a new table holds where it is not zero.
 _NOTHING = {
-    "paths",
-    "drained",
-    "reported",
-    "segment",
-    "place",
-    "parents",
-    "children",
-    "following",
-    "preceding",
-    "before",
-    "next_of_parent",
-    "next_of_child",
+    *("paths", "drained", "reported", "segment", "place", "following", "preceding", "before")
 }
 _FLOATS = {"bytes", "rate", "left"}
 
@@ -117,10 +90,6 @@ def flow_table(capacity: int, hops: int) -> FlowTable:
 
 def history(capacity: int) -> History:
     return History._make(_column(name, (capacity,)) for name in History._fields)
-
-
-def ties(capacity: int) -> Ties:
-    return Ties._make(_column(name, (capacity,)) for name in Ties._fields)
 
 
 def _column(name: str, shape: tuple[int, ...]) -> NDArray[Any]:

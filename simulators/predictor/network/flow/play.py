@@ -41,20 +41,6 @@ def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def release_time(  # type: ignore[no-untyped-def]
-    flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
-):
-    """When a flow starts whose parents have all drained."""
-    time = earliest[flow]
-    tie = parents[flow]
-    while tie >= 0:
-        parent = tie_parent[tie]
-        time = max(time, drained[parent] + latency[parent] + delay[flow])
-        tie = next_of_child[tie]
-    return min(time, CLOCK_END)
-
-
-@njit(cache=True)
 def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
     """Remember that a flow's completion may have changed."""
     if logged[flow] == 0:
@@ -64,43 +50,15 @@ def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def release(chosen, count, flows, ties, counters):  # type: ignore[no-untyped-def]
-    """Give flows ``chosen[:count]`` that wait for nothing any more their starting event."""
-    state, event, earliest, delay = flows.state, flows.event, flows.earliest, flows.delay
-    latency, drained, parents = flows.latency, flows.drained, flows.parents
-    tie_parent, next_of_child = ties.parent, ties.next_of_child
-    moments = flows.moments
-    for at in range(count):
-        flow = chosen[at]
-        state[flow] = PENDING
-        moments[at] = release_time(
-            flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
-        )
-    counters[IN_HEAP] = put_all(
-        flows.heap, flows.place, event, counters[IN_HEAP], chosen, moments, count
-    )
-
-
-@njit(cache=True)
-def admit(first, last, flows, ties, counters):  # type: ignore[no-untyped-def]
-    """Let the flows ``first..last - 1`` that wait for nothing start."""
-    ready = 0
-    for flow in range(first, last):
-        if flows.waiting[flow] == 0:
-            flows.members[ready] = flow
-            ready += 1
-    release(flows.members, ready, flows, ties, counters)
-
-
-@njit(cache=True)
-def tie_up(first, last, flows, ties):  # type: ignore[no-untyped-def]
-    """Enter the ties ``first..last - 1`` in the lists of both ends."""
-    for tie in range(first, last):
-        parent, child = ties.parent[tie], ties.child[tie]
-        ties.next_of_parent[tie] = flows.children[parent]
-        flows.children[parent] = tie
-        ties.next_of_child[tie] = flows.parents[child]
-        flows.parents[child] = tie
+def admit(first, last, flows, counters):  # type: ignore[no-untyped-def]
+    """Give the flows ``first..last - 1`` their starting events."""
+    for at in range(last - first):
+        flows.members[at] = first + at
+        flows.moments[at] = flows.start[first + at]
+        flows.state[first + at] = PENDING
+    size, heap, place, event = counters[IN_HEAP], flows.heap, flows.place, flows.event
+    count = last - first
+    counters[IN_HEAP] = put_all(heap, place, event, size, flows.members, flows.moments, count)
 
 
 @njit(cache=True)
@@ -178,7 +136,7 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
 
 
 @njit(cache=True)
-def play(until, to_drained, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+def play(until, to_drained, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Take events up to and including ``until``, or ``to_drained`` until any flow has drained.
 
     Returns why it stopped, the time of the last events taken (``NONE``: there were none), and
@@ -187,9 +145,7 @@ def play(until, to_drained, flows, links, past, ties, counters):  # type: ignore
     # Tables are taken apart here: handing them to a function for every flow would copy them.
     heap, place, event, state = flows.heap, flows.place, flows.event, flows.state
     paths, following, preceding = flows.paths, flows.following, flows.preceding
-    drained, waiting, children = flows.drained, flows.waiting, flows.children
-    members, logged, log = flows.members, flows.logged, flows.log
-    tie_child, next_of_parent = ties.child, ties.next_of_parent
+    drained, logged, log = flows.drained, flows.logged, flows.log
     head, occupancy, link_seen, queue = links.head, links.occupancy, links.seen, links.touched
     hops = paths.shape[1]
     last = NONE
@@ -209,41 +165,28 @@ def play(until, to_drained, flows, links, past, ties, counters):  # type: ignore
         any_drained = False
         size = counters[IN_HEAP]
         while size > 0 and event[heap[0]] == now:
-            # Those released are entered together, after the others have left the queue.
-            released = 0
-            while size > 0 and event[heap[0]] == now:
-                flow = heap[0]
-                size = remove(heap, place, event, size, flow)
-                if state[flow] == PENDING:
-                    state[flow] = LIVE
-                    counters[NUM_LIVE] += 1
-                    attach(flow, paths, hops, head, occupancy, following, preceding)
-                else:
-                    state[flow] = DRAINED
-                    any_drained = True
-                    drained[flow] = now
-                    counters[NUM_LIVE] -= 1
-                    detach(flow, paths, hops, head, occupancy, following, preceding)
-                    note(flow, logged, log, counters)
-                    tie = children[flow]
-                    while tie >= 0:
-                        child = tie_child[tie]
-                        waiting[child] -= 1
-                        if waiting[child] == 0:
-                            members[released] = child
-                            released += 1
-                        tie = next_of_parent[tie]
-                for hop in range(hops):
-                    link = paths[flow, hop]
-                    if link < 0:
-                        break
-                    if link_seen[link] != sweep:
-                        link_seen[link] = sweep
-                        queue[touched] = link
-                        touched += 1
-            counters[IN_HEAP] = size
-            release(members, released, flows, ties, counters)
-            size = counters[IN_HEAP]
+            flow = heap[0]
+            size = remove(heap, place, event, size, flow)
+            if state[flow] == PENDING:
+                state[flow] = LIVE
+                counters[NUM_LIVE] += 1
+                attach(flow, paths, hops, head, occupancy, following, preceding)
+            else:
+                state[flow] = DRAINED
+                any_drained = True
+                drained[flow] = now
+                counters[NUM_LIVE] -= 1
+                detach(flow, paths, hops, head, occupancy, following, preceding)
+                note(flow, logged, log, counters)
+            for hop in range(hops):
+                link = paths[flow, hop]
+                if link < 0:
+                    break
+                if link_seen[link] != sweep:
+                    link_seen[link] = sweep
+                    queue[touched] = link
+                    touched += 1
+        counters[IN_HEAP] = size
         touched, found = _find_component(touched, sweep, flows, links)
         fill(found, touched, sweep + 1, paths, hops, links, following, flows.rate, flows.seen)
         solves += 1

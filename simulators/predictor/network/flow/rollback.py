@@ -1,10 +1,10 @@
 """Going back in time: a flow that starts before now undoes what it could have influenced.
 
 What a flow influences from some time on is found generously: every flow that has not drained
-before then and is joined to it by shared links or by waiting for one another, over any number of
-others. Those return to how they stood just before, from the history of their rates; all others
-keep what they have. Playing on from there repeats what would have happened in order, because
-rates depend only on which flows are there (``water_filling``).
+before then and is joined to it by shared links, over any number of others. Those return to how
+they stood just before, from the history of their rates; all others keep what they have. Playing
+on from there repeats what would have happened in order, because rates depend only on which flows
+are there (``water_filling``).
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from trainscout.simulators.predictor.network.flow.engine_arrays import (
     PENDING,
     SEGMENTS_FREE,
     SWEEP,
-    WAITING,
 )
-from trainscout.simulators.predictor.network.flow.event_queue import put, put_all, remove
-from trainscout.simulators.predictor.network.flow.play import finish_time, note, release
+from trainscout.simulators.predictor.network.flow.event_queue import put, put_all
+from trainscout.simulators.predictor.network.flow.play import finish_time, note
 from trainscout.simulators.predictor.network.flow.water_filling import attach, detach
 from trainscout.simulators.predictor.network.union_find import root_of
 
 
 @njit(cache=True)
-def _join_up(time, count, flows, ties, group):  # type: ignore[no-untyped-def]
+def _join_up(time, count, flows, group):  # type: ignore[no-untyped-def]
     """Union-find over links (``group``) of flows that have not drained before ``time``."""
     paths = flows.paths
     hops = paths.shape[1]
@@ -49,11 +48,6 @@ def _join_up(time, count, flows, ties, group):  # type: ignore[no-untyped-def]
                 if link < 0:
                     break
                 group[root_of(group, link)] = own
-            # A child cannot have drained before its parent.
-            tie = flows.children[flow]
-            while tie >= 0:
-                group[root_of(group, paths[ties.child[tie], 0])] = own
-                tie = ties.next_of_parent[tie]
 
 
 @njit(cache=True)
@@ -71,82 +65,55 @@ def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untype
 
 
 @njit(cache=True)
-def _undo(flow, time, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+def _undo(flow, time, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Put one flow back to just before ``time``."""
-    hops = flows.paths.shape[1]
-    heap, place, event = flows.heap, flows.place, flows.event
     was = flows.state[flow]
-    if was == WAITING:
-        return
     if was == PENDING:
-        flows.state[flow] = WAITING
-        counters[IN_HEAP] = remove(heap, place, event, counters[IN_HEAP], flow)
         return
     if was == DRAINED:
         flows.drained[flow] = NONE
         note(flow, flows.logged, flows.log, counters)
-        tie = flows.children[flow]
-        while tie >= 0:
-            flows.waiting[ties.child[tie]] += 1
-            tie = ties.next_of_parent[tie]
     piece = _forget_pieces(flow, time, flows, past, counters)
+    paths, following, preceding = flows.paths, flows.following, flows.preceding
+    hops, head, occupancy = paths.shape[1], links.head, links.occupancy
     if piece >= 0:
         if was == DRAINED:
-            attach(
-                flow,
-                flows.paths,
-                hops,
-                links.head,
-                links.occupancy,
-                flows.following,
-                flows.preceding,
-            )
+            attach(flow, paths, hops, head, occupancy, following, preceding)
             counters[NUM_LIVE] += 1
             flows.state[flow] = LIVE
-        event[flow] = finish_time(past.time[piece], past.left[piece], past.rate[piece])
-        counters[IN_HEAP] = put(heap, place, event, counters[IN_HEAP], flow)
-        return
-    if was == LIVE:
-        detach(
-            flow, flows.paths, hops, links.head, links.occupancy, flows.following, flows.preceding
-        )
-        counters[NUM_LIVE] -= 1
-        counters[IN_HEAP] = remove(heap, place, event, counters[IN_HEAP], flow)
-    flows.state[flow] = WAITING
+        event = finish_time(past.time[piece], past.left[piece], past.rate[piece])
+    else:
+        if was == LIVE:
+            detach(flow, paths, hops, head, occupancy, following, preceding)
+            counters[NUM_LIVE] -= 1
+        flows.state[flow] = PENDING
+        event = flows.start[flow]
+    flows.event[flow] = event
+    counters[IN_HEAP] = put(flows.heap, flows.place, flows.event, counters[IN_HEAP], flow)
 
 
 @njit(cache=True)
-def roll_back(late, times, count, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+def roll_back(late, times, count, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Undo from ``times[k]`` on what flow ``late[k]`` may influence; times ascending.
 
     ``count`` is the number of slots in use. ``links.heap`` is used as scratch. Flows that were
-    among those undone for an earlier one need no more. Returns how many flows were undone.
+    among those undone for an earlier one need no more.
     """
     group = links.heap
     seen = flows.seen
     counters[SWEEP] += 1
     sweep = counters[SWEEP]
-    undone = 0
     for at in range(len(late)):
         if seen[late[at]] == sweep:
             continue
         time = times[at]
-        _join_up(time, count, flows, ties, group)
+        _join_up(time, count, flows, group)
         root = root_of(group, flows.paths[late[at], 0])
         for flow in range(count):
             ended = flows.state[flow] == DRAINED and flows.drained[flow] < time
             if not ended and root_of(group, flows.paths[flow, 0]) == root:
                 seen[flow] = sweep
-                undone += 1
-                _undo(flow, time, flows, links, past, ties, counters)
-        # Only now is it known who waits for whom again.
-        ready = 0
-        for flow in range(count):
-            if seen[flow] == sweep and flows.state[flow] == WAITING and flows.waiting[flow] == 0:
-                flows.members[ready] = flow
-                ready += 1
-        release(flows.members, ready, flows, ties, counters)
-    return undone
+                _undo(flow, time, flows, links, past, counters)
 
 
 @njit(cache=True)

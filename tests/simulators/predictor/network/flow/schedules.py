@@ -23,26 +23,18 @@ def routes(draw: st.DrawFn, links: int) -> tuple[int, ...]:
 
 
 @st.composite
-def schedules(
-    draw: st.DrawFn, max_flows: int = 12, *, ties: bool = True
-) -> tuple[list[int], list[PlainFlow]]:
-    """Rates of links in bytes/s, and flows that wait only for earlier ones."""
+def schedules(draw: st.DrawFn, max_flows: int = 12) -> tuple[list[int], list[PlainFlow]]:
+    """Rates of links in bytes/s, and flows."""
     capacity = draw(capacities)
-    flows = []
-    for index in range(draw(st.integers(1, max_flows))):
-        after: tuple[int, ...] = ()
-        if ties and index:
-            after = tuple(draw(st.sets(st.integers(0, index - 1), max_size=2)))
-        flows.append(
-            PlainFlow(
-                route=draw(routes(len(capacity))),
-                size_bytes=draw(st.integers(1, 40)) * 1000,
-                start_s=draw(st.integers(0, 40)) * MICRO,
-                latency_s=draw(st.integers(0, 2)) * MICRO,
-                after=after,
-                delay_s=draw(st.integers(0, 2)) * MICRO,
-            )
+    flows = [
+        PlainFlow(
+            route=draw(routes(len(capacity))),
+            size_bytes=draw(st.integers(1, 40)) * 1000,
+            start_s=draw(st.integers(0, 40)) * MICRO,
+            latency_s=draw(st.integers(0, 2)) * MICRO,
         )
+        for _ in range(draw(st.integers(1, max_flows)))
+    ]
     return capacity, flows
 
 
@@ -55,14 +47,7 @@ def as_routes(flows: list[PlainFlow]) -> Routes:
 
 def add(engine: FlowEngine, flow: PlainFlow, number: dict[int, int], index: int) -> None:
     """Announce one flow; ``number`` maps indices of a schedule to the engine's numbers."""
-    own = engine.next_flow
-    (number[index],) = engine.add(
-        as_routes([flow]),
-        flow.size_bytes,
-        float(flow.start_s),
-        after=[(own, number[other]) for other in flow.after],
-        delay_s=float(flow.delay_s),
-    )
+    (number[index],) = engine.add(as_routes([flow]), flow.size_bytes, float(flow.start_s))
 
 
 def in_order(capacity: list[int], flows: list[PlainFlow]) -> np.ndarray:

@@ -47,40 +47,6 @@ def test_shortest_first_under_fair_sharing() -> None:
     np.testing.assert_allclose(engine.advance().completion_s, [3 / 6, 5 / 6, 1.0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("ranks", [2, 5, 64])
-def test_ring_takes_its_closed_form(ranks: int) -> None:
-    """All-gather: each rank passes on one chunk a step, ranks - 1 steps."""
-    chunk, rate, latency, delay = 1e6, 50e9, 2e-6, 5e-7
-    engine = FlowEngine([rate] * ranks, 1)
-    steps = ranks - 1
-    links = np.tile(np.arange(ranks), steps)[:, None]
-    # What rank r sends in a step came from rank r - 1 in the step before.
-    after = [
-        (step * ranks + rank, (step - 1) * ranks + (rank - 1) % ranks)
-        for step in range(1, steps)
-        for rank in range(ranks)
-    ]
-    engine.add(
-        Routes(links, np.full(len(links), latency)),
-        chunk,
-        after=after if after else None,
-        delay_s=delay,
-    )
-    report = engine.advance()
-    expected = steps * (chunk / rate + latency) + (steps - 1) * delay
-    np.testing.assert_allclose(report.completion_s.max(), expected, rtol=1e-9)
-    # One solve a step, and one when its flows drain, whatever the number of ranks.
-    assert engine.solves <= 2 * steps
-
-
-def test_a_flow_waits_for_its_start_too() -> None:
-    engine = FlowEngine([1.0, 1.0], 1)
-    first = engine.add(straight(0), 1.0)
-    second = engine.add(straight(1), 1.0, 5.0, after=[(1, 0)])
-    engine.advance()
-    assert engine.completion_s([*first, *second]).tolist() == [1.0, 6.0]
-
-
 @given(schedules())
 def test_arrivals_are_those_of_the_exact_twin(schedule: Schedule) -> None:
     capacity, flows = schedule
@@ -98,10 +64,8 @@ def test_many_flows_arrive_when_the_exact_twin_says(seed: int) -> None:
             route=tuple(random.choice(5, random.integers(1, HOPS + 1), replace=False).tolist()),
             size_bytes=int(random.integers(1, 8)) * 1000,
             start_s=int(random.integers(0, 60)) * MICRO,
-            after=(index - 3,) if index % 4 == 3 else (),
-            delay_s=int(random.choice([0, 40])) * MICRO,
         )
-        for index in range(60)
+        for _ in range(60)
     ]
     expected = [float(time) for time in arrivals(flows, [2 * 10**9] * 5)]
     np.testing.assert_allclose(in_order([2 * 10**9] * 5, flows), expected, rtol=0, atol=1e-13)
@@ -132,7 +96,7 @@ def test_bytes_are_conserved_and_links_not_exceeded(schedule: Schedule) -> None:
         assert (used <= np.array(capacity) * (1 + 1e-12)).all()
 
 
-@given(schedules(ties=False), st.integers(2, 5))
+@given(schedules(), st.integers(2, 5))
 def test_links_k_times_as_fast_serve_k_times_the_bytes(schedule: Schedule, times: int) -> None:
     capacity, flows = schedule
     larger = [
@@ -177,9 +141,6 @@ def test_reports_name_each_flow_once() -> None:
         ({"size_bytes": float("nan")}, "flow.size_bytes"),
         ({"size_bytes": 1.0, "start_s": -1.0}, "flow.start_s"),
         ({"size_bytes": 1.0, "start_s": 1e5}, "flow.start_s"),
-        ({"size_bytes": 1.0, "delay_s": -1.0}, "flow.delay_s"),
-        ({"size_bytes": 1.0, "after": [(0, 0)]}, "flow.after"),
-        ({"size_bytes": 1.0, "after": [(1, 0)]}, "flow.after"),
     ],
 )
 def test_flows_that_cannot_be_are_refused(arguments: dict[str, object], field: str) -> None:

@@ -45,18 +45,6 @@ class Reader:
                 del self.stated[int(flow)]
 
 
-def announce_order(flows: list[PlainFlow], keys: list[int]) -> list[int]:
-    """Some order in which every flow comes after those it waits for."""
-    order: list[int] = []
-    left = set(range(len(flows)))
-    while left:
-        ready = [index for index in left if set(flows[index].after) <= set(order)]
-        index = min(ready, key=lambda index: (keys[index], index))
-        order.append(index)
-        left.remove(index)
-    return order
-
-
 @given(schedules(max_flows=14), st.data())
 def test_any_order_of_announcing_gives_the_in_order_result(
     schedule: Schedule, data: st.DataObject
@@ -64,8 +52,7 @@ def test_any_order_of_announcing_gives_the_in_order_result(
     capacity, flows = schedule
     count = len(flows)
     expected = in_order(capacity, flows)
-    keys = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
-    order = announce_order(flows, keys)
+    order = data.draw(st.permutations(range(count)))
     engine = FlowEngine(capacity, HOPS)
     reader = Reader()
     number: dict[int, int] = {}
@@ -75,8 +62,7 @@ def test_any_order_of_announcing_gives_the_in_order_result(
         if then != "nothing":
             reader.read(engine.advance(data.draw(st.integers(0, 90)) * 1e-6))
         to_come = [flows[later].start_s for later in order[place + 1 :]]
-        waited_for = {other for later in order[place + 1 :] for other in flows[later].after}
-        if then == "forget" and to_come and not waited_for:
+        if then == "forget" and to_come:
             engine.forget(float(min(to_come)))
     reader.read(engine.advance())
     np.testing.assert_array_equal(
@@ -86,7 +72,7 @@ def test_any_order_of_announcing_gives_the_in_order_result(
 
 @given(schedules(max_flows=10))
 def test_one_announcement_of_all_gives_the_in_order_result(schedule: Schedule) -> None:
-    """Also when all of it is late, and for flows that wait for others of the same call."""
+    """Also when all of it is late."""
     capacity, flows = schedule
     engine = FlowEngine(capacity, HOPS)
     engine.advance(1e-3)
@@ -94,8 +80,6 @@ def test_one_announcement_of_all_gives_the_in_order_result(schedule: Schedule) -
         as_routes(flows),
         [flow.size_bytes for flow in flows],
         [float(flow.start_s) for flow in flows],
-        after=[(index, other) for index, flow in enumerate(flows) for other in flow.after] or None,
-        delay_s=[float(flow.delay_s) for flow in flows],
     )
     engine.advance()
     np.testing.assert_array_equal(
@@ -115,23 +99,14 @@ def test_forgetting_all_it_may_changes_nothing(seed: int) -> None:
             size_bytes=int(random.integers(1, 8)) * 1000,
             start_s=int(starts[index]) * MICRO,
             latency_s=int(random.integers(0, 3)) * MICRO,
-            after=tuple({int(other) for other in index - random.integers(1, 4, 2)})
-            if index > 3 and random.random() < 0.4
-            else (),
-            # Long enough for what it waits for to be forgotten before it starts.
-            delay_s=int(random.choice([0, 40])) * MICRO,
         )
         for index in range(count)
     ]
     capacity = [2 * 10**9] * links
     expected = in_order(capacity, flows)
     heard = starts + random.integers(0, 30, count)
-    # A flow is heard of after those it waits for.
-    for index, flow in enumerate(flows):
-        heard[index] = max([heard[index], *(heard[other] for other in flow.after)])
     order = np.argsort(heard, kind="stable").tolist()
-    needed = [min([starts[i], *(starts[j] for j in flows[i].after)]) for i in order]
-    floor = np.minimum.accumulate(needed[::-1])[::-1]
+    floor = np.minimum.accumulate(starts[order][::-1])[::-1]
     engine = FlowEngine(capacity, HOPS)
     reader = Reader()
     number: dict[int, int] = {}
@@ -182,23 +157,6 @@ def test_the_past_that_was_forgotten_is_refused() -> None:
         engine.add(one_link(1), 1.0, 4.0)
     engine.add(one_link(1), 1.0, 5.0)
     assert engine.advance().completion_s.tolist() == [6.0]
-
-
-def test_a_start_outlives_the_flow_that_was_waited_for() -> None:
-    """The parent and most others are forgotten; the child is undone and starts when it did."""
-    engine = FlowEngine([1.0, 1.0], 1)
-    engine.add(one_link(100), 0.01)
-    (child,) = engine.add(
-        Routes(np.array([[1]]), np.zeros(1)), 4.0, after=[(100, 99)], delay_s=2.0
-    )
-    assert engine.advance(10.0).completion_s[-1] == 7.0
-    engine.forget(2.0)
-    with pytest.raises(InputError, match="forgotten"):
-        engine.completion_s([99])
-    engine.add(Routes(np.array([[1]]), np.zeros(1)), 1.0, 2.5)
-    engine.advance()
-    # Alone from 2.5 to 3, then sharing until the late flow's second half is sent.
-    assert engine.completion_s([child, child + 1]).tolist() == [7.5, 4.0]
 
 
 def test_memory_is_bounded_by_what_can_still_change() -> None:

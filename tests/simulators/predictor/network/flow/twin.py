@@ -8,14 +8,10 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class PlainFlow:
-    """One flow; ``after`` are indices of earlier flows."""
-
     route: tuple[int, ...]
     size_bytes: int
     start_s: Fraction
     latency_s: Fraction = Fraction(0)
-    after: tuple[int, ...] = ()
-    delay_s: Fraction = Fraction(0)
 
 
 def rising_rates(routes: dict[int, tuple[int, ...]], capacity: list[int]) -> dict[int, Fraction]:
@@ -47,12 +43,7 @@ def arrivals(flows: list[PlainFlow], capacity: list[int]) -> list[Fraction]:
     arrived: dict[int, Fraction] = {}
     now = Fraction(0)
     while left:
-        starts = {}
-        for index in left:
-            flow = flows[index]
-            if all(other in arrived for other in flow.after):
-                ready = [arrived[other] + flow.delay_s for other in flow.after]
-                starts[index] = max([flow.start_s, *ready])
+        starts = {index: flows[index].start_s for index in left}
         sending = {index: flows[index].route for index in starts if starts[index] <= now}
         rate = rising_rates(sending, capacity)
         ends = [now + left[index] / rate[index] for index in sending]
