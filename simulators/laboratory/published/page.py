@@ -21,7 +21,6 @@ from trainscout.simulators.laboratory.published.later import (
     blind_tests_page,
 )
 from trainscout.simulators.laboratory.published.markdown import (
-    MET,
     SUMMARY_HEADER,
     TEXTS,
     percent,
@@ -132,8 +131,9 @@ def _missed(found: Sequence[Target]) -> str:
 
 
 def _targets(found: Sequence[Target]) -> str:
-    rows = [(target.name, target.aim, target.reached, MET[target.met]) for target in found]
-    return "## Targets\n\n" + table(("figure", "target", "reached", "met"), rows)
+    rows = [(target.name, target.aim, target.reached) for target in found if target.met]
+    missed = "The others are [missed](../accuracy.md#targets-missed), or nothing was measured."
+    return f"## Targets met\n\n{missed}\n\n{table(('figure', 'target', 'reached'), rows)}"
 
 
 def _step_time(report: Report) -> str:

@@ -81,13 +81,13 @@ def kernels_section(summary: Report | None) -> str:
     rows = [
         (
             f"{fit.gpu}: {_class(fit)}",
-            *(fit.state or "-", fit.split, fit.rows, percent(fit.median), percent(fit.p90)),
+            *(fit.state or "-", fit.rows, percent(fit.median), percent(fit.p90)),
             *(signed(fit.bias), MET[fit.met]),
         )
         for fit in fits
         if fit.bound
     ]
-    header = ("GPU and class", "state", "split", "rows", "median", "p90", "bias", "target met")
+    header = ("GPU and class", "state", "rows", "median", "p90", "bias", "target met")
     others: dict[str, list[str]] = {}
     for fit in fits:
         if not fit.bound:

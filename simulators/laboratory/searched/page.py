@@ -93,12 +93,12 @@ def _notes() -> Mapping[str, str]:
 def _all(answers: Sequence[Answer]) -> str:
     rows = [
         (
-            *(_question(one), one.recipes, f"{one.measured_s:.4g}", signed(one.error), rank(one)),
+            *(_question(one), f"{one.measured_s:.4g}", signed(one.error), rank(one)),
             signed(one.slower),
         )
         for one in answers
     ]
-    header = ("question", "recipes", "measured, s", "replayed", "rank", "slower")
+    header = ("question", "measured, s", "replayed", "rank", "slower")
     shown = table(header, rows)
     return f"## All questions\n\n{folded(f'{len(rows)} questions', shown)}"
 
