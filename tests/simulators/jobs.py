@@ -206,7 +206,7 @@ CROSSING = replace(
     qk_norm=False,
     qk_norm_whole=True,
     layers="12*crossing/dense",
-    kinds={"crossing": Mixer(AttentionMixer(causal=False, text="cross"))},
+    kinds={"crossing": Mixer(AttentionMixer(causal=False), cross=True)},
     diffusion=Diffusion(16, 16, (96, 256, 256), modulation="shared"),
 )
 JOINED = replace(

@@ -128,10 +128,6 @@ def main(arguments: Sequence[str]) -> int:
     return OK
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
 def reference_pages() -> dict[str, str]:
     """What the generated pages of ``docs/`` have to contain."""
     register_commands()
@@ -142,3 +138,7 @@ def reference_pages() -> dict[str, str]:
             "choices.md": choices_page(),
             "hardware.md": hardware_page(),
         }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.diffusion import CROSS
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import (
@@ -31,7 +30,6 @@ from trainscout.simulators.predictor.question.layers import (
     Layer,
     Mamba1,
     Mamba2,
-    Mixer,
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
@@ -210,7 +208,7 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops |= _projection_flops(model, attention)
         if attention.index is not None:
             flops |= _index_flops(model, sequence, attention.index)
-    if mixer is not None and _looks_across(mixer):
+    if mixer is not None and mixer.cross:
         for module, more in _cross_flops(model, sequence).items():
             flops[module] = flops.get(module, 0.0) + more
     ssm = None if mixer is None else mixer.mamba2 or mixer.mamba1
@@ -227,10 +225,6 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
     if mixer is not None and mixer.short_conv is not None:
         flops["conv"] = 8.0 * hidden * mixer.short_conv.channels
     return flops
-
-
-def _looks_across(mixer: Mixer) -> bool:
-    return mixer.cross or (mixer.attention is not None and mixer.attention.text == CROSS)
 
 
 def _cross_flops(model: Model, sequence: int) -> dict[str, float]:

@@ -10,11 +10,10 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 
-# Where a layer's text is: looked at across (Wan), in the same attention with weights of its own
-# (Flux's double blocks), or among the other tokens, attention and MLP being in parallel (its
-# single blocks).
-CROSS, OWN, JOINT = "cross", "own", "joint"
-TEXTS = (CROSS, OWN, JOINT)
+# Where a layer's text is, unless it is looked at across (Wan): in the same attention with weights
+# of its own (Flux's double blocks), or among the other tokens, attention and MLP being in parallel
+# (its single blocks).
+TEXTS = OWN, JOINT = "own", "joint"
 MODULATIONS = ("shared", "layers")
 _MOST = 10**6
 

@@ -85,9 +85,9 @@ class AttentionMixer:
     causal: bool = True
     """Queries attend to tokens before them alone."""
     text: str | None = None
-    """Where a diffusion transformer's text is: looked at ``cross`` behind self-attention (Wan), in
-    the same attention with weights of its ``own`` (Flux's double blocks), or ``joint`` with the
-    other tokens, the MLP in parallel (its single blocks)."""
+    """Where a diffusion transformer's text is: in the same attention with weights of its ``own``
+    (Flux's double blocks), or ``joint`` with the other tokens, the MLP in parallel (its single
+    blocks)."""
     heads: int | None = None
     """Query heads (None: the model's)."""
     kv_heads: int | None = None
@@ -303,8 +303,9 @@ class Mixer:
     compressed: CompressedAttention | None = None
     """Attention to a window and to compressed keys."""
     cross: bool = False
-    """Queries look at what the model's tower makes, which is then not among its tokens: behind the
-    others, with a norm and a residual of its own (T5, Whisper), or alone (Llama 3.2 Vision)."""
+    """Queries look at what the model's tower makes, or its text, which is then not among its
+    tokens: behind the others, with a norm and a residual of its own (T5, Whisper, Wan), or alone
+    (Llama 3.2 Vision)."""
 
     @property
     def parts(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import operator
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
-from trainscout.simulators.predictor.question.diffusion import CROSS, Diffusion
+from trainscout.simulators.predictor.question.diffusion import Diffusion
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,
@@ -206,7 +206,8 @@ class Model:
         for number, tower in enumerate(self.towers):
             tower.check(f"model.towers.{number}")
         across = [name for name, mixer in self.kinds.items() if mixer.cross]
-        if across and (len(self.towers) != 1 or self.mla is not None):
+        of_tower = self.diffusion is None
+        if across and of_tower and (len(self.towers) != 1 or self.mla is not None):
             problem = "looks at one tower, with the model's heads"
             allowed = "one of model.towers, and no model.mla"
             raise InputError(f"model.kinds.{across[0]}.cross", True, problem, allowed)
@@ -220,20 +221,23 @@ class Model:
         if any(parts) or self.masked_head or self.residual_streams > 1 or self.vocab_size != 1:
             problem = "is beside experts, latent attention, towers or a vocabulary"
             raise InputError("model.diffusion", "...", problem, "a model without them")
-        texts = set()
+        across = set()
         for layer in self.layer_kinds:
             mixer = self.mixer(layer)
             attention = None if mixer is None else mixer.attention
-            if attention is None or attention.text is None or layer.mlp != DENSE:
+            looks = mixer is not None and mixer.cross
+            of_text = attention is not None and looks != (attention.text is not None)
+            if attention is None or not of_text or attention.causal or layer.mlp != DENSE:
                 problem = "has layers that are not of a diffusion transformer"
-                allowed = "kinds with attention.text, and dense MLPs"
-                raise InputError("model.layers", self.layers, problem, allowed)
-            texts.add(attention.text)
-        shared = diffusion.modulation == "shared"
-        if shared != (texts == {CROSS}) or (CROSS in texts and len(texts) > 1):
+                allowed = "kinds with attention that is not causal, cross or with attention.text"
+                raise InputError(
+                    "model.layers", self.layers, problem, f"{allowed}, and dense MLPs"
+                )
+            across.add(looks)
+        if across != {diffusion.modulation == "shared"}:
             problem = "goes with layers that look across at the text, and they with it"
             raise InputError("model.diffusion.modulation", diffusion.modulation, problem)
-        if CROSS not in texts and diffusion.text_tokens >= self.sequence_length:
+        if across == {False} and diffusion.text_tokens >= self.sequence_length:
             problem = f"leaves no latents of {self.sequence_length} tokens"
             raise InputError("model.diffusion.text_tokens", diffusion.text_tokens, problem)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from trainscout.simulators.predictor.question.diffusion import CROSS, JOINT, OWN, Diffusion
+from trainscout.simulators.predictor.question.diffusion import JOINT, OWN, Diffusion
 from trainscout.simulators.predictor.question.layers import AttentionMixer, Layer
 from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import core, output, projection
@@ -29,8 +29,9 @@ from trainscout.simulators.predictor.workload.part import (
 from trainscout.simulators.predictor.workload.shard import Shard
 
 # Vectors of a layer: a scale, a shift and a gate for each of two halves, or for one where
-# attention and MLP run in parallel; the last norm has a scale and a shift.
-_VECTORS: dict[str | None, int] = {CROSS: 6, OWN: 12, JOINT: 3}
+# attention and MLP run in parallel, by where its text is (None: looked at across); the last norm
+# has a scale and a shift.
+_VECTORS: dict[str | None, int] = {None: 6, OWN: 12, JOINT: 3}
 _LAST_VECTORS = 2
 
 
@@ -59,7 +60,7 @@ def diffusion_layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     parts.append(core(shard, attention))
     for each in streams:
         parts += [output(each), _gated(each, ATTENTION_RESIDUAL)]
-    if attention.text == CROSS:
+    if attention.text is None:
         parts.append(hidden_norm(shard, "cross_norm", column_input_bytes(shard, "cross_q")))
         parts += [*cross_parts(shard), residual(shard, "cross_residual")]
     for each in streams:
@@ -85,16 +86,16 @@ def diffusion_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
         modulation = (h + 1) * vectors // shard.tp
     if text == JOINT:
         return LocalParameters(into + mlp_in + out + mlp_out + h + modulation)
-    attentions, mlps = (2, 1) if text == CROSS else (2, 2)
+    attentions, mlps = (2, 1) if text is None else (2, 2)
     count = attentions * (into + out + h) + mlps * (mlp_in + mlp_out + h) + modulation
-    return LocalParameters(count + (2 * h if text == CROSS else 0))
+    return LocalParameters(count + (2 * h if text is None else 0))
 
 
 def first_diffusion_parts(shard: Shard) -> list[Part]:
     """Patches, the text and the conditions on their way to the model's width."""
     given, h = _diffusion(shard), shard.model.hidden_size
     latents = shard.tokens
-    if any(_attention(shard, each).text != CROSS for each in shard.model.layer_kinds):
+    if any(_attention(shard, each).text is not None for each in shard.model.layer_kinds):
         latents -= shard.batch * text_tokens(shard)
     words = shard.batch * given.text_tokens
     parts = [_ahead(shard, "patches", latents, (given.patch_size, h))]
@@ -103,7 +104,7 @@ def first_diffusion_parts(shard: Shard) -> list[Part]:
         parts.append(looked_at_part(shard))
     parts += [_ahead(shard, "condition", shard.batch, (width, h, h)) for width in given.conditions]
     if given.modulation == "shared":
-        parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[CROSS] * h)))
+        parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[None] * h)))
     return parts
 
 
@@ -112,7 +113,7 @@ def first_diffusion_parameters(shard: Shard) -> LocalParameters:
     widths = [(given.patch_size, h), given.text_widths]
     widths += [(width, h, h) for width in given.conditions]
     if given.modulation == "shared":
-        widths.append((h, _VECTORS[CROSS] * h))
+        widths.append((h, _VECTORS[None] * h))
     return LocalParameters(sum(map(_weights, widths)))
 
 

@@ -130,7 +130,7 @@ def test_adapters_have_the_only_gradients_of_weights(model) -> None:
         (make_job(CROSSING, pp=2), "recipe.pp"),
         (make_job(replace(CROSSING, vocab_size=9)), "model.diffusion"),
         (make_job(replace(CROSSING, kinds={}, layers=None)), "model.layers"),
-        (make_job(replace(CROSSING, diffusion=None)), "model.kinds.crossing.attention.text"),
+        (make_job(replace(CROSSING, diffusion=None)), "model.kinds.crossing.cross"),
         (
             make_job(replace(CROSSING, diffusion=Diffusion(4, 16, (8, 9), modulation="shared"))),
             "model.diffusion.text_widths",
