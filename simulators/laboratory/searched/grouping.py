@@ -25,7 +25,7 @@ FROM_ONE_PUBLICATION = 3
 # A run asks for no reserve, since it did fit; who asks before a run has the default's.
 _RESERVE = Cluster.memory_reserve
 # Software before FlashAttention-2 (mid 2023): nobody starts a run with it today.
-_OF_THE_PAST = ("unfused", "flash1")
+_OF_THE_PAST = ("unfused", "flash1", "flash1_triton")
 
 
 @dataclass(frozen=True)

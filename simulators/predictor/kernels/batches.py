@@ -31,7 +31,7 @@ Kind = tuple[str, ...]
 
 LAYOUTS = ("TN", "NN", "NT")
 # Attention generations a training job may run; others, "serving", only appear in tables.
-TRAINING_ATTENTION = ("flash", "flash2", "flash1")
+TRAINING_ATTENTION = ("flash", "flash2", "flash1", "flash1_triton")
 
 _GEMM_SIZES = attrgetter("m", "n", "k", "batch")
 _GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")

@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 EVIDENCE_ORDER = tuple(Evidence)
 _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}
-# FlashAttention-2 against the first FlashAttention and its Triton version: about twice the speed
-# (Dao 2023, arXiv 2307.08691, section 4.1, A100: 1.7-3.0 and 1.3-2.5 times, by shape and pass).
-FLASH2_SPEEDUP = 2.0
+# Times of the first FlashAttention over those of the second, by head size: medians of causal
+# passes, both together, of 1,024 to 16,384 tokens on A100 (Dao-AILab/flash-attention,
+# flash2_a100_fwd_bwd_benchmark). Of its Triton version by pass: 1.3 to 1.5 forward, about 2
+# backward (Dao 2023, arXiv 2307.08691, section 4.1).
+FLASH1_HEADS, FLASH1_TIMES = (64, 128), (1.78, 2.28)
+TRITON_TIMES = {"fwd": 1.4, "bwd": 2.0}
+OLDER_ATTENTION = ("flash1", "flash1_triton")
 
 
 @dataclass(frozen=True)
@@ -156,16 +160,20 @@ def _fused_products(gpu: Gpu, batch: FusedProducts) -> _Columns:
 
 def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:
     kernel = batch.kernel
-    name = "flash2" if kernel == "flash1" else kernel
+    name = "flash2" if kernel in OLDER_ATTENTION else kernel
     seconds, share, found = price_attention(
         gpu, batch.dtype, batch.pass_, batch.shapes, name, sustained
     )
     if batch.dropout:
         drawn = dropout_seconds(gpu, batch.shapes, batch.pass_, name)
         seconds, share = seconds + drawn, share * seconds / (seconds + drawn)
-    if kernel != "flash1":
+    if kernel not in OLDER_ATTENTION:
         return seconds, share, _CODE[found]
-    return seconds * FLASH2_SPEEDUP, share / FLASH2_SPEEDUP, _CODE[Evidence.ESTIMATED]
+    if kernel == "flash1":
+        times = np.interp(batch.shapes[:, 5], FLASH1_HEADS, FLASH1_TIMES)
+    else:
+        times = np.full(len(seconds), TRITON_TIMES[batch.pass_])
+    return seconds * times, share / times, _CODE[Evidence.ESTIMATED]
 
 
 def _corrected(

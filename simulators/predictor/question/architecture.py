@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 
 # Fused attention kernels that a framework may ask for.
-ATTENTION_KERNELS = ("flash", "flash2", "flash1")
+ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton")
 # Figures of a collective library since the release named: one, or one for 1, 2 and more nodes.
 ByRelease = dict[str, tuple[float, ...]]
 
@@ -134,7 +134,7 @@ class Architecture:
     link: str
     """What joins the GPUs of a node (NVLink, Infinity Fabric)."""
     attention_kernels: tuple[str, ...]
-    """Fused attention that its software has: flash (the newest), flash2, flash1."""
+    """Fused attention that its software has: flash (the newest), flash2, flash1, flash1_triton."""
     newest_attention: str
     """The published generation that ``flash`` is here."""
     gemm_tiles: tuple[str, ...]

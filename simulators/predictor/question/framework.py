@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.training import QUANTISED
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.question.recipe import Recipe
 
-ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
+ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
@@ -56,9 +56,9 @@ class Framework:
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
     cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
-    ``flash1`` the first FlashAttention or its Triton version (2022 to mid 2023), ``unfused``
-    writes the scores to memory (everything before 2022, and what a GPU too old for the kernel
-    declared here runs: ``Job.attention``)."""
+    ``flash1`` the first FlashAttention (2022 to mid 2023), ``flash1_triton`` its Triton version,
+    ``unfused`` writes the scores to memory (everything before 2022, and what a GPU too old for the
+    kernel declared here runs: ``Job.attention``)."""
     fusion: str = "fused"
     """Memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``)."""

@@ -71,7 +71,8 @@ class Attention:
     ``seq_q``/``seq_k`` are tokens on this rank; ``pass_`` is ``fwd`` or ``bwd``. FLOPs forward:
     ``2 batch heads seq_q seq_k (head_dim + head_dim_v)``, halved when causal; backward x2.5.
     ``kernel`` is the generation: "flash", the newest the GPU has (FlashAttention-3 or cuDNN on
-    Hopper, cuDNN on Blackwell), "flash2", FlashAttention-2 on any GPU, or "flash1", the first.
+    Hopper, cuDNN on Blackwell), "flash2", FlashAttention-2 on any GPU, "flash1", the first, or
+    "flash1_triton".
     ``dropout``: of the probabilities. ``estimated`` as in Gemm.
     """
 

@@ -17,7 +17,7 @@ def framework(**changes):
         ("NeMo (MLPerf v3.1)", "flash"),
         ("NeMo 24.03.01", "flash2"),
         ("NeMo 24.07", "flash"),
-        ("llm-foundry / Composer (PyTorch FSDP1)", "flash1"),
+        ("llm-foundry / Composer (PyTorch FSDP1)", "flash1_triton"),
         ("TorchTitan (PyTorch FSDP2)", "flash2"),
         ("MaxText JAX", "flash"),
         ("Megatron-DeepSpeed (Feb 2022)", "unfused"),

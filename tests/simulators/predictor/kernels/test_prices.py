@@ -71,10 +71,24 @@ def test_unknown_layout_is_refused() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["a100_80", "h100"])
-def test_the_first_flash_attention_takes_twice_the_time_of_the_second(gpu: str) -> None:
-    op = replace(attention(4096, heads=16, pass_="bwd"), kernel="flash2")
-    second, first = price_kernels(GPUS[gpu], [op, replace(op, kernel="flash1")]).seconds
-    assert first == pytest.approx(2 * second)
+@pytest.mark.parametrize(
+    ("head_dim", "pass_", "kernel", "times"),
+    [
+        # The medians of what its authors measured, and a head size between theirs.
+        (64, "fwd", "flash1", 1.78),
+        (128, "bwd", "flash1", 2.28),
+        (96, "bwd", "flash1", 2.03),
+        (64, "fwd", "flash1_triton", 1.4),
+        (128, "bwd", "flash1_triton", 2.0),
+    ],
+)
+def test_the_first_flash_attention_is_slower_than_the_second(
+    gpu: str, head_dim: int, pass_: str, kernel: str, times: float
+) -> None:
+    op = attention(4096, heads=16, pass_=pass_)
+    op = replace(op, head_dim=head_dim, head_dim_v=head_dim, kernel="flash2")
+    second, first = price_kernels(GPUS[gpu], [op, replace(op, kernel=kernel)]).seconds
+    assert first == pytest.approx(times * second)
 
 
 @pytest.mark.parametrize(("gpu", "factor"), [("h100", 1.15), ("h800", 1.15), ("b200", 1.0)])
