@@ -31,7 +31,7 @@ from trainscout.simulators.laboratory.published.summaries import AVERAGED
 # Longer than this a table is folded away.
 _LONG = 12
 # Groupings of the validator's summary that tell more than the table of the fits.
-_OF_COLLECTIVES = ("by_collective", "by_transport", "by_cluster")
+_OF_COLLECTIVES = ("by_collective", "by_cluster")
 
 
 def collectives_section(summary: Report | None) -> str:
