@@ -27,9 +27,9 @@ from trainscout.simulators.predictor.question.recipe import (
 )
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
-# What Megatron-Core's own examples and benchmarks of expert models set since its README has them
-# (core/transformer/moe/README.md; yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking).
-_EXPERTS_OVERLAP = 2024.2
+# Since Megatron-LM's README has it beside the distributed optimizer (3 May 2024): what its scaling
+# figures and examples and its benchmarks of expert models (core/transformer/moe/README.md) set.
+_OVERLAP_IN_MEGATRON = 2024.3
 # Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
 # pass (torch/nn/parallel/distributed.py).
 _DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
@@ -91,7 +91,7 @@ def recipe_of(
     zero = zero_stage(row, statement, era, degrees, assumed)
     vpp = _virtual_stages(row, statement, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, statement, era, degrees, model, assumed)
-    overlap = _overlaps_gradients(row, statement, era, zero, degrees, model, assumed)
+    overlap = _overlaps_gradients(row, statement, era, zero, degrees, assumed)
     tp_overlap = (
         row.tp_overlap == 1 if row.tp_overlap is not None else statement.says("tp_overlap", "yes")
     )
@@ -175,7 +175,6 @@ def _overlaps_gradients(
     era: Era,
     zero: int,
     degrees: Degrees,
-    model: Model,
     assumed: list[str],
 ) -> bool:
     """Whether data-parallel communication runs beside compute."""
@@ -189,9 +188,8 @@ def _overlaps_gradients(
     project = statement.label.get("project")
     fsdp = is_declared(statement) and (zero >= 2 or statement.sharding.get("stage", "0")[0] >= "2")
     ddp = zero == 0 and project in _DISTRIBUTED_DATA_PARALLEL
-    moe = project == "megatron" and model.moe is not None
-    experts = moe and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
-    overlap = fsdp or ddp or experts or recipes_shard(statement, era)
+    megatron = project == "megatron" and zero >= 1 and not era.before(_OVERLAP_IN_MEGATRON)
+    overlap = fsdp or ddp or megatron or recipes_shard(statement, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
         assumed.append(f"data-parallel communication not published: {words}")

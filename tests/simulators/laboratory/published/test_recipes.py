@@ -88,6 +88,15 @@ def test_fsdp_overlaps_under_a_pipeline_too():
 
 @pytest.mark.parametrize(
     ("label", "overlaps"),
+    [("Megatron-LM (April 2024)", False), ("Megatron-LM (June 2024)", True), ("DeepSpeed", False)],
+)
+def test_since_when_megatron_hides_what_a_sharded_optimizer_sends(label, overlaps):
+    row = replayable(framework=label, dist_optimizer="1", grad_overlap=None)
+    assert row.job.recipe.overlap_grad_reduce is overlaps
+
+
+@pytest.mark.parametrize(
+    ("label", "overlaps"),
     [("PyTorch DDP", True), ("PyTorch Lightning", True), ("Megatron-LM (2023)", False)],
 )
 def test_gradients_of_pytorch_s_replicas_are_reduced_beside_compute(label, overlaps):
