@@ -98,7 +98,7 @@ class LogLines(View[P]):
     """The first, then a line every few seconds (0: all)."""
 
     def __init__(
-        self, console: Console, standing: Callable[[P], Standing], every_s: float = _LOG_EVERY_S
+        self, console: Console, standing: Callable[[P], Standing], every_s: float
     ) -> None:
         self._console = console
         self._standing = standing
@@ -116,8 +116,20 @@ class LogLines(View[P]):
         self._console.print(line, soft_wrap=True, markup=False)
 
 
+def view_of(
+    console: Console, standing: Callable[[P], Standing], verbosity: str, every_s: float = 0.0
+) -> View[P]:
+    """The view that suits the console: none when ``quiet``, all lines when ``verbose``, else one
+    that is redrawn, or where none can be, a line in so many seconds."""
+    if verbosity == "quiet":
+        return View()
+    if verbosity == "normal" and redraws(console):
+        return LiveBar(console, standing)
+    return LogLines(console, standing, every_s if verbosity == "normal" else 0.0)
+
+
 def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") -> View[Progress]:
-    """The view that suits the console: none when ``quiet``, every batch when ``verbose``."""
+    """How far a search is; every batch when ``verbose``."""
 
     def standing(progress: Progress) -> Standing:
         news = format_best(progress, job_of)
@@ -126,11 +138,7 @@ def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") ->
             *(progress.elapsed_s, progress.eta_s, news),
         )
 
-    if verbosity == "quiet":
-        return View()
-    if verbosity == "verbose":
-        return LogLines(console, standing, every_s=0.0)
-    return LiveBar(console, standing) if redraws(console) else LogLines(console, standing)
+    return view_of(console, standing, verbosity, _LOG_EVERY_S)
 
 
 def format_best(progress: Progress, job_of: JobOf) -> str:

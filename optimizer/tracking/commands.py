@@ -158,16 +158,12 @@ def best_recipes(settings: TrackingSettings, where: str | None = None) -> list[B
     for run in _runs(settings, where):
         found = _read(run)
         question = tuple(getattr(found, name) for name in _QUESTION)
-        if question not in best or _rate(found) > _rate(best[question]):
-            best[question] = found
+        known = best.setdefault(question, found)
+        best[question] = max(known, found, key=lambda each: each.tokens_per_s_per_gpu)
     return [best[question] for question in sorted(best)]
 
 
 _QUESTION = ("model", "cluster", "gpu", "num_gpus", "global_batch_size", "sequence_length")
-
-
-def _rate(found: BestRecipe) -> float:
-    return found.tokens_per_s_per_gpu
 
 
 def _runs(settings: TrackingSettings, where: str | None) -> Iterator[Run]:
@@ -203,16 +199,9 @@ def _runs(settings: TrackingSettings, where: str | None) -> Iterator[Run]:
 def _read(run: Run) -> BestRecipe:
     tags, metrics, params = run.data.tags, run.data.metrics, run.data.params
     return BestRecipe(
-        model=tags["model"],
-        cluster=tags["cluster"],
-        gpu=tags["gpu"],
-        num_gpus=int(params["num_gpus"]),
-        global_batch_size=int(params["global_batch_size"]),
-        sequence_length=int(params["sequence_length"]),
-        recipe=tags["recipe"],
-        step_time_s=metrics["step_time_s"],
-        mfu=metrics["mfu"],
-        tokens_per_s_per_gpu=metrics["tokens_per_s_per_gpu"],
+        **{name: tags[name] for name in ("model", "cluster", "gpu", "recipe")},
+        **{name: int(params[name]) for name in _QUESTION[3:]},
+        **{name: metrics[name] for name in ("step_time_s", "mfu", "tokens_per_s_per_gpu")},
         peak_reserved_gib=metrics["memory/peak_reserved_gib"],
         tracked=f"{datetime.fromtimestamp(run.info.end_time / 1000, UTC):%Y-%m-%d %H:%M}",
         version=tags.get("version", ""),
@@ -230,19 +219,12 @@ def best_text(rows: Sequence[BestRecipe], form: str) -> str:
         return json.dumps([asdict(row) for row in rows], indent=1) + "\n"
     if form == "csv":
         return csv_text((each.name for each in fields(BestRecipe)), map(asdict, rows))
-    heads = (
-        "model",
-        "cluster",
-        "gpu",
-        "GPUs",
-        "batch",
-        "tokens",
-        "step, s",
-        "MFU",
-        "tokens/s/GPU",
-        "GiB",
-    )
-    cells = [(*heads, "tracked (UTC)", "recipe")]
+    cells = [
+        (
+            *("model", "cluster", "gpu", "GPUs", "batch", "tokens", "step, s", "MFU"),
+            *("tokens/s/GPU", "GiB", "tracked (UTC)", "recipe"),
+        )
+    ]
     cells += [
         (
             *(row.model, row.cluster, row.gpu, f"{row.num_gpus:,}", f"{row.global_batch_size:,}"),

@@ -5,18 +5,13 @@ from __future__ import annotations
 from rich.console import Console
 
 from trainscout.planning.outcome import Progress
-from trainscout.reports.progress import LiveBar, LogLines, Standing, View
+from trainscout.reports.progress import Standing, View, view_of
 from trainscout.reports.wording import format_percent, format_seconds
-from trainscout.simulators.predictor.io.terminal import redraws
 
 
 def study_view(console: Console, verbosity: str) -> View[Progress]:
-    """The view that suits the console: none when ``quiet``, a line a cell when ``verbose``."""
-    if verbosity == "quiet":
-        return View()
-    if verbosity == "normal" and redraws(console):
-        return LiveBar(console, _standing)
-    return LogLines(console, _standing, every_s=0.0)
+    """How far a study is; a line a cell when ``verbose``."""
+    return view_of(console, _standing, verbosity)
 
 
 def _standing(progress: Progress) -> Standing:
