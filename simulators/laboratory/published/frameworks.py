@@ -6,74 +6,26 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Statement
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import QUANTISED
 
-# Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
-# had it earlier.
-_FLASH_IN_MEGATRON = 2024.0
-_FLASH_SINCE = {"mlperf": 2023.0, "megascale": 2023.0, "nemo": 2023.6}
-_FLASH2 = 2023.6
-_SCATTER_GATHER_IN_MEGATRON = 2021.3
-_FUSED_WGRAD_IN_MEGATRON = 2022.0
-# Microsoft's fork took over Megatron-LM's asynchronous all-reduce with its merge of 2023;
-# labels without a year mean that one.
-_ASYNC_IN_MEGATRON_DEEPSPEED = 2023.0
-# cuDNN's attention for Hopper in Transformer Engine's default choice; NVIDIA's MLPerf stacks had
-# it from round 3.1.
-_CUDNN_ATTENTION = 2024.5
-_CUDNN_ATTENTION_IN_MLPERF = 2023.7
-_MODULES_IN_MEGATRON = 2025.25
-# Transformer Engine 2.x; Megatron-Core 0.6, whose loss works in the fp32 copy itself.
-_PLACEHOLDERS_IN_MEGATRON = 2025.25
-# The Transformer Engine that Megatron-Bridge 0.4 (April 2026) asks for has it, that of 0.3.1 not.
-_FUSED_FP4_CASTS = 2026.2
-_LOSS_IN_PLACE_OF_COPY = 2024.2
-_FUSED_LOSS_IN_NEMO = 2025.0
-# NeMo-Framework-Launcher's performance configurations of spring 2024, NeMo 1.20, and the scripts
-# of NeMo 2 for performance (scripts/performance/executors.py).
-_16BIT_GRADIENTS_IN_NEMO = 2024.2
-_REMAINDERS_IN_NEMO = 2023.5
-_EXPANDABLE_IN_NEMO = 2025.0
-# fp8_params in NVIDIA's configurations for MLPerf 4.0 (NeMo-Framework-Launcher@383bbd2f) and in
-# NeMo 2's recipe for 8 bits (NeMo@3e251a0418, September 2024).
-_QUANTISED_PARAMETERS = {"mlperf": 2024.1, "nemo": 2024.65, "bridge": 0.0}
-# bf16_with_nvfp4_mixed of Megatron-Bridge 0.5.
-_4BIT_PARAMETERS_IN_BRIDGE = 2026.4
-_COMPILED_LOSS_IN_TORCHTITAN = 2025.0
-# llm-foundry 0.6 moved its default from Triton's first FlashAttention to FlashAttention-2.
-_FLASH2_IN_FOUNDRY = 2024.0
+_TABLES = read_yaml(Path(__file__).with_suffix(".yaml"))
+_SINCE: Mapping[str, Any] = _TABLES["since"]
 _POLLED_NODES, _POLLED_TP = 64, 32
-# What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large, unless named.
-_DEEPSPEED_WITHOUT_MEGATRON = 2023.0
 _TRANSFORMERS = re.compile(r"hugging\W?face|\btransformers\b")
-# Megatron-Core's kernels of Llama's parts (fused_bias_swiglu, fused rotary positions: core 0.5);
-# until then, and in Microsoft's fork, PyTorch's operations. Dense models were Megatron-LM's own
-# until 24 May 2024, which write RMSNorm and SwiGLU so (legacy/model/rms_norm.py).
-_FUSED_GATES_IN_MEGATRON = 2023.95
-_CORE_MODELS_IN_MEGATRON = 2024.4
-# PyTorch 2.11 on Hopper and Blackwell: the wheels' cuDNN passes the bound at which
-# scaled_dot_product_attention takes it first (sdp_utils.cpp, check_prefer_cudnn_attention).
-_CUDNN_ATTENTION_IN_TORCH = 2026.2
-# Without a package that a row names, attention is fused from PyTorch 2.0 on
-# (scaled_dot_product_attention), and in Transformers from 4.36 (Llama) and 4.44 (GPT-2).
-_FUSED_IN_TORCH = 2023.2
-_FUSED_IN_TRANSFORMERS, _FUSED_IN_ITS_GPT = 2023.95, 2024.55
-# Until then Transformers' checkpoints of layers reentered unless told otherwise (its pull request
-# 43203), so that a whole layer ran again.
-_NOT_REENTERED = 2026.05
 # PaddlePaddle 2.5.2 (its pull request 56015).
 _FLASH2_IN_PADDLE = (2, 5, 2)
-# DeepSpeed 0.6 (runtime/zero/stage3.py: all_gather_coalesced).
-_COALESCED_IN_DEEPSPEED = 2022.2
 
 MEGATRONS = ("bridge", "nemo", "mlperf", "megascale", "megatron")
 """Projects that are Megatron-LM or built on its core."""
@@ -89,46 +41,9 @@ class _Declared:
     assumed: str = ""
 
 
-_DECLARED = {
-    "megatron_deepspeed": _Declared("megatron_deepspeed", 2022.5),
-    "gpt_neox": _Declared("megatron_deepspeed", 2022.5, "with Megatron-DeepSpeed's kernels"),
-    "deepspeed": _Declared("deepspeed", 2025.0),
-    "torchtitan": _Declared("torchtitan", 2025.0),
-    "nanotron": _Declared("nanotron", 2024.9),
-    "fms": _Declared("torch_compile", 2024.5),
-    "xla": _Declared("jax_xla", 2024.5),
-    "foundry": _Declared("llm_foundry", 2023.5),
-    "internevo": _Declared("internevo", 2024.0),
-    "automodel": _Declared("nemo_automodel", 2025.8),
-    "huggingface": _Declared("huggingface", 2024.5),
-    "lightning": _Declared("torch_eager", 2023.5, "modules written for PyTorch Lightning"),
-    "colossalai": _Declared("huggingface", 2023.5, "Colossal-AI with Hugging Face's modules"),
-    "meta": _Declared("meta_llama3", 2024.3, "kernels not published: fused ones"),
-    "torchtune": _Declared("torch_fsdp2", 2024.9),
-    "fsdp2": _Declared("torch_fsdp2", 2025.0),
-    "llm_c": _Declared("llm_c", 2024.5),
-    "fast_llm": _Declared("megatron_core", 2024.9, "Fast-LLM's kernels as Megatron-Core's"),
-    "kempnerforge": _Declared("torch_fsdp2", 2026.25),
-    "fsdp1": _Declared("torch_eager", 2023.5),
-    "ddp": _Declared("torch_eager", 2023.5),
-    "paddle": _Declared("torch_eager", 2023.6, "PaddlePaddle's modules as PyTorch's"),
-    "pytorch": _Declared("torch_eager", 2023.5),
-}
-# Where software differs from the declaration that it is read as: the plan of KempnerForge's
-# distributed/tensor_parallel.py; PaddleNLP's models with fuse_attention_qkv off, PaddlePaddle's
-# mp_layers.py and group_sharded_stage2.py; LitGPT's model.py, where one product makes queries,
-# keys and values that are then expanded, and its pretrain.py.
-_OWN_FACTS: dict[str, dict[str, object]] = {
-    "kempnerforge": {"inputs_apart": True, "whole_embedding": True},
-    "lightning": {"repeats_kv": True, "fused_optimizer": True},
-    "paddle": {
-        "inputs_apart": True,
-        "separate_projections": True,
-        "waits_for_reductions": True,
-        "torch_wrappers": False,
-        "fused_optimizer": True,
-    },
-}
+_DECLARED = {name: _Declared(**each) for name, each in _TABLES["declared"].items()}
+_OWN_FACTS: Mapping[str, dict[str, object]] = _TABLES["own_facts"]
+
 # What a row's words say of its software, whatever its year.
 _UNSAID = "unsaid"
 _STATED: dict[str, dict[str, dict[str, object]]] = {
@@ -146,7 +61,6 @@ _STATED: dict[str, dict[str, dict[str, object]]] = {
     "remainders": {"no": {"master_remainders": False}},
     "latent_rope": {"apart": {"fused_latent_rope": False}},
 }
-_MEGATRON_OF = 2025.0
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
 
 
@@ -205,7 +119,7 @@ def framework_of(
         changes["separate_projections"] = False
     if name == "huggingface":
         # FSDP wraps blocks in checkpoints that do not reenter.
-        late = given(era.year, 0.0) >= _NOT_REENTERED
+        late = given(era.year, 0.0) >= _SINCE["not_reentered"]
         changes["recompute_stops_early"] = late or "fsdp" in row.dist_optimizer.lower()
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
@@ -214,7 +128,11 @@ def framework_of(
     if name == "jax_xla" and "pax" in row.framework.lower():
         # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
         changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}
-    if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
+    if (
+        name == "llm_foundry"
+        and not era.before(_SINCE["flash2_in_foundry"])
+        and era.year is not None
+    ):
         changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(statement.label.get("project", ""), {})
     changes |= _attention(row, statement, era, gpu, framework)
@@ -231,13 +149,13 @@ def dated(statement: Statement, era: Era) -> Era:
     if era.year is not None or not is_declared(statement):
         return era
     declared = _DECLARED.get(statement.label["project"])
-    return Era(declared.year if declared else _MEGATRON_OF, "its framework's declaration")
+    return Era(declared.year if declared else _SINCE["megatron_of"], "its framework's declaration")
 
 
 def recomputes_modules(framework: Framework, era: Era) -> bool:
     """Whether software that saves memory picks modules to recompute rather than whole layers,
     as Megatron-Core does since ``recompute-modules`` (core 0.12, spring 2025)."""
-    return framework.name == "megatron_core" and not era.before(_MODULES_IN_MEGATRON)
+    return framework.name == "megatron_core" and not era.before(_SINCE["modules_in_megatron"])
 
 
 def _declared(row: Row, statement: Statement, era: Era) -> tuple[str, list[str]]:
@@ -249,7 +167,7 @@ def _declared(row: Row, statement: Statement, era: Era) -> tuple[str, list[str]]
     if project not in MEGATRONS:
         declared = _DECLARED[project]
         unnamed = _TRANSFORMERS.search(row.framework.lower()) is None
-        if project == "deepspeed" and unnamed and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
+        if project == "deepspeed" and unnamed and era.before(_SINCE["deepspeed_without_megatron"]):
             declared = _DECLARED["gpt_neox"]
         if project == "nanotron" and _polls(row, statement):
             words = (
@@ -258,7 +176,7 @@ def _declared(row: Row, statement: Statement, era: Era) -> tuple[str, list[str]]
             return "nanotron_polling", [f"{words} layouts did (from 27 December 2024)"]
         return declared.name, [declared.assumed] if declared.assumed else []
     if statement.says("attention", "unfused") or era.before(
-        _FLASH_SINCE.get(project, _FLASH_IN_MEGATRON)
+        _SINCE["flash_since"].get(project, _SINCE["flash_in_megatron"])
     ):
         return "megatron_2021", []
     return "megatron_core", []
@@ -278,24 +196,26 @@ def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict
     """Switches of Megatron-LM and what is built on it, by year."""
     project = project_of(statement)
     changes: dict[str, object] = {}
-    if name == "megatron_2021" and era.before(_SCATTER_GATHER_IN_MEGATRON):
+    if name == "megatron_2021" and era.before(_SINCE["scatter_gather_in_megatron"]):
         changes["scatter_gather_p2p"] = False
-    if name == "megatron_2021" and era.before(_FUSED_WGRAD_IN_MEGATRON):
+    if name == "megatron_2021" and era.before(_SINCE["fused_wgrad_in_megatron"]):
         changes |= {"fused_wgrad": False, "overlap_tp_gradients": False}
     if name == "megatron_2021" and project == "nemo":
         # NeMo overlapped interleaved messages (overlap_p2p_comm) before it had FlashAttention.
         changes["overlap_p2p"] = True
-    if era.before(_PLACEHOLDERS_IN_MEGATRON):
+    if era.before(_SINCE["placeholders_in_megatron"]):
         changes["wgrad_placeholders"] = False
-    if era.before(_FUSED_FP4_CASTS):
+    if era.before(_SINCE["fused_fp4_casts"]):
         changes["fused_fp4_casts"] = False
-    if era.before(_LOSS_IN_PLACE_OF_COPY):
+    if era.before(_SINCE["loss_in_place_of_copy"]):
         changes["cross_entropy"] = "copies"
-    if name == "megatron_deepspeed" and era.before(_COALESCED_IN_DEEPSPEED):
+    if name == "megatron_deepspeed" and era.before(_SINCE["coalesced_in_deepspeed"]):
         changes["gathers_tensors"] = True
-    if name == "megatron_deepspeed" and not era.before(_ASYNC_IN_MEGATRON_DEEPSPEED):
+    if name == "megatron_deepspeed" and not era.before(_SINCE["async_in_megatron_deepspeed"]):
         changes["overlap_tp_gradients"] = True
-    fast = _CUDNN_ATTENTION_IN_MLPERF if project == "mlperf" else _CUDNN_ATTENTION
+    fast = (
+        _SINCE["cudnn_attention_in_mlperf"] if project == "mlperf" else _SINCE["cudnn_attention"]
+    )
     if name == "megatron_core" and era.before(fast):
         changes["attention"] = "flash2"
     if precision == "fp16":
@@ -303,7 +223,9 @@ def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict
     if project == "bridge" and not is_library(statement):
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
-    late = project == "nemo" and era.year is not None and not era.before(_FUSED_LOSS_IN_NEMO)
+    late = (
+        project == "nemo" and era.year is not None and not era.before(_SINCE["fused_loss_in_nemo"])
+    )
     if project == "bridge" or late:
         changes["cross_entropy"] = "in_place"
     if statement.label.get("test") == "ci" and statement.says("latent_attention"):
@@ -317,9 +239,9 @@ def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     where they are not asked for: Megatron-Bridge's library does for other models than Qwen's."""
     project = project_of(statement)
     own = project == "megatron" and not row.num_experts and not statement.says("norm", "fused")
-    if own and row.gated_mlp and era.before(_CORE_MODELS_IN_MEGATRON):
+    if own and row.gated_mlp and era.before(_SINCE["core_models_in_megatron"]):
         return {"fusion": "eager", "fused_norm": False}
-    old = project == "megatron" and era.before(_FUSED_GATES_IN_MEGATRON)
+    old = project == "megatron" and era.before(_SINCE["fused_gates_in_megatron"])
     unasked = is_library(statement) and "qwen" in row.model.lower()
     eager = old or unasked or project == "megatron_deepspeed"
     return {"fusion": "eager"} if eager and row.gated_mlp else {}
@@ -334,14 +256,14 @@ def _attention(
         return {"attention": "flash1"}
     if framework.name not in _TORCH:
         return {}
-    since = _FUSED_IN_TORCH
+    since = _SINCE["fused_in_torch"]
     if framework.name in ("huggingface", "deepspeed"):
-        since = _FUSED_IN_TRANSFORMERS if row.gated_mlp else _FUSED_IN_ITS_GPT
+        since = _SINCE["fused_in_transformers"] if row.gated_mlp else _SINCE["fused_in_its_gpt"]
     if era.before(since):
         return {"attention": "unfused"}
     if framework.attention != "flash2" or era.year is None:
         return {}
-    newest = gpu.compute_capability >= 9.0 and not era.before(_CUDNN_ATTENTION_IN_TORCH)
+    newest = gpu.compute_capability >= 9.0 and not era.before(_SINCE["cudnn_attention_in_torch"])
     return {"attention": "flash"} if newest else {}
 
 
@@ -354,11 +276,13 @@ def _nemo(statement: Statement, era: Era, gpu: Gpu) -> dict[str, object]:
     if project not in ("nemo", "mlperf", "bridge") or era.year is None or is_library(statement):
         return {}
     changes: dict[str, object] = {}
-    if project == "mlperf" or not era.before(_16BIT_GRADIENTS_IN_NEMO):
+    if project == "mlperf" or not era.before(_SINCE["16bit_gradients_in_nemo"]):
         changes["accumulate_grads_fp32"] = False
-    if not era.before(_REMAINDERS_IN_NEMO):
+    if not era.before(_SINCE["remainders_in_nemo"]):
         changes["master_remainders"] = True
-    if project == "bridge" or (not era.before(_EXPANDABLE_IN_NEMO) and gpu.name != "b200"):
+    if project == "bridge" or (
+        not era.before(_SINCE["expandable_in_nemo"]) and gpu.name != "b200"
+    ):
         changes["expandable_segments"] = True
     return changes
 
@@ -367,12 +291,12 @@ def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     """Where NVIDIA's recipes keep parameters in 8 or 4 bits: wherever blocks are not scaled
     (NeMo's nemo/collections/llm/recipes/precision, Megatron-Bridge's training/mixed_precision.py).
     Megatron-LM leaves it out unless told."""
-    since = _QUANTISED_PARAMETERS.get(project_of(statement) or "")
+    since = _SINCE["quantised_parameters"].get(project_of(statement) or "")
     if since is None or era.year is None or era.before(since):
         return ()
     eight = ("fp8", "fp8_current", "mxfp8")
     # Where some layers have other precisions, Megatron-Core cannot yet (perf_recipes/nemotronh).
-    without = era.before(_4BIT_PARAMETERS_IN_BRIDGE) or statement.says("bf16_modules")
+    without = era.before(_SINCE["4bit_parameters_in_bridge"]) or statement.says("bf16_modules")
     return eight if without else (*eight, "nvfp4")
 
 
@@ -380,7 +304,7 @@ def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     """TorchTitan's switches: its loss is compiled from 2025 on; its blocks where asked for, which
     its first report (mid 2024) did not."""
     changes: dict[str, object] = {}
-    if era.before(_COMPILED_LOSS_IN_TORCHTITAN):
+    if era.before(_SINCE["compiled_loss_in_torchtitan"]):
         changes["cross_entropy"] = "eager"
     if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
@@ -402,7 +326,7 @@ def _stated(
     elif attention == "fused":
         kernel = framework.attention
         if kernel == "unfused":
-            kernel = "flash1" if era.before(_FLASH2) else "flash2"
+            kernel = "flash1" if era.before(_SINCE["flash2"]) else "flash2"
         changes["attention"] = kernel
     elif attention:
         changes["attention"] = attention
