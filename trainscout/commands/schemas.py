@@ -175,26 +175,6 @@ _OUTPUT = {
 }
 """What every command is told about its output; ``commands.output_choice`` has the choices."""
 
-PLAIN_SETTINGS = {
-    "against": "What to compare with: `best`, searched for now, or an earlier search's directory.",
-    "change_threshold": "Days or dollars that moved by more than this share count as a change.",
-    "debug": "Show tracebacks.",
-    "fail_on_change": "Exit code 3 when something changed since the study's last run.",
-    "file": "Where the picture is written.",
-    "format": "`table`: a report for people; `json`, `csv`: data for programs, alone on stdout.",
-    "given": "Your launch script, configuration file or arguments; `null`: `a` says the recipe.",
-    "join": "Work on a search that other processes also work on; needs `search.storage`.",
-    "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
-    "resume": "Go on with the latest search of this model on this cluster.",
-    "rules": "A Python file with a function `edges`: dependencies of your own between operations.",
-    "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
-    "seed": "Of everything random: the same seed and question give the same answer.",
-    "verbosity": "`quiet`: only the answer; `normal`; `verbose`: all there is to say.",
-    "wait_s": "Seconds to wait for another run of the same study before giving up (exit code 2).",
-    "webhook": "URL that the report and the changes of each run are posted to; `null`: none.",
-}
-"""What the settings outside any group do."""
-
 
 def register_commands(command: str | None = None) -> None:
     """Make the schema of one command, or of every one, known to Hydra."""

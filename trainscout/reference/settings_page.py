@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS, groups_of
+from trainscout.commands.schemas import COMMANDS, groups_of
 from trainscout.reference.groups import Group, all_groups
 from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
@@ -31,6 +31,7 @@ def _plain() -> str:
     """Settings outside any group, from the schemas."""
     found: dict[str, list[str]] = {}
     defaults: dict[str, str] = {}
+    meanings: dict[str, str] = TEXTS["plain_settings"]
     for command, schema in COMMANDS.items():
         node = ConfigStore.instance().load(f"{schema}.yaml").node
         for name, value in node.items():
@@ -38,7 +39,7 @@ def _plain() -> str:
                 found.setdefault(str(name), []).append(command)
                 defaults[str(name)] = as_written(value)
     rows = [
-        (f"`{name}`", _names(commands), f"`{defaults[name]}`", PLAIN_SETTINGS[name])
+        (f"`{name}`", _names(commands), f"`{defaults[name]}`", meanings[name])
         for name, commands in sorted(found.items())
     ]
     table = markdown_table(("setting", "commands", "default", "meaning"), rows)
