@@ -39,7 +39,8 @@ _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bflo
 
 def impossible(job: Job) -> tuple[str, ...]:
     """What is not in the configurations written here, and what it refuses, in words."""
-    layers = tuple(f"model: {words}" for words in job.model.special_layers)
+    words = (*job.model.special_layers, *["a clamped MLP"] * job.model.clamped_mlp)
+    layers = tuple(f"model: {each}" for each in words)
     packed: tuple[str, ...] = ()
     if job.training.packed_lengths and job.recipe.micro_batch > 1:
         packed = (f"micro_batch={job.recipe.micro_batch} with training.packed_lengths",)

@@ -38,7 +38,11 @@ SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 OFFLOAD = "--optimizer-offload-fraction"
 _NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 _POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
-_ROTARY = dict.fromkeys(("mrope", "yarn", "relative"), ("rope", "positions are rotary"))
+_NEAR = ("rope", "positions are rotary")
+_ROTARY = {"mrope": _NEAR, "relative": _NEAR, "yarn": ("rope", None)}
+# GPT-OSS's; Megatron-LM clamps this activation alone, and no speed depends on the values.
+CLAMP = "--activation-func-clamp-value"
+_CLAMPED = {"--quick-geglu": True, "--glu-linear-offset": 1.0, CLAMP: 7.0}
 
 
 def settings_of(job: Job) -> Settings:
@@ -64,8 +68,8 @@ def settings_of(job: Job) -> Settings:
 
 
 def unsupported(job: Job) -> tuple[str, ...]:
-    """What it leaves to the data, in words."""
-    return unpacked(job)
+    """What it leaves to the data, and what no argument says, in words."""
+    return (*unpacked(job), *["positions with a temperature (YaRN)"] * job.model.scaled_rope)
 
 
 def impossible(job: Job) -> tuple[str, ...]:
@@ -224,7 +228,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--make-vocab-size-divisible-by", "model.vocab_multiple"),
     Setting("--normalization", "model.normalization", _NORMS),
     Setting("--position-embedding-type", "model.position", _POSITIONS, near=_ROTARY),
-    Setting("--swiglu", "model.gated_mlp"),
+    Setting("--swiglu", "model.gated_mlp", when=lambda job: not job.model.clamped_mlp),
+    *(
+        Setting(name, lambda job, value=value: value if job.model.clamped_mlp else None)  # type: ignore[misc]
+        for name, value in _CLAMPED.items()
+    ),
     Setting("--disable-bias-linear", "model.linear_bias", on=False),
     Setting("--add-qkv-bias", "model.qkv_bias", when=lambda job: not job.model.linear_bias),
     Setting("--untie-embeddings-and-output-weights", "model.tied_embeddings", on=False),

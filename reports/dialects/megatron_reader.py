@@ -16,7 +16,7 @@ from trainscout.reports.dialects.environment import read_environment, segments_o
 from trainscout.reports.dialects.megatron_core import FP8, QUANTISED_PARAMETERS
 from trainscout.reports.dialects.megatron_hybrid import read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
-from trainscout.reports.dialects.megatron_lm import ARGUMENTS, OFFLOAD, SHARDING, TITLE
+from trainscout.reports.dialects.megatron_lm import ARGUMENTS, CLAMP, OFFLOAD, SHARDING, TITLE
 from trainscout.reports.dialects.megatron_zero_bubble import read_schedule
 from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
@@ -77,8 +77,11 @@ class MegatronReader:
         if not fields.get("linear_bias", True):
             fields.setdefault("qkv_bias", False)
         if options.has("--quick-geglu"):
-            options.assume("--quick-geglu", "the activation costs as much as SwiGLU")
-            fields["gated_mlp"] = True
+            fields |= {"gated_mlp": True, "clamped_mlp": options.number(CLAMP) is not None}
+            if not fields["clamped_mlp"]:
+                options.assume("--quick-geglu", "the activation costs as much as SwiGLU")
+        if options.text("--position-embedding-type") == "yarn":
+            fields["scaled_rope"] = True
         vocabulary = self._vocabulary(base)
         if self._layers is None:
             return replace(base, **(fields | vocabulary))
