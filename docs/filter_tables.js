@@ -2,7 +2,7 @@
 document.addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("article table")) {
     const rows = [...table.tBodies[0].rows];
-    if (rows.length < 10) continue;
+    if (rows.length < 25) continue;
     const box = document.createElement("input");
     box.type = "search";
     box.className = "table-filter";

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from trainscout.simulators.laboratory.published.fits import kernel_fits
 from trainscout.simulators.laboratory.published.headline import (
@@ -115,7 +116,19 @@ def _kinds(report: Report) -> str:
     kinds += [(f"{name} GPUs", one) for name, one in by_scale(report["by_scale"])]
     kinds += [each for key in ("by_layers", "by_precision") for each in by_size(report[key])]
     grades = " and ".join(report["quality"])
-    return f"{TEXTS['kinds'].format(grades=grades)}\n\n{summary_table('published runs', kinds)}"
+    return f"{TEXTS['kinds'].format(grades=grades)}\n\n{_short('published runs', kinds)}"
+
+
+def _short(name: str, groups: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The figures that a reader decides by, as narrow as a phone."""
+    rows = [
+        (
+            *(group, one["n"], percent(one["median_abs_error"]), percent(one["p90_abs_error"])),
+            signed(one["bias"]),
+        )
+        for group, one in groups
+    ]
+    return table((name, "rows", "median", "p90", "bias"), rows)
 
 
 def _blind(tests: Sequence[Test]) -> str:
@@ -191,7 +204,7 @@ def _memory(report: Report) -> str:
         if row["counted"] and row["memory_error"] is not None:
             kinds.setdefault(row["memory_kind"], []).append(row["memory_error"])
     counted = [(kind, summarise(kinds[kind]).to_dict()) for kind in sorted(kinds)]
-    return f"{TEXTS['memory']}\n\n{summary_table('figure', counted)}" if counted else ""
+    return f"{TEXTS['memory']}\n\n{_short('figure', counted)}" if counted else ""
 
 
 def _memory_by_source(report: Report) -> str:
