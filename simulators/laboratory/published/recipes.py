@@ -30,6 +30,9 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 # Since Megatron-LM's README has it beside the distributed optimizer (3 May 2024): what its scaling
 # figures and examples and its benchmarks of expert models (core/transformer/moe/README.md) set.
 _OVERLAP_IN_MEGATRON = 2024.3
+# Since it has sequence parallelism: of 27 publications that say whether they ran Megatron-LM
+# tensor-parallel with or without, two had it off.
+_SEQUENCE_PARALLEL_IN_MEGATRON = 2022.5
 # Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
 # pass (torch/nn/parallel/distributed.py).
 _DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
@@ -242,8 +245,9 @@ def _sequence_parallel(
         return bool(row.sp)
     if statement.says("sequence_parallel"):
         return not statement.says("sequence_parallel", "no")
-    recipes = recipes_shard(statement, era) and statement.label["project"] in MEGATRONS
-    on = model.moe is not None or row.tp_overlap == 1 or recipes
+    has = not era.before(_SEQUENCE_PARALLEL_IN_MEGATRON)
+    megatron = has and statement.label.get("project") in MEGATRONS
+    on = model.moe is not None or row.tp_overlap == 1 or megatron
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
     return on
 

@@ -96,6 +96,14 @@ def test_since_when_megatron_hides_what_a_sharded_optimizer_sends(label, overlap
 
 
 @pytest.mark.parametrize(
+    ("label", "parallel"),
+    [("Megatron-LM (2021)", False), ("Megatron-LM (2023)", True), ("Megatron-DeepSpeed", False)],
+)
+def test_whose_tensor_parallel_ranks_share_sequences_where_no_row_says(label, parallel):
+    assert replayable(framework=label, sp=None).job.recipe.sp is parallel
+
+
+@pytest.mark.parametrize(
     ("label", "overlaps"),
     [("PyTorch DDP", True), ("PyTorch Lightning", True), ("Megatron-LM (2023)", False)],
 )
