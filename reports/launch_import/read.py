@@ -127,8 +127,13 @@ def _read(
     question, recipe = _question(reader, origin, base, stated, model_named, framework_named, count)
     for what in script.not_followed:
         reader.options.note(f"not followed: {what}")
-    names_model = reader.model_name is not None or reader.whole
-    return ImportedLaunch(reader.title, origin, question, recipe, reader.reading(), names_model)
+    names_model, reading = reader.model_name is not None or reader.whole, reader.reading()
+    if script.commands and not reading.used:
+        problem = f"holds no argument of {reader.title} that is known"
+        raise InputError(
+            "given", origin, problem, f"the configuration of what it starts: {_ALLOWED}"
+        )
+    return ImportedLaunch(reader.title, origin, question, recipe, reading, names_model)
 
 
 def _reader_of_yaml(given: str, origin: str, table: Any) -> Reader:

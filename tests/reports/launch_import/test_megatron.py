@@ -6,11 +6,14 @@ import pytest
 
 from tests.reports.launch_import.samples import model, read
 from tests.samples import CLUSTER, MODEL, TRAINING
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.launch.directory import launches
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.recipe import Recipe
 
+MODELS = load_catalogue().models
 SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "
 SHAPE += "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 "
 
@@ -387,3 +390,36 @@ def test_a_model_that_contradicts_the_arguments_is_said():
 def test_an_excerpt_contradicts_no_model():
     found = read("--tensor-model-parallel-size 2", ("model",), model=model("llama3_8b"))
     assert not any("contradicts" in note for note in found.reading.notes)
+
+
+def test_a_script_whose_settings_lie_elsewhere_is_refused(tmp_path):
+    """Such as Megatron-Bridge's, or one's own: nothing of it would be in the answer."""
+    for command in ('torchrun "$here/megatron_bridge.py" "$@"\n', "python train.py --epochs 3\n"):
+        with pytest.raises(InputError, match="no argument of Megatron-LM that is known"):
+            read(script(tmp_path, command))
+
+
+@pytest.mark.parametrize("name", [name for name, one in MODELS.items() if not one.kinds])
+@pytest.mark.parametrize("framework", ["megatron_lm", "torchtitan"])
+def test_what_is_written_of_a_model_that_ships_is_read_again(tmp_path, name, framework):
+    declared = MODELS[name]
+    question = replace(read(SHAPE).question, model=declared)
+    training = replace(question.training, global_batch_size=256, sequence_length=4096)
+    job = replace(question, training=training).job(Recipe(zero_stage=3))
+    (launch,) = launches(job, framework)
+    if launch.impossible:
+        pytest.skip(f"{launch.impossible}")
+    (tmp_path / launch.script).write_text(launch.script_text)
+    for other, text in launch.files.items():
+        (tmp_path / other).write_text(text)
+    found = read(str(tmp_path / launch.script), model=declared).question.model
+    aside = {
+        "name": declared.name,
+        "source": declared.source,
+        "sequence_length": declared.sequence_length,
+        "head_dim": declared.head_dim,
+        # Latent queries and keys are normalised anyway.
+        "qk_norm": declared.qk_norm if declared.mla else found.qk_norm,
+    }
+    assert replace(found, **aside) == declared
+    assert found.qk_head_dim == declared.qk_head_dim
