@@ -11,9 +11,10 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 
 # NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
-# Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
-# tensor parallelism.
+# Megatron-Bridge's and InternEvo's do.
 _RECIPES_SHARD = 2024.7
+# Since then all of two dozen publications that say it of Megatron-LM shard the optimizer.
+_SHARDED_IN_MEGATRON = 2023.0
 
 
 def recipes_shard(statement: Statement, era: Era) -> bool:
@@ -38,8 +39,10 @@ def zero_stage(
     if told is None:
         told = statement.facts.get("sharding")
     if told is None:
-        stage = int(recipes_shard(statement, era))
-        words = "the optimizer's states, as in the software's recipes" if stage else "none"
+        sharded = not era.before(_SHARDED_IN_MEGATRON)
+        megatron = sharded and statement.label.get("project") == "megatron"
+        stage = int(megatron or recipes_shard(statement, era))
+        words = "the optimizer's states, as in most runs of the software" if stage else "none"
         assumed.append(f"optimizer sharding not published: {words}")
         return stage
     stage = int(told[0])

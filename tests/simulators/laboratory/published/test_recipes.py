@@ -63,6 +63,14 @@ def test_sharding_labels(label, stage):
     assert replayable(dist_optimizer=label, **changes).job.recipe.zero_stage == stage
 
 
+@pytest.mark.parametrize(
+    ("label", "stage"),
+    [("Megatron-LM (2022)", 0), ("Megatron-LM (2023)", 1), ("NeMo 24.05", 0), ("NeMo 25.02", 1)],
+)
+def test_who_shards_the_optimizer_where_no_row_says(label, stage):
+    assert replayable(framework=label, dist_optimizer="").job.recipe.zero_stage == stage
+
+
 def test_an_unknown_sharding_label_is_not_guessed():
     assert "dist_optimizer" in why_not(dist_optimizer="magic")
 
