@@ -76,28 +76,6 @@ def test_optimize(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_tune(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(
-        "import sys, torch\n"
-        "layer = torch.nn.Linear(int(sys.argv[1]), 64, device='cuda')\n"
-        "optimizer = torch.optim.SGD(layer.parameters())\n"
-        "for _ in range(2):\n"
-        "    layer(torch.ones(8, int(sys.argv[1]), device='cuda')).sum().backward()\n"
-        "    optimizer.step()\n"
-    )
-    (tmp_path / "knobs.yaml").write_text("knobs: {width: [1048576, 64]}\n")
-    options = ["--space", "knobs.yaml", "--world-size", "8", "--cluster", "h100_64"]
-    options += ["--search", "grid", "--executor", "serial", "--tracking", "none", "--json"]
-    assert command("tune")([*options, "--", "train.py", "{width}"]) == 0
-    best, *_ = json.loads(capsys.readouterr().out)
-    assert best["launch"]["words"] == ["train.py", "64"]
-    assert best["prediction"]["step_time_s"] > 0
-    for name in ("report.txt", "top_recipes.json", "trials.csv", "launch.sh"):
-        assert (tmp_path / "tune" / name).is_file()
-
-
 def test_validate(tmp_path, capsys):
     with PUBLISHED_RUNS.open(newline="", encoding="utf-8") as file:
         rows = [row for row, _ in zip(csv.DictReader(file), range(2), strict=False)]

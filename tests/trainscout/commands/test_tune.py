@@ -64,7 +64,8 @@ def rows(folder):
 
 
 def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
-    assert tune("--search", "grid") == 0
+    assert tune("--search", "grid", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["launch"]["words"] == ["train.py", "64", "1024"]
     found = {(row["width"], row["batch"], row["times"]): row for row in rows(tmp_path)}
     statuses = {key: row["status"] for key, row in found.items()}
     assert statuses == {
