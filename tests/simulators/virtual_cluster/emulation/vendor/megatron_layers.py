@@ -56,22 +56,17 @@ LOCAL = {"local": True, "masked_softmax_fusion": True}
 # Name: model, sequence length, layout and recipe.
 CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "gpt": (GPT, 2048, {"tp": 8}),
-    "gpt_selective": (GPT, 2048, {"tp": 8, "recompute_granularity": "selective"}),
-    "gpt_full": (GPT, 2048, {"tp": 8, **FULL}),
     "gpt_user_buffers": (GPT, 2048, {"tp": 8, "tp_comm_overlap": True}),
     "gpt_delayed_user_buffers": (
         GPT,
         2048,
         {"tp": 8, "tp_comm_overlap": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
     ),
-    "gpt_no_sp": (GPT, 2048, {"tp": 8, "sequence_parallel": False}),
     "local": (GPT, 2048, {"tp": 8, **LOCAL}),
     "local_selective": (GPT, 2048, {"tp": 8, **LOCAL, "recompute_granularity": "selective"}),
     "local_full": (GPT, 2048, {"tp": 8, **LOCAL, **FULL}),
     "local_wide": (GPT, 2048, {"tp": 2, "micro_batch": 4, **LOCAL}),
     "llama": (LLAMA, 8192, {"tp": 8}),
-    "llama_ring": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "p2p"}),
-    "llama_a2a": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "a2a"}),
     "llama_gathered": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "all_gather"}),
     "mixtral": (MIXTRAL, 4096, {"ep": 4}),
     "gpt_delayed": (GPT, 2048, {"tp": 8, "fp8": "hybrid", "fp8_recipe": "delayed"}),

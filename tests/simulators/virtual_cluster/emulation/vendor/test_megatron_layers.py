@@ -22,10 +22,8 @@ from trainscout.simulators.predictor.workload.ir import Collective as BuiltColle
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
     Op,
     PointToPoint,
-    WorkWait,
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments, tensors
 
@@ -80,34 +78,6 @@ def has_columns(op: Op) -> bool:
     return len(uses) > 1
 
 
-def test_products_of_a_gpt_layer(layers: dict[str, Layer]) -> None:
-    layer = layers["gpt"]
-    qkv, inner, share = 3 * HIDDEN // TP, 4 * HIDDEN // TP, HIDDEN // TP
-    assert layer.forward.gemms() == [
-        ("forward", "TN", (TOKENS, qkv, HIDDEN)),
-        ("forward", "TN", (TOKENS, HIDDEN, share)),
-        ("forward", "TN", (TOKENS, inner, HIDDEN)),
-        ("forward", "TN", (TOKENS, HIDDEN, inner)),
-    ]
-    assert layer.backward.gemms() == [
-        ("dgrad", "NN", (TOKENS, inner, HIDDEN)),
-        ("wgrad", "NT", (HIDDEN, inner, TOKENS)),
-        ("dgrad", "NN", (TOKENS, HIDDEN, inner)),
-        ("wgrad", "NT", (inner, HIDDEN, TOKENS)),
-        ("dgrad", "NN", (TOKENS, share, HIDDEN)),
-        ("wgrad", "NT", (HIDDEN, share, TOKENS)),
-        ("dgrad", "NN", (TOKENS, HIDDEN, qkv)),
-        ("wgrad", "NT", (qkv, HIDDEN, TOKENS)),
-    ]
-    # Weight gradients go into the fp32 main gradients, added from the second micro-batch on.
-    into = layer.backward.kernels("gemm_into", "gemm_into_bias_grad")
-    assert len(into) == 4
-    for op in into:
-        given = arguments(op)
-        assert given["accumulate"] is True
-        assert given["out"].dtype == "float32"  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize(
     ("case", "precision", "gpu"),
     [
@@ -135,21 +105,6 @@ def test_collectives_are_the_built_in_workloads(
         else:
             assert large == expected
         assert sum(size for kind, size in extra if kind == "all_reduce") <= 48 + ATTENTION_SCALES
-
-
-def test_sums_in_full_without_sequence_parallelism(layers: dict[str, Layer]) -> None:
-    layer = layers["gpt_no_sp"]
-    assert layer.forward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
-    assert layer.backward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
-    # The sum of an input gradient runs beside the weight gradient's product.
-    events = [
-        event
-        for event in layer.backward.events
-        if isinstance(event, Collective | WorkWait)
-        or (isinstance(event, Op) and event.name.startswith("emulated.gemm"))
-    ]
-    kinds = [type(event).__name__ for event in events]
-    assert kinds == ["Op", "Op", "Op", "Collective", "Op", "WorkWait"] * 2
 
 
 def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> None:
@@ -198,20 +153,6 @@ def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
     assert layer.saved_bytes == plain.saved_bytes
 
 
-def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> None:
-    # Korthikanti et al. 2022, eqs. 2 and 4 and section 5: sequences in parallel. Attention in
-    # one kernel keeps no scores, as selective recomputation, but one number for each row.
-    statistics = TOKENS * 96 // TP * 4
-    whole = 34 * MATRIX // TP + statistics
-    assert layers["gpt"].saved_bytes == pytest.approx(whole, rel=0.005)
-    assert layers["gpt_selective"].saved_bytes == pytest.approx(34 * MATRIX // TP, rel=0.005)
-    assert layers["gpt_full"].saved_bytes == 2 * MATRIX // TP
-    # Without: 10 s b h are on every rank.
-    assert layers["gpt_no_sp"].saved_bytes == pytest.approx(
-        (10 + 24 / TP) * MATRIX + statistics, rel=0.005
-    )
-
-
 @pytest.mark.parametrize(
     ("case", "tp", "batch", "per_token"),
     [
@@ -232,14 +173,6 @@ def test_megatrons_own_layers_keep_what_the_formula_says(
     names = {op.name.split(".")[1] for op in layers[case].forward.kernels()}
     assert {"layer_norm_fwd", "fused_softmax_fwd"} <= names
     assert len(layers[case].backward.kernels("gemm_into")) == 4
-
-
-def test_full_recomputation_runs_the_forward_pass_again(layers: dict[str, Layer]) -> None:
-    full, plain = layers["gpt_full"], layers["gpt"]
-    assert full.forward.gemms() == plain.forward.gemms()
-    assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
-    again = layers["gpt_selective"].backward.kernels("attention_fwd", "attention_bwd")
-    assert [op.name.split(".")[1] for op in again] == ["attention_fwd", "attention_bwd"]
 
 
 def test_gradients_of_projections_are_joined_by_a_copy(layers: dict[str, Layer]) -> None:
@@ -264,34 +197,6 @@ def test_llama_layer_has_grouped_attention(layers: dict[str, Layer]) -> None:
     assert len(layer.forward.kernels("rms_norm_fwd")) == 2
     assert len(layer.forward.kernels("rope_fwd")) == 2
     assert len(layer.backward.kernels("rope_bwd")) == 2
-
-
-def test_ring_passes_keys_and_values_around(layers: dict[str, Layer]) -> None:
-    layer = layers["llama_ring"]
-    joined = 2 * (8192 // 4) * (8 // 2) * 128 * 2
-    forward = [each.bytes for each in layer.forward.of(PointToPoint) if each.kind == "send"]
-    assert forward == [joined] * 3
-    # Keys and values, then both them and their gradients, at last only the gradients.
-    backward = [each.bytes for each in layer.backward.of(PointToPoint) if each.kind == "send"]
-    assert backward == [joined, 2 * joined, 2 * joined, joined]
-    steps = layer.forward.kernels("attention_fwd")
-    # Rank 0 holds the earliest and the latest chunk: every other rank's keys come after its early
-    # queries and before its late ones.
-    assert [arguments(op)["mask"] for op in steps] == ["causal", "none", "none", "none"]
-    lengths = [arguments(op)["query"].shape[0] for op in steps]  # type: ignore[union-attr]
-    assert lengths == [2048, 1024, 1024, 1024]
-    assert {op.stream for op in steps} != {0}
-
-
-def test_all_to_all_exchanges_heads_for_tokens(layers: dict[str, Layer]) -> None:
-    layer = layers["llama_a2a"]
-    (attention,) = layer.forward.kernels("attention_fwd")
-    assert arguments(attention)["query"].shape == (8192, 1, 8, 128)  # type: ignore[union-attr]
-    queries, keys = 2048 * 32 * 128 * 2, 2048 * 4 * 128 * 2
-    exchanged = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
-    assert exchanged == [queries, keys, keys, queries]
-    exchanged = [size for kind, size in layer.backward.collectives() if kind == "all_to_all"]
-    assert exchanged == [queries, queries, keys, keys]
 
 
 def test_gathered_keys_are_seen_up_to_each_chunk(layers: dict[str, Layer]) -> None:
