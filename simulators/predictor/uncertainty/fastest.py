@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.answer.flops import layer_flops
 from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed_csv
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.training import operand_of
+from trainscout.simulators.predictor.question.training import PRECISION_BITS
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 FASTEST = Path(__file__).with_name("fastest.csv")
@@ -100,23 +100,13 @@ class Fastest:
         return max(same or comparable, key=lambda run: run.mfu, default=None)
 
 
-_BITS = {
-    "bf16": "16-bit",
-    "fp16": "16-bit",
-    "fp8": "8-bit",
-    "fp8_block": "8-bit",
-    "mxfp8": "8-bit",
-    "fp4": "4-bit",
-}
-
-
 def kind_of(job: Job) -> Kind:
     """What a job's utilisation is compared within."""
-    operand = operand_of(job.precision)
+    bits = PRECISION_BITS[job.precision]
     billions = _passed_parameters(job.model) / 1e9
     return Kind(
         gpu=job.gpu.name,
-        bits=_BITS.get(operand, operand),
+        bits=f"{bits}-bit" if bits <= 16 else job.precision,
         experts=job.model.moe is not None,
         size=sum(billions > bound for bound in _SIZES),
         long=job.sequence_length > _LONG_TOKENS,

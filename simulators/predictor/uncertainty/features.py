@@ -14,18 +14,8 @@ from trainscout.simulators.predictor.kernels import kernel_uncertainty
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.training import operand_of
+from trainscout.simulators.predictor.question.training import PRECISION_BITS
 
-_BITS = {
-    "fp4": 4,
-    "fp8": 8,
-    "fp8_block": 8,
-    "mxfp8": 8,
-    "bf16": 16,
-    "fp16": 16,
-    "fp32": 32,
-    "tf32": 32,
-}
 _SHORTEST_LAYER_S = 1e-6
 
 LAUNCH_BOUND = 0.05
@@ -83,12 +73,12 @@ class Features:
 def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> Features:
     """The features of a job's prediction; seconds as in ``Prediction``."""
     layers = job.model.num_layers / job.recipe.pp * job.num_micro_batches
-    bits = _BITS[operand_of(job.precision)]
+    bits = PRECISION_BITS[job.precision]
     communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
     return Features(
         gpu=job.gpu.name,
         architecture=job.gpu.architecture.name,
-        bits=bits,
+        bits=bits if bits <= 16 else 32,
         moe=job.model.moe is not None,
         num_gpus=job.world_size,
         attention=job.attention,
