@@ -240,7 +240,14 @@ def test_recomputation_is_written_in_many_ways(label, expected):
 
 @pytest.mark.parametrize(
     ("label", "stage"),
-    [("ZeRO-1", 1), ("zero_stage=1", 1), ("Megatron DistOpt", 1), ("DDP", 0), ("FSDP", 3)],
+    [
+        *[(word, 0) for word in ("0", "none", "false", "DDP")],
+        *[
+            (word, 1)
+            for word in ("1", "True", "zero1", "ZeRO-1", "zero_stage=1", "Megatron DistOpt")
+        ],
+        *[("zero2", 2), ("fsdp(zero2)", 2), ("zero3", 3), ("fsdp", 3), ("FSDP", 3)],
+    ],
 )
 def test_sharding_is_written_in_many_ways(label, stage):
     assert replayable(dist_optimizer=label, pp=1, dp=32).job.recipe.zero_stage == stage
@@ -280,6 +287,7 @@ def test_deepspeed_s_settings_in_words():
 @pytest.mark.parametrize(
     ("dtype", "precision"),
     [
+        *[(word, word) for word in ("fp8", "fp16", "bf16")],
         ("bf16-mixed", "bf16"),
         ("amp_bfloat16", "bf16"),
         ("torch.bfloat16", "bf16"),
