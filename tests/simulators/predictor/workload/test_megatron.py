@@ -11,7 +11,7 @@ from tests.simulators.jobs import LLAMA, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import Transfer
-from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.ir import Block, Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run
@@ -57,6 +57,10 @@ def test_offloaded_layers_leave_nothing_and_need_as_much_while_they_run() -> Non
     assert build_workload(away).stages[0].chunks[0].copied_bytes == 2 * held
 
 
+def bytes_of(name: str, block: Block) -> int:
+    return sum(op.bytes for op in block.ops if isinstance(op, Streaming) and op.name == name)
+
+
 def runs_of(job: Job) -> tuple[Run, ...]:
     return build_workload(job).stages[0].chunks[0].runs
 
@@ -77,12 +81,10 @@ def test_one_root_unit_holds_both_ends_and_travels_with_the_first() -> None:
 def test_what_is_kept_is_copied_once() -> None:
     facts = {"one_root_unit": True, "copies_gathered": True}
     first, layers, _ = runs_of(make_job(LLAMA, zero_stage=3, training=facts))
-    copies = [
-        [op.bytes for op in block.ops if isinstance(op, Streaming) and op.name == "gathered_copy"]
-        for block in (first.forward, first.backward, layers.forward, layers.backward)
-    ]
+    blocks = (first.forward, first.backward, layers.forward, layers.backward)
+    copies = [bytes_of("gathered_copy", block) for block in blocks]
     layer = 4 * layers.parameters.total
-    assert copies == [[4 * first.parameters.total], [], [layer], [layer]]
+    assert copies == [4 * first.parameters.total, 0, layer, layer]
 
 
 FSDP1 = {"torch_wrappers": True}
@@ -108,16 +110,14 @@ def test_gradients_that_are_flattened_move_before_they_are_reduced(
 ) -> None:
     facts = {"accumulate_grads_fp32": False, **facts}
     for run in runs_of(make_job(LLAMA, zero_stage=stage, training=facts)):
-        found = [op for op in run.backward.ops if getattr(op, "name", "") == "flatten_grads"]
-        assert sum(op.bytes for op in found) == moved * run.parameters.total  # type: ignore[union-attr]
+        assert bytes_of("flatten_grads", run.backward) == moved * run.parameters.total
 
 
 def test_ddp_copies_gradients_into_buckets_and_back() -> None:
     facts = {"torch_wrappers": True, "accumulate_grads_fp32": False}
     stage = build_workload(make_job(LLAMA, zero_stage=0, training=facts)).stages[0]
-    (copies,) = (op for op in stage.finish.ops if getattr(op, "name", "") == "bucket_copies")
     total = sum(run.count * run.parameters.total for run in stage.chunks[0].runs)
-    assert copies.bytes == 4 * 2 * total  # type: ignore[union-attr]
+    assert bytes_of("bucket_copies", stage.finish) == 4 * 2 * total
 
 
 @pytest.mark.parametrize(
