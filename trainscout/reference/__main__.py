@@ -28,8 +28,11 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 # What a file says beside values: its name, and sources of figures, one click away.
 _NO_VALUES = ("name", "defaults", "source", "sources")
-# Files of many fields, which what they are sums up.
-_LONG = ("model", "gpu", "architecture", "framework", "space")
+# Of files of many fields, which what they are sums up, the few that are shown.
+_LONG: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("model", "architecture", "framework", "space"), ()),
+    "gpu": ("price_usd_per_hour",),
+}
 
 
 def choices_page() -> str:
@@ -56,11 +59,9 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
 def _flat(group: str, choice: str) -> dict[str, str]:
     """Values of a file by name, with what is inside a group named after it."""
     flat: dict[str, str] = {}
-    if group in _LONG:
-        return flat
     content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
     for key, value in content.items():
-        if key in _NO_VALUES:
+        if key in _NO_VALUES or key not in _LONG.get(group, (key,)):
             continue
         inside = value.items() if isinstance(value, dict) else ()
         flat |= {f"{key}.{name}": as_written(part) for name, part in inside}
