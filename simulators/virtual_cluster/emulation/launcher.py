@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
             return error.code
     else:
         require_positive("--world-size", given.world_size)
-        ranks = parse_ranks("--rank", given.rank, given.world_size)
+        ranks = list(parse_ranks("--rank", given.rank, given.world_size))
     options = [_options(given, rank) for rank in ranks]
     _check(given, options)
     note = "times that the script prints are this machine's, no predictions (trainscout live)"

@@ -18,6 +18,7 @@ from trainscout.simulators.virtual_cluster.emulation.distributed.work import (
 )
 
 Tensors = list[torch.Tensor]
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 class NcclOptions(C10dBackend.Options):
@@ -76,8 +77,28 @@ class VirtualBackend:
     def shutdown(self) -> None:
         """Nothing runs."""
 
-    def abort(self) -> None:
-        """Nothing runs."""
+    abort = shutdown
+
+
+def _in_place(kind: str) -> Any:
+    """A collective of each tensor by itself, launched as one group."""
+
+    def launch(group: VirtualGroup, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        tensors = _listed(tensors)
+        return group._many(kind, [([each], [each]) for each in tensors], opts, tensors)
+
+    return launch
+
+
+def _paired(kind: str) -> Any:
+    """All members' parts in one tensor; of several such, launched as one group."""
+
+    def launch(group: VirtualGroup, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        outputs = _listed(outputs)
+        pairs = [([each], [made]) for made, each in zip(outputs, _listed(inputs), strict=True)]
+        return group._many(kind, pairs, opts, outputs)
+
+    return launch
 
 
 class VirtualGroup(dist.ProcessGroup):
@@ -110,29 +131,11 @@ class VirtualGroup(dist.ProcessGroup):
     def shutdown(self) -> None:
         """Nothing runs."""
 
-    def abort(self) -> None:
-        """Nothing runs."""
+    abort = shutdown
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
-        """Each tensor becomes the reduction of all members'."""
-        tensors = _listed(tensors)
-        return self._many("all_reduce", [([t], [t]) for t in tensors], opts, result=tensors)
-
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
-        """As ``allreduce``, launched as one group."""
-        return self.allreduce(tensors, opts)
-
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
-        """The root's tensors reach all members."""
-        tensors = _listed(tensors)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-        return self._many("broadcast", [([t], [t]) for t in tensors], opts, tensors, root)
-
-    def reduce(self, tensors: Any, opts: Any = None, *rest: Any) -> Any:
-        """The root's tensors become the reduction of all members'."""
-        tensors = _listed(tensors)
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-        return self._many("reduce", [([t], [t]) for t in tensors], opts, tensors, root)
+    allreduce = allreduce_coalesced = _in_place("all_reduce")
+    broadcast = _in_place("broadcast")
+    reduce = _in_place("reduce")
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         """Every member's tensor reaches all, as a list."""
@@ -147,18 +150,8 @@ class VirtualGroup(dist.ProcessGroup):
         pairs = [([given], [made[at] for made in outputs]) for at, given in enumerate(inputs)]
         return self._many("all_gather", pairs, opts, outputs)
 
-    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """Every member's tensor reaches all, as one tensor."""
-        return self._many("all_gather", [([input], [output])], opts, [output])
-
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """As ``all_gather_single``, launched as one group."""
-        pairs = [([given], [made]) for made, given in zip(outputs, inputs, strict=True)]
-        return self._many("all_gather", pairs, opts, outputs)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    all_gather_single = _allgather_base = _paired("all_gather")
+    all_gather_single_coalesced = allgather_into_tensor_coalesced = all_gather_single
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
         """This member's part of the reduction of lists."""
@@ -168,18 +161,8 @@ class VirtualGroup(dist.ProcessGroup):
         pairs = [(given, [made]) for made, given in zip(outputs, inputs, strict=True)]
         return self._many("reduce_scatter", pairs, opts, outputs)
 
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        """This member's part of the reduction of one tensor."""
-        return self._many("reduce_scatter", [([input], [output])], opts, [output])
-
-    _reduce_scatter_base = reduce_scatter_single
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """As ``reduce_scatter_single``, launched as one group."""
-        pairs = [([given], [made]) for made, given in zip(outputs, inputs, strict=True)]
-        return self._many("reduce_scatter", pairs, opts, outputs)
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_single = _reduce_scatter_base = _paired("reduce_scatter")
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced = reduce_scatter_single
 
     def all_to_all_single(
         self, output: Any, input: Any, splits_out: Any, splits_in: Any, opts: Any = None
@@ -213,15 +196,13 @@ class VirtualGroup(dist.ProcessGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
         """Every member's tensor reaches the root."""
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
         made = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
-        return self._many("gather", [(_listed(inputs), list(made))], opts, outputs, root)
+        return self._many("gather", [(_listed(inputs), list(made))], opts, outputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
         """One of the root's tensors reaches each member."""
-        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
         given = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
-        return self._many("scatter", [(list(given), _listed(outputs))], opts, outputs, root)
+        return self._many("scatter", [(list(given), _listed(outputs))], opts, outputs)
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Any:
         """A tensor to one member."""
@@ -254,8 +235,11 @@ class VirtualGroup(dist.ProcessGroup):
     def _transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> Any:
         return self._done(self.launches.transfer(kind, tensor, peer), [tensor])
 
-    def _many(self, kind: str, pairs: Any, opts: Any, result: Any, root: int | None = None) -> Any:
+    def _many(self, kind: str, pairs: Any, opts: Any, result: Any) -> Any:
         reduction = _reduction(opts)
+        root = None
+        if kind in ROOTED:
+            root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
         works = [
             self.launches.collective(kind, given, made, root=root, reduction=reduction)
             for given, made in pairs

@@ -60,9 +60,9 @@ def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, lists: Lists, scale: 
     kernel("multi_tensor_scale")(*_local(lists), float(scale))
 
 
-def multi_tensor_scale_tensor(*given: Any) -> None:
+def multi_tensor_scale_tensor(chunk_size: int, flag: Tensor, lists: Lists, scale: Tensor) -> None:
     """As ``multi_tensor_scale``, of a scale on the device."""
-    multi_tensor_scale(*given[:3], 1.0)
+    multi_tensor_scale(chunk_size, flag, lists, 1.0)
 
 
 def _step(name: str, number: int) -> Callable[..., None]:

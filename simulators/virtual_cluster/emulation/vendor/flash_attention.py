@@ -114,8 +114,9 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
 ) -> Any:
     """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
-    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-    return flash_attn_varlen_func(*qkv.unbind(dim=1), *lengths, *arguments, **options)
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, *arguments)
+    q, k, v = qkv.unbind(dim=1)
+    return flash_attn_varlen_func(q, k, v, *lengths, **options)
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Any:
