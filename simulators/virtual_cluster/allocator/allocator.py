@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import astuple, dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
@@ -40,6 +41,7 @@ from trainscout.simulators.virtual_cluster.allocator.segments import (
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
+@dataclass(eq=False)
 class OutOfMemory(RuntimeError):  # noqa: N818 - an answer, as torch names it
     """The device has no segment left for a request, even with everything cached given back.
 
@@ -51,24 +53,20 @@ class OutOfMemory(RuntimeError):  # noqa: N818 - an answer, as torch names it
         allowed_bytes: what a memory fraction grants the process, None without one.
     """
 
-    def __init__(
-        self,
-        requested_bytes: int,
-        capacity_bytes: int,
-        outside_bytes: int,
-        free_bytes: int,
-        allocated_bytes: int,
-        reserved_bytes: int,
-        allowed_bytes: int | None = None,
-    ) -> None:
-        self.requested_bytes = requested_bytes
-        self.capacity_bytes = capacity_bytes
-        self.outside_bytes = outside_bytes
-        self.free_bytes = free_bytes
-        self.allocated_bytes = allocated_bytes
-        self.reserved_bytes = reserved_bytes
-        self.allowed_bytes = allowed_bytes
-        super().__init__(self.message())
+    requested_bytes: int
+    capacity_bytes: int
+    outside_bytes: int
+    free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    allowed_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        # What it is pickled by.
+        self.args = astuple(self)
+
+    def __str__(self) -> str:
+        return self.message()
 
     def message(self, device: int = 0) -> str:
         """The sentence scripts look for, with PyTorch's figures and units."""
@@ -85,20 +83,6 @@ class OutOfMemory(RuntimeError):  # noqa: N818 - an answer, as torch names it
             f"{size_text(self.reserved_bytes - self.allocated_bytes)} is reserved by PyTorch but "
             "unallocated. If reserved but unallocated memory is large try setting "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
-        )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (
-            OutOfMemory,
-            (
-                self.requested_bytes,
-                self.capacity_bytes,
-                self.outside_bytes,
-                self.free_bytes,
-                self.allocated_bytes,
-                self.reserved_bytes,
-                self.allowed_bytes,
-            ),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
     LARGE_SEGMENT_BYTES,
@@ -12,6 +13,7 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
 # Blocks of device memory and the pools that keep free ones in best-fit order.
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A range of one segment; neighbours in the segment are linked.
 
@@ -20,25 +22,19 @@ class Block:
     pass before it is free. An unmapped block is address space without memory.
     """
 
-    __slots__ = (
-        "address", "allocated", "born", "bytes", "mapped", "next", "pool", "previous",
-        "requested_bytes", "stream", "streams", "waits",
-    )  # fmt: skip
-
-    def __init__(self, address: int, size: int, stream: int, pool: Pool, mapped: bool = True):
-        self.address = address
-        self.bytes = size
-        self.stream = stream
-        self.pool = pool
-        self.mapped = mapped
-        self.allocated = False
-        self.requested_bytes = 0
-        self.previous: Block | None = None
-        self.next: Block | None = None
-        self.streams: set[int] | None = None
-        self.waits = 0
-        # Searches the pool had seen when the block became free: its age for garbage collection.
-        self.born = 0
+    address: int
+    bytes: int
+    stream: int
+    pool: Pool
+    mapped: bool = True
+    allocated: bool = False
+    requested_bytes: int = 0
+    previous: Block | None = None
+    next: Block | None = None
+    streams: set[int] | None = None
+    waits: int = 0
+    # Searches the pool had seen when the block became free: its age for garbage collection.
+    born: int = 0
 
     @property
     def whole(self) -> bool:
