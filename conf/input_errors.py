@@ -38,6 +38,8 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 
+_MOST_FILLED = 3
+
 
 def explain_hydra_error(error: BaseException) -> InputError | None:
     """What the user got wrong, or None when ``error`` is not about the user's input.
@@ -202,16 +204,21 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
         return InputError(name, given, "holds several values", allowed, nearest)
     if isinstance(error, AssertionError | AttributeError):
         # OmegaConf fails unexplained where a path runs into an optional group that is null.
-        return InputError(
-            name,
-            given,
-            "belongs to a group that the chosen declaration leaves null",
-            "another declaration, or a YAML file that fills the group",
-        )
+        problem = "belongs to a group that the chosen declaration leaves null"
+        return InputError(name, given, problem, _that_fill(name))
     if "must be a string" in str(error):  # true, null and numbers, of a group
         known = [file.stem for file in (DECLARATIONS / name).glob("*.yaml")]
         return InputError(name, given, "is not a known choice", known, meant_choice(name, given))
     return InputError(name, given, _first_sentence(error), "a setting that --help lists")
+
+
+def _that_fill(name: str) -> str:
+    """In words, the declarations in which the group that a dotted setting is of is not null."""
+    group, _, inner = name.rpartition(".")[0].partition(".")
+    own = inner.partition(".")[0]
+    files = sorted((DECLARATIONS / group).glob("*.yaml"), key=lambda file: file.stem != own)
+    filled = [f"{group}={file.stem}" for file in files if read_yaml(file).get(own)]
+    return " or ".join([*filled[:_MOST_FILLED], "a YAML file that fills the group"])
 
 
 def _override_at_fault(error: BaseException) -> Override | None:

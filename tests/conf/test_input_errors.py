@@ -45,6 +45,11 @@ def test_unknown_names(
     assert nearest in str(error.allowed).split(", ")
 
 
+def test_a_group_that_is_null_is_filled_by_the_choice_of_its_name(composed: Compose) -> None:
+    error = explained(composed, "training.lora.rank=16")
+    assert str(error.allowed).startswith("training=lora or training=dpo_lora or")
+
+
 @pytest.mark.parametrize(("name", "meant"), [("h200_64", "64xh200"), ("h100_8", "8xh100")])
 def test_a_cluster_called_as_others_are_is_its_gpus_by_their_number(
     composed: Compose, name: str, meant: str

@@ -163,7 +163,7 @@ def named_declarations(
     """
     others = (what_if.cluster for what_if in study.what_ifs.values())
     names = dict.fromkeys([*study.clusters, *(name for name in others if name is not None)])
-    models = {name: catalogue.models[name] for name in study.models}
+    models = {name: catalogue.models.chosen("model", name) for name in study.models}
     clusters: dict[str, tuple[Cluster, Gpu]] = {}
     for name in names:
         gpu, _, cluster = name.rpartition("@")

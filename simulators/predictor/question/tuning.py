@@ -146,9 +146,12 @@ def check_tuning(
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attentions = [mixer.attention for mixer in mixers if mixer is not None]
-    if packed and any(each is not None and each.index is not None for each in attentions):
-        problem = "is not modelled where an indexer chooses keys"
-        raise InputError("training.packed_lengths", longest, problem, "[]")
+    chosen = any(each is not None and each.index is not None for each in attentions)
+    if packed and (chosen or any(model.looked_at)):
+        where = "an indexer chooses keys" if chosen else "layers look at an encoder"
+        raise InputError(
+            "training.packed_lengths", longest, f"is not modelled where {where}", "[]"
+        )
     if not model.towers:
         for part in set(frozen) & {TOWERS, PROJECTORS}:
             problem = f"is no part of {model.name}, which has no towers"

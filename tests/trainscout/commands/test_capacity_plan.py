@@ -31,6 +31,14 @@ def test_the_large_study_is_72_searches():
     }
 
 
+def test_a_model_is_a_name_of_the_hub_or_a_configuration_too(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "gpt2"}')
+    models = f"sweep.models=[meta-llama/Llama-3.1-8B,{file}]"
+    cells = plan("sweep=llama3_8b", models).cells
+    assert {cell.declared.model.num_layers for cell in cells} == {32, 12}
+
+
 def test_targets_and_what_ifs_are_typed():
     study = plan("sweep=llama3_8b", "sweep.targets.late.days=400").study
     assert study.targets["late"] == Target(days=400.0)

@@ -97,4 +97,7 @@ def test_what_looks_at_no_tower_is_refused_by_field() -> None:
         with pytest.raises(InputError) as caught:
             replace(TRANSLATING, **changes).check()
         assert caught.value.field == "model.kinds.full.cross"
+    packed = make_job(TRANSLATING, training={"packed_lengths": (16,)}).training
+    with pytest.raises(InputError, match="look at an encoder"):
+        packed.check_for(TRANSLATING)
     assert Mixer(cross=True).in_turn == (Mixer(cross=True),)
