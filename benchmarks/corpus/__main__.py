@@ -165,13 +165,13 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
     ended = [each for each in outcomes if each.name in {entry["name"] for entry in entries}]
     passing: dict[str, list[str]] = {}
     failed = []
-    for each in ended:
-        if each.code:
-            verdict = VERDICTS.get(each.code, f"exit {each.code}")
-            reason = each.reason.replace("|", "/")[:110]
-            failed.append(f"| {each.name} | {each.source} | {verdict}: {reason} |\n")
+    for outcome in ended:
+        if outcome.code:
+            verdict = VERDICTS.get(outcome.code, f"exit {outcome.code}")
+            reason = outcome.reason.replace("|", "/")[:110]
+            failed.append(f"| {outcome.name} | {outcome.source} | {verdict}: {reason} |\n")
         else:
-            passing.setdefault(each.source, []).append(each.name)
+            passing.setdefault(outcome.source, []).append(outcome.name)
     samples, without = [], Counter[str]()
     for title, day, listed in _samples():
         tried = [each for each in listed if "none" not in each]
