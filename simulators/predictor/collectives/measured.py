@@ -43,7 +43,8 @@ FIELD = "cluster.measured_collectives"
 GIB = 2**30
 _RATES = ("bus_GBps", "mean_GBps", "busbw")
 _COLUMNS = (
-    "collective, nodes, bus_GBps; if known bytes, gpus, band_high_GBps, band_low_GBps, source"
+    "collective, nodes, bus_GBps; if known bytes, gpus, band_high_GBps, band_low_GBps, source; "
+    "trainscout collectives read writes them of what nccl-tests print"
 )
 _MOST_BYTES = 4 << 20
 
