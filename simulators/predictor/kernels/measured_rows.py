@@ -50,51 +50,18 @@ LARGEST_BYTES = 2.0**53
 HOST_TIMED_FLOOR_US = 150.0
 HOST_TIMED_FLAGS = "host_timed|from_eff|min5of25"
 EAGER_IMPLEMENTATIONS = "vllm-.*Fp8BlockScaled"
-# Flags of rows that are not what they seem.
-UNUSABLE_FLAGS = {
-    "above_peak_table": "flagged as above the hardware's peak",
-    "outlier": "flagged as an outlier among repeated measurements",
-    "suspect_high": "flagged as implausibly fast (inputs likely not random)",
-    "window=": "sliding-window attention is not priced",
-}
 # Runs long enough to meet the board's power limit. ``small_w`` marks vidur's, which time
 # hundreds of products back to back: they agree with the sustained H200 runs, not with bursts.
 SUSTAINED_FLAGS = "sustained|host_timed|in_situ|small_w"
 
-TRAINING_DTYPES = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp16/bf16": "bf16",
-    "tf32": "tf32",
-    "fp32": "fp32",
-    "fp8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_dyn": "fp8",
-    "fp8_static": "fp8",
-    "fp8_block128": "fp8_block",
-    "fp8_e4m3xe5m2": "fp8",
-    "fp8_e5m2xe4m3": "fp8",
-    "fp8_ptp128": "fp8_block",
-    "fp8_current": "fp8",
-    "fp8_delayed": "fp8",
-    "mxfp8": "fp8",
-    "nvfp4": "fp4",
-}
+# What tables call things.
+ROW_NAMES: Mapping[str, Mapping[str, str]] = read_yaml(
+    resources.files(__package__) / "row_names.yaml"
+)
+TRAINING_DTYPES = ROW_NAMES["training_dtypes"]
 # Serving stacks time the activation's cast from 16 bits with the product.
 CAST_INCLUDED = frozenset({"fp8_dyn", "fp8_static", "nvfp4"})
 CAST_LAUNCH_S = 2e-6
-
-# Implementation names -> generation of attention kernels; first match wins, "" is unfused or
-# of a kind no training framework runs.
-ATTENTION_KERNELS = (
-    (r"math|^PyTorch$|triton|fp8|default$", ""),
-    (r"FA1", "flash1"),
-    (r"trtllm-", "serving_trtllm"),
-    (r"sglang-|vllm-", "serving"),
-    (r"FA4|FA3|flash_attention_v4", "flash"),
-    (r"FA2|pytorch-flash|pyt_flash|^flash_attention$", "flash2"),
-    (r"", "flash"),
-)
 
 
 def match_gpu(name: str, gpus: Mapping[str, Gpu]) -> tuple[str, str]:
@@ -121,7 +88,9 @@ def attention_kernel(implementation: str) -> str:
     Those of ``ATTENTION_SECTIONS``, and "flash1", which only Volta's coefficients stand for.
     """
     return next(
-        kernel for pattern, kernel in ATTENTION_KERNELS if re.search(pattern, implementation)
+        kernel
+        for pattern, kernel in ROW_NAMES["attention_kernels"].items()
+        if re.search(pattern, implementation)
     )
 
 
@@ -218,7 +187,7 @@ def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
     if kind == "attention":
         reasons[~rows["causal"].isin((0, 1)).to_numpy()] = "has a causal that is neither 0 nor 1"
     flag = rows["flag"]
-    for text, reason in UNUSABLE_FLAGS.items():
+    for text, reason in ROW_NAMES["unusable_flags"].items():
         reasons[flag.str.contains(text, regex=False).to_numpy()] = reason
     eager = rows["impl"].str.contains(EAGER_IMPLEMENTATIONS).to_numpy()
     reasons[eager] = "timed without a CUDA graph: 100-400 us of Python beside the kernel"

@@ -8,29 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.kernels.measured_rows import ROW_NAMES
+
 if TYPE_CHECKING:
     import pandas as pd
 
-# Operation -> class, "{pass}" filled in with fwd or bwd; first match wins. Only tables hold the
-# "serving" classes: kernels of inference servers, which neither fuse nor tune what training does.
-_OPERATIONS = (
-    (r"^(mlp_act)$", "serving_activation"),
-    (r"^(attn_rope)$", "serving_rope"),
-    (r"^(input_layernorm|post_attention_layernorm)$", "serving_norm"),
-    (r"^(add|div|mul|pow|sub)u?$|^elementwise$", "elementwise"),
-    (r"^(gelu|relu|tanh|silu|swiglu|geglu|activation)$", "activation"),
-    (r"norm", "norm_{pass}"),
-    (r"softmax", "softmax_{pass}"),
-    (r"^emb$", "serving_embedding"),
-    (r"^embedding$", "embedding{_bwd}"),
-    (r"cross_entropy$", "cross_entropy"),
-    (r"quant|scale_matrix|^cast$", "cast"),
-    (r"dropout", "dropout"),
-    (r"adam|optimizer|sgd", "optimizer"),
-    (r"permute|dispatch|sort", "permute"),
-    (r"memcpy|copy", "memcpy"),
-    (r"reduce|grad_norm", "reduce"),
-)
 # Implementations of norms: fused by hand or by cuDNN, or as PyTorch and its compiler make them.
 _PLAIN_NORM = r"^pytorch$|torch_compile|torch2|huggingface|liger|quack"
 
@@ -42,7 +24,7 @@ def streaming_kind(operation: str, pass_: str, implementation: str) -> str:
     pass_ = pass_ or "fwd"
     if re.fullmatch(r"(norm|softmax|embedding)_(fwd|bwd)", operation):
         operation, pass_ = operation.rsplit("_", 1)
-    for pattern, kind in _OPERATIONS:
+    for pattern, kind in ROW_NAMES["streaming_operations"].items():
         if re.search(pattern, operation):
             kind = kind.replace("{pass}", pass_).replace("{_bwd}", "_bwd" * (pass_ == "bwd"))
             plain = kind.startswith("norm_") and re.search(_PLAIN_NORM, implementation)
