@@ -162,7 +162,7 @@ def _step_time(report: Report) -> str:
     ]
     for key, name in _GROUPINGS:
         ordered = by_scale if key == "by_scale" else by_size
-        parts.append(summary_table(name, ordered(report[key])))
+        parts.append(summary_table(name, [each for each in ordered(report[key]) if each[1]["n"]]))
     return "\n\n".join(parts)
 
 
