@@ -26,6 +26,8 @@ T = TypeVar("T")
 # looked up.
 _MOST_LOOKED_UP = 1 << 24
 _LOOKED_UP_PER_ROW = 16
+# Recipes made at once where all are walked through.
+_AT_ONCE = 4096
 
 
 class Column(NamedTuple):
@@ -81,7 +83,15 @@ class RecipeTable(Sequence[Recipe]):
         )
 
     def __iter__(self) -> Iterator[Recipe]:
-        return (self[row] for row in range(self.size))
+        # Column by column: a recipe alone looks into an array for each of its fields.
+        for start in range(0, self.size, _AT_ONCE):
+            rows = slice(start, min(start + _AT_ONCE, self.size))
+            fields = [
+                [c.values[code] for code in c.codes[rows].tolist()] for c in self.columns.values()
+            ]
+            alike = [()] * len(range(*rows.indices(self.size)))
+            for values in zip(*fields, strict=True) if fields else alike:
+                yield Recipe.of_fields(dict(zip(self.columns, values, strict=True)))
 
     def take(self, rows: Rows | Mask | slice) -> RecipeTable:
         """The table of some of the rows."""
@@ -137,7 +147,7 @@ class RecipeTable(Sequence[Recipe]):
     ) -> tuple[Distinct, list[T]]:
         """``answer`` for one recipe of each combination of ``names``: all that it may read."""
         found = self.distinct(names)
-        return found, [answer(self[int(row)]) for row in found.first]
+        return found, [answer(recipe) for recipe in self.take(found.first)]
 
 
 def column(values: Sequence[Any]) -> Column:
