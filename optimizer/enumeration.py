@@ -215,16 +215,21 @@ class Enumeration:
         repeats = np.where(matters, count, 1)
         rows = np.repeat(np.arange(len(points)), repeats)
         place = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        extended = points.take(rows)
         codes = np.where(matters[rows], place, elsewhere).astype(np.int32)
-        columns = {**extended.columns, knob.name: Column(values, codes)}
-        indices = np.column_stack([extended.indices, place.astype(np.int16)])
-        grown = _Points(columns, indices)
         for constraint in self.space.constraints[depth]:
-            holds = self.each(grown, constraint, constraint.holds, np.bool_)
-            if not holds.all():
-                grown = grown.take(holds)
-        return grown
+            # Only what it reads is spread: most of the points may not stay.
+            read = {
+                name: Column(c.values, c.codes[rows])
+                for name, c in points.columns.items()
+                if name in constraint.names
+            }
+            some = _Points({**read, knob.name: Column(values, codes)}, place[:, None])
+            holds = self.each(some, constraint, constraint.holds, np.bool_)
+            rows, place, codes = rows[holds], place[holds], codes[holds]
+        grown = points.take(rows)
+        indices = np.empty((len(rows), depth + 1), dtype=np.int16)
+        indices[:, :depth], indices[:, depth] = grown.indices, place
+        return _Points({**grown.columns, knob.name: Column(values, codes)}, indices)
 
     def each(
         self,
