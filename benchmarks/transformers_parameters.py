@@ -164,9 +164,10 @@ def _infinity(value: dict[str, Any]) -> Any:
 def _parts(kind: str) -> dict[str, Any]:
     """Of a type with images: all by default, but what no released file has."""
     whole = READ_WITH_IMAGES[kind]
-    parts: dict[str, Any] = {"text_config": {}, "vision_config": {}}
-    parts["vision_config"] |= dict.fromkeys(TOWERS[whole.tower].refused, False)
-    return parts | ({"audio_config": {}} if whole.sound else {})
+    parts: dict[str, Any] = {"text_config": {}}
+    if whole.tower is not None:
+        parts["vision_config"] = dict.fromkeys(TOWERS[whole.tower].refused, False)
+    return parts | ({"audio_config": {"model_type": whole.sound}} if whole.sound else {})
 
 
 def types() -> None:

@@ -18,7 +18,13 @@ from trainscout.conf.families import Family, families, transformers_defaults
 from trainscout.conf.hub_names import SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
-from trainscout.conf.sound_config import SECONDS, encoder_fields, sound_fields
+from trainscout.conf.sound_config import (
+    SECONDS,
+    SOUNDS,
+    WHISPERED,
+    encoder_fields,
+    sound_fields,
+)
 from trainscout.conf.vision_config import OLDER, TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
@@ -67,7 +73,8 @@ class Config:
     def __init__(self, fields: Mapping[str, Any], kind: object = None) -> None:
         """``kind``: the ``model_type`` whose defaults stand for fields that are left out."""
         family = families().get(str(kind))
-        own = (OLDER if kind in TOWERS else {}) if family is None else family.names
+        own = (WHISPERED if kind in SOUNDS else {}) if family is None else family.names
+        own = OLDER if kind in TOWERS else own
         usual = transformers_defaults().get(str(kind), {})
         if family is not None and family.encoder:
             # Beside a decoder's own names, usual ones say the encoder's sizes.
@@ -230,11 +237,10 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
-    """A model of text with the tower in front of it."""
-    vision = given.get(_VISION)
-    if not isinstance(vision, Mapping):
+    """A model of text with the towers in front of it."""
+    vision, whole, sighted = given.get(_VISION), Config(given, kind), WITH_IMAGES[kind]
+    if sighted.tower is not None and not isinstance(vision, Mapping):
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
-    whole, sighted = Config(given, kind), WITH_IMAGES[kind]
     sound = given.get(_SOUND)
     if sound is None and sighted.hears:
         sound = {}
@@ -244,17 +250,20 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
     ties = "tie_word_embeddings"
     of_text = sighted.ties_either and given[_TEXT].get(ties)
     own = {ties: whole.fields.get(ties) or of_text}
-    fields = model_fields({"model_type": sighted.text} | dict(given[_TEXT]) | own, name)
-    sight = tower_kind(kind, vision)
-    read = tower_fields(kind, sight, Config(vision, sight), whole, fields["hidden_size"])
-    towers: tuple[Tower, ...] = (Tower(**read),)
-    assumed = f"one image of {towers[0].patches:,} patches"
+    text = {"model_type": sighted.text, **sighted.usual, **given[_TEXT], **own}
+    fields = model_fields(text, name)
+    towers, assumed = list[Tower](), list[str]()
+    if sighted.tower is not None and isinstance(vision, Mapping):
+        sight = tower_kind(kind, vision)
+        read = tower_fields(kind, sight, Config(vision, sight), whole, fields["hidden_size"])
+        towers.append(Tower(**read))
+        assumed.append(f"one image of {towers[0].patches:,} patches")
     if isinstance(sound, Mapping) and sighted.sound is not None:
         heard = sound_fields(sighted.sound, Config(sound, sighted.sound), fields["hidden_size"])
-        towers += (Tower(**heard),)
-        assumed += f" and {SECONDS} seconds of sound"
-    source = f"{fields['source']}; {assumed} a sequence assumed"
-    return fields | {"source": source, "towers": towers}
+        towers.append(Tower(**heard))
+        assumed.append(f"{SECONDS} seconds of sound")
+    source = f"{fields['source']}; {' and '.join(assumed)} a sequence assumed"
+    return fields | {"source": source, "towers": tuple(towers)}
 
 
 def _declared_layers(

@@ -16,13 +16,28 @@ if TYPE_CHECKING:
 SECONDS = 30
 """Of a clip: what Whisper's encoder, which these were made from, always takes."""
 _FRAMES_A_SECOND = 100
+# Whisper's encoder in front of language models: whether its positions are weights, how many of its
+# outputs become a token, and the widths from there to the language model: joined outputs
+# (``merged``), the encoder's (``hidden``), the language model's (``text``), or a field's.
+_WHISPERS: dict[str, tuple[bool, int, tuple[str, ...]]] = {
+    "qwen2_5_omni_audio_encoder": (False, 2, ("hidden", "output_dim")),
+    "qwen2_audio_encoder": (True, 2, ("hidden", "text")),
+    "audioflamingo3_encoder": (True, 2, ("hidden", "text", "text")),
+    "voxtral_encoder": (True, 4, ("merged", "text", "text")),
+}
 SOUNDS = (
-    "gemma4_audio",
-    "gemma4_unified_audio",
-    "qwen2_5_omni_audio_encoder",
-    "qwen3_omni_moe_audio_encoder",
+    *_WHISPERS,
+    *("gemma4_audio", "gemma4_unified_audio"),
+    *("qwen3_omni_moe_audio_encoder", "qwen3_asr_encoder"),
 )
 """Every ``model_type`` that is read."""
+WHISPERED = {
+    "d_model": "hidden_size",
+    "encoder_layers": "num_hidden_layers",
+    "encoder_attention_heads": "num_attention_heads",
+    "encoder_ffn_dim": "intermediate_size",
+}
+"""Their older names of fields, and the usual ones."""
 
 
 def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
@@ -52,19 +67,21 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
         }
     if kind == "gemma4_audio":
         return _conformer_fields(sound, width)
-    hidden, bins = sound.whole("d_model"), sound.whole("num_mel_bins")
-    own = {
+    hidden, bins = sound.whole("hidden_size"), sound.whole("num_mel_bins")
+    own: dict[str, Any] = {
         "name": "audio",
-        "num_layers": sound.whole("encoder_layers"),
+        "num_layers": sound.whole("num_hidden_layers"),
         "hidden_size": hidden,
-        "num_heads": sound.whole("encoder_attention_heads"),
-        "ffn_hidden_size": sound.whole("encoder_ffn_dim"),
+        "num_heads": sound.whole("num_attention_heads"),
+        "ffn_hidden_size": sound.whole("intermediate_size"),
     }
-    frames, out = SECONDS * _FRAMES_A_SECOND, sound.whole("output_dim")
-    if kind == "qwen2_5_omni_audio_encoder":
-        # Whisper's; pairs of what comes out are averaged.
-        listens = _whispers(bins, hidden, frames // 2)
-        return own | listens | {"merged": 2, "projector": (hidden, out)}
+    frames = SECONDS * _FRAMES_A_SECOND
+    if kind in _WHISPERS:
+        learned, merged, words = _WHISPERS[kind]
+        known = {"merged": merged * hidden, "hidden": hidden, "text": width}
+        own |= _whispers(bins, hidden, frames // 2)
+        own |= {"merged": merged, "positions": frames // 2 if learned else 0}
+        return own | {"projector": tuple(known.get(word) or sound.whole(word) for word in words)}
     # Three convolutions of three by three, each on every other frame and bin.
     channels = sound.whole("downsample_hidden_size")
     sizes = [bins]
@@ -79,7 +96,7 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
         ),
         "patch_size": channels * three,
         "patches": frames // 8,
-        "projector": (hidden, hidden, out),
+        "projector": (hidden, hidden, sound.whole("output_dim")),
     }
 
 

@@ -50,9 +50,9 @@ class Sighted:
 
     text: str
     """Its language model where ``text_config`` says none."""
-    tower: str
-    """Its encoder of images where ``vision_config`` says none."""
-    widths: tuple[str, ...]
+    tower: str | None = None
+    """Its encoder of images where ``vision_config`` says none (null: it has none)."""
+    widths: tuple[str, ...] = ()
     """On the way from patches to the language model: ``merged`` patches, the tower's ``hidden``
     width, the language model's (``text``), or a field's, halved (``field/2``) or times one."""
     side: str | None = None
@@ -67,6 +67,9 @@ class Sighted:
     """Embeddings are tied where either part of the file says so, not where the whole does."""
     sound: str | None = None
     """Its encoder of sound."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """What Transformers takes for fields that ``text_config`` leaves out, where that is not the
+    language model's own default."""
     hears: bool = False
     """It has that where ``audio_config`` is left out, too."""
 
@@ -77,7 +80,7 @@ TOWERS: dict[str, Sight] = {
     for kind, stated in _TABLES["towers"].items()
 }
 WITH_IMAGES: dict[str, Sighted] = {
-    kind: Sighted(**{**stated, "widths": tuple(stated["widths"])})
+    kind: Sighted(**{**stated, "widths": tuple(stated.get("widths", ()))})
     for kind, stated in _TABLES["with_images"].items()
 }
 OLDER = {
