@@ -19,6 +19,7 @@ from trainscout.pruning.recipe_table import Mask, RecipeTable
 from trainscout.simulators.predictor.io.second_core import both, is_second_core
 from trainscout.simulators.predictor.memory.bands import may_fit_bytes
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.replay.sweep import sweep
 from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 Rows = NDArray[np.int64]
@@ -137,8 +138,15 @@ class BoundingSurvey(Bounding):
         memory_bytes, used_bytes = np.zeros((2, len(recipes)), dtype=np.int64)
         halved = len(recipes) >= HALVED_ROWS and is_second_core()
         first, *others = self._halves() if halved else (np.arange(len(recipes)),)
-        # Only this process says how far it is.
-        own = partial(self._fitting, first, on_progress)
+
+        def own() -> tuple[Losses, Rows, Rows]:
+            # Only this process says how far it is.
+            fitting = self._fitting(first, on_progress)
+            if halved:
+                # Simulating comes next, and the other process began later.
+                sweep.load()
+            return fitting
+
         found = both(own, partial(self._fitting, others[0])) if halved else (own(),)
         for rows, each in zip((first, *others), found, strict=True):
             losses[rows], memory_bytes[rows], used_bytes[rows] = each

@@ -57,6 +57,11 @@ class Loop:
         self._turns += turns
         return (self.plain if self._turns <= LOADING_TURNS else self.compiled)(*arrays)
 
+    def load(self) -> None:
+        """Be compiled from now on: for who is sure to play much, while there is time for it."""
+        self._turns = max(self._turns, LOADING_TURNS)
+        _ = self.compiled
+
     def plain(self, *arrays: Any) -> tuple[Any, ...]:
         """As plain Python, on lists."""
         names = {**self._written.__globals__, "np": _Lists}

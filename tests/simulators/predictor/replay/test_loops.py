@@ -64,3 +64,10 @@ def test_it_is_compiled_once_that_pays() -> None:
     assert "compiled" not in vars(tried)
     assert tried(1, values)[0].tolist() == [0, 2, 4]
     assert "compiled" in vars(tried)
+
+
+def test_it_is_compiled_at_once_where_much_is_to_be_played(monkeypatch) -> None:
+    tried = Loop(double, helped)
+    tried.load()
+    monkeypatch.setattr(tried, "plain", None)
+    assert tried(1, np.arange(3))[0].tolist() == [0, 2, 4]
