@@ -139,9 +139,10 @@ def _hub_kernels(module: ModuleType) -> None:
     from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 
     def get_kernel(repo_id: str, *_: Any, **__: Any) -> Any:
-        # Compiled for GPUs; of some there are stand-ins.
-        for mark, name in (("flash-attn3", "flash_attn_interface"), ("flash-attn", "flash_attn")):
-            if mark in repo_id:
+        # Compiled for GPUs; of some there are stand-ins, whoever built them.
+        built = repo_id.replace("attention", "attn").replace("-", "")
+        for mark, name in (("flashattn3", "flash_attn_interface"), ("flashattn", "flash_attn")):
+            if mark in built:
                 found = importlib.import_module(name)
                 return SimpleNamespace(**{**vars(found), "flash_attn_interface": found})
         raise refusal(f"kernels.get_kernel({repo_id!r})", "kernels of a hub", "flash-attn")

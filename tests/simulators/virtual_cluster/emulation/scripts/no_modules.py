@@ -86,4 +86,5 @@ activate_flash_attention_impl("FA3")
 half = torch.ones(64, 2, 16, dtype=torch.bfloat16, device="cuda")
 assert varlen_attn(half, half, half, ends, ends, 48, 48).shape == half.shape
 assert get_kernel("kernels-community/flash-attn2").flash_attn_func
+assert get_kernel("someone/flash-attention-3").flash_attn_interface.flash_attn_func
 get_kernel("kernels-community/activation")
