@@ -84,9 +84,9 @@ def forget_tensors() -> None:
         for key, value in list(kept.items()):
             if _on_device(value):
                 kept[key] = None
-            elif isinstance(value, dict | list):
-                inside = value.values() if isinstance(value, dict) else value
-                if any(map(_on_device, inside)):
+            elif isinstance(value, dict | list) and value:
+                first = next(iter(value.values() if isinstance(value, dict) else value))
+                if _on_device(first):
                     value.clear()
 
 
