@@ -38,6 +38,7 @@ SAMPLES = {
     "sixth": "the afternoon of 28 November 2026",
     "seventh": "28 November 2026 (after the sixth)",
     "eighth": "the evening of 28 November 2026",
+    "ninth": "the night of 28 November 2026",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.

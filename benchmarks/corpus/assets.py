@@ -162,8 +162,10 @@ def _mnist(folder: Path) -> None:
 
 
 def _models(folder: Path) -> None:
-    # Where torchvision is there, built for CUDA, transformers could not be imported.
+    # Where torchvision is there, built for CUDA, transformers could not be imported, nor diffusers
+    # beside Transformer Engine without its library.
     install_framework_patches()
+    sys.modules["transformer_engine"] = None  # type: ignore[assignment]
     import transformers
 
     tokenizer = _tokenizer(folder)
