@@ -21,6 +21,7 @@ from trainscout.commands.hydra_setup import prepare_hydra
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_recipe
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.registry import EXECUTORS
 from trainscout.simulators.predictor.question.validity import check_job
 
@@ -179,13 +180,29 @@ def test_a_command_accepts_its_arguments(words, monkeypatch, tmp_path):
     parse = argparse.ArgumentParser.parse_known_args
 
     def parse_only(parser, *given, **named):
-        parse(parser, *given, **named)
+        read, _ = parse(parser, *given, **named)
+        if getattr(read, "cluster", None):
+            load_catalogue().machines(read.cluster, getattr(read, "gpu", None))
+        assert getattr(read, "gpu", None) in (None, *load_catalogue().gpus)
         raise AcceptedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_only)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AcceptedError):
         main(words)
+
+
+def test_examples_that_are_shown_exist_and_know_their_options():
+    shown = [each for page in pages() for block in blocks(page) for each in block.commands]
+    scripts = set()
+    for words in shown:
+        for place, word in enumerate(words):
+            if word.startswith("examples/") and word.endswith(".py"):
+                scripts.add(word)
+                source = (ROOT / word).read_text("utf-8")
+                options = [each for each in words[place + 1 :] if each.startswith("--")]
+                assert all(f'"{each}"' in source for each in options), words
+    assert len(scripts) >= 6
 
 
 def test_commands_that_are_named_exist():
