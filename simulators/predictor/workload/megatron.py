@@ -17,10 +17,7 @@ from trainscout.simulators.predictor.workload.diffusion import (
     last_diffusion_parameters,
 )
 from trainscout.simulators.predictor.workload.embedding import embedding_blocks
-from trainscout.simulators.predictor.workload.ends import (
-    first_blocks,
-    head_blocks,
-)
+from trainscout.simulators.predictor.workload.ends import first_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Block,
