@@ -163,7 +163,9 @@ def _context_parallel(job: Job) -> Broken:
 
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
-    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed or mixer.cross
+    whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
+    # Of an encoder, that is; a text is whole on every rank.
+    whole = whole or (mixer.cross and job.model.diffusion is None)
     if whole or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)

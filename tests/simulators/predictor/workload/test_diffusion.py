@@ -74,6 +74,13 @@ def test_attention_sees_all_latents_and_across_them_the_text() -> None:
         assert not any(op.causal for op in found)
 
 
+def test_latents_are_cut_and_look_at_the_whole_text() -> None:
+    job = make_job(CROSSING, cp=4)
+    check_job(job)
+    cores = [op for op, _ in kernels(job, "forward") if isinstance(op, Attention)]
+    assert {op.seq_k for op in cores if op.name.startswith("cross")} == {16}
+
+
 def test_the_ring_visits_every_key_whole() -> None:
     alone, cut = make_job(JOINED), make_job(JOINED, cp=4)
     one, four = (
