@@ -10,7 +10,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 Patch = Callable[[ModuleType], None]
@@ -32,11 +32,28 @@ def _agree(*args: Any, **kwargs: Any) -> None:
 
 
 def _deepspeed_operations(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.deepspeed_operations import (
-        install_operations,
+    # What DeepSpeed compiles when it is first used, which wants a CUDA toolkit, is here; its work
+    # on the host is on memory without data, and its time is not in the trace.
+    from torch import _utils
+
+    from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels import (
+        multi_tensor_adam,
     )
 
-    install_operations(module)
+    calls = ("create_adam", "destroy_adam", "adam_update", "adam_rollback")
+    made = {
+        "fused_adam": SimpleNamespace(multi_tensor_adam=multi_tensor_adam),
+        "cpu_adam": SimpleNamespace(**dict.fromkeys(calls, lambda *_, **__: 0)),
+        "utils": SimpleNamespace(
+            flatten=_utils._flatten_dense_tensors, unflatten=_utils._unflatten_dense_tensors
+        ),
+    }
+    build = module.OpBuilder.load
+
+    def load(self: Any, verbose: bool = False) -> Any:
+        return made[self.name] if self.name in made else build(self, verbose)
+
+    module.OpBuilder.load = load
 
 
 def _transformers_tracing(module: ModuleType) -> None:
@@ -134,7 +151,6 @@ def _torchaudio(module: ModuleType) -> None:
 
 def _hub_kernels(module: ModuleType) -> None:
     import importlib
-    from types import SimpleNamespace
 
     from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
 

@@ -39,11 +39,6 @@ from trainscout.simulators.virtual_cluster.traced.tracer import Refused, traced_
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
 
-# The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
-#
-# Schedules, gradient and parameter communication and the end of a step are the built-in source's,
-# for the parameters that the traced layers have.
-
 # Transformer Engine's userbuffers: tensor-parallel communication in pieces beside its product.
 #
 # They work inside the library's kernels, below anything that is traced. As in ``workload.linear``,
@@ -93,6 +88,12 @@ def _cut(op: Op, tp: int) -> list[Op]:
     assert isinstance(op, Collective)
     piece = op.bytes // tp
     return [replace(op, bytes=piece), replace(op, bytes=op.bytes - piece, overlaps=1)]
+
+
+# The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
+#
+# Schedules, gradient and parameter communication and the end of a step are the built-in source's,
+# for the parameters that the traced layers have.
 
 
 def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:

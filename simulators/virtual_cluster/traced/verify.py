@@ -56,8 +56,6 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 
-# What one step amounts to on one rank of every stage: from the built-in workload, from traces.
-
 # Two sources of one workload side by side, operation by operation.
 #
 # What is compared is what a layer must do whoever wrote it: matrix products, attention,
@@ -114,6 +112,9 @@ def differences(ours: Counter[Shape], theirs: Counter[Shape]) -> list[Difference
         for shape, count in rest.items()
     ]
     return sorted(found, key=lambda each: (-each.count, str(each)))
+
+
+# What one step amounts to on one rank of every stage: from the built-in workload, from traces.
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from types import ModuleType
 
 import torch
 
-# torchvision's reading of image files where its library cannot be loaded: by Pillow.
-
 _DECODE = "(Tensor data, int mode, bool apply_exif_orientation=False) -> Tensor"
 # torchvision's ImageReadMode by value; 0 leaves an image as it is.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}

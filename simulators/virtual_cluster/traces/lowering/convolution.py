@@ -21,8 +21,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
 
-# Convolutions and the passes of their gradients.
-
 RULE = "convolution"
 # The pass that a transposed convolution's forward and backward products are.
 _MIRRORED = {"fwd": "dgrad", "dgrad": "fwd", "wgrad": "wgrad"}

@@ -11,11 +11,9 @@ torch = pytest.importorskip("torch")
 
 
 def test_builders_hand_out_what_is_made_here() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
     from trainscout.simulators.virtual_cluster.emulation.vendor import (
         compiled_kernels as multi_tensor,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.vendor.deepspeed_operations import (
-        install_operations,
     )
 
     class OpBuilder:
@@ -27,7 +25,7 @@ def test_builders_hand_out_what_is_made_here() -> None:
 
     module = ModuleType("builder")
     module.OpBuilder = OpBuilder  # type: ignore[attr-defined]
-    install_operations(module)
+    PATCHES["deepspeed.ops.op_builder.builder"](module)
     assert OpBuilder("fused_adam").load().multi_tensor_adam is multi_tensor.multi_tensor_adam
     assert OpBuilder("cpu_adam").load().adam_update(0, 1) == 0
     flat = OpBuilder("utils").load().flatten([torch.ones(2), torch.zeros(1)])
