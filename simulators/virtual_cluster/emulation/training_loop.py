@@ -45,7 +45,8 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
     if not parts:
         return None
     size = sum(numel * itemsize for (_, _, numel), itemsize in parts.items())
-    storages = dict.fromkeys(storage for storage, _, _ in parts)
+    # Modules are held in no order.
+    storages = sorted({storage for storage, _, _ in parts})
     return Parameters(sum(numel for _, _, numel in parts), size, tuple(storages))
 
 
