@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,7 @@ class Family:
     """What a linear layer is: ``delta``, ``kda``, ``short_conv``, ``mamba1`` (``mamba1_normed``:
     Jamba's), or ``mamba2`` by one of three namings of its sizes (``mamba2_half``: Nemotron-H's,
     ``mamba2_prefixed``: Bamba's)."""
-    refused: tuple[str, ...] = ()
+    refused: Sequence[str] = ()
     """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that must be left out or say this (the name of a field: what that says): what else
@@ -79,10 +79,7 @@ class Family:
 def families() -> dict[str, Family]:
     """Every ``model_type`` that is read (``families.yaml``)."""
     table: dict[str, dict[str, Any]] = read_yaml(DECLARATIONS / "families.yaml")
-    return {
-        kind: Family(**{**stated, "refused": tuple(stated.get("refused", ()))})
-        for kind, stated in table.items()
-    }
+    return {kind: Family(**stated) for kind, stated in table.items()}
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ class Sight:
     """The field that says its width."""
     ffn: str = "intermediate_size"
     """The field that says an MLP's width."""
-    refused: tuple[str, ...] = ()
+    refused: Sequence[str] = ()
     """Fields that must be false."""
 
 
@@ -52,7 +52,7 @@ class Sighted:
     """Its language model where ``text_config`` says none."""
     tower: str | None = None
     """Its encoder of images where ``vision_config`` says none (null: it has none)."""
-    widths: tuple[str, ...] = ()
+    widths: Sequence[str] = ()
     """On the way from patches to the language model: ``merged`` patches, the tower's ``hidden``
     width, the language model's (``text``), or a field's, halved (``field/2``) or times one."""
     side: str | None = None
@@ -75,13 +75,9 @@ class Sighted:
 
 
 _TABLES = read_yaml(DECLARATIONS / "towers.yaml")
-TOWERS: dict[str, Sight] = {
-    kind: Sight(**{**stated, "refused": tuple(stated.get("refused", ()))})
-    for kind, stated in _TABLES["towers"].items()
-}
+TOWERS: dict[str, Sight] = {kind: Sight(**stated) for kind, stated in _TABLES["towers"].items()}
 WITH_IMAGES: dict[str, Sighted] = {
-    kind: Sighted(**{**stated, "widths": tuple(stated.get("widths", ()))})
-    for kind, stated in _TABLES["with_images"].items()
+    kind: Sighted(**stated) for kind, stated in _TABLES["with_images"].items()
 }
 OLDER = {
     "num_heads": "num_attention_heads",
