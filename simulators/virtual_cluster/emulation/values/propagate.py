@@ -190,8 +190,10 @@ def _compare(call: Call) -> Sequence[Shadow | None]:
         value = plain.full((1,) * call.results[0].dim(), share, dtype=torch.float64)
         return [Known(value, Grade.EXPECTED, Kind.SHARE)]
     whole = [t for t, _ in pairs if not t.is_floating_point() and t.numel() > 1]
-    if not same and len(whole) == 2 and whole[0].shape == whole[1].shape:
-        # Whole numbers seldom meet one by one: the two ends of edges, of which few are loops.
+    by_one = len(whole) == 2 and whole[0].shape == whole[1].shape
+    if not same and (by_one or (len(whole) == 1 and isinstance(other, int))):
+        # Whole numbers seldom meet one by one: the two ends of edges, of which few are loops, or
+        # tokens that were generated and the one that pads.
         return [filled(call.results[0], True, Grade.EXPECTED)]
     return [None]
 

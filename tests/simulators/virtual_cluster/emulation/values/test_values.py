@@ -279,6 +279,10 @@ def test_whole_numbers_that_nobody_knows_differ_one_by_one() -> None:
         edges = rank.unknown(2, 1000, dtype=torch.int64)
         kept = edges[:, edges[0] != edges[1]]
         halved = edges[:, edges[0] > edges[1]]
+        # As do tokens that were generated and the one that pads: an answer fills its row.
+        ends = 63 + (edges != 2).sum(1)
+        assert rank.read(ends) == [1063, 1063]
+        assert rank.grade(ends) == "expected"
     assert kept.shape == (2, 1000)
     assert halved.shape == (2, 500)
     assert [size.grade for size in rank.sizes] == ["expected"] * 2
