@@ -164,9 +164,9 @@ def _context_parallel(job: Job) -> Broken:
 def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
     recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
     whole = mixer.delta or mixer.mamba1 or mixer.short_conv or mixer.compressed
-    # Of an encoder, that is; a text is whole on every rank.
-    whole = whole or (mixer.cross and job.model.diffusion is None)
-    if whole or (attention is not None and attention.index is not None):
+    # An encoder's output is not cut; a text is whole on every rank.
+    looks = mixer.cross and job.model.diffusion is None
+    if whole or looks or (attention is not None and attention.index is not None):
         return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
     limited = attention is not None and (attention.window or attention.chunk)
     if limited and recipe.cp_comm_type != "a2a":
