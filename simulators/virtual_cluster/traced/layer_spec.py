@@ -73,11 +73,10 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "batch_first": (False,),
     "gathers_ring": (False,),
     "recompute_stops_early": (False,),
-    "fused_experts": (False,),
     "loops_experts": (False,),
     "overlap_tp_gradients": (True,),
     # Before 2023 a copy of the logits more; the installed version decides.
-    "cross_entropy": ("fp32", "copies"),
+    "cross_entropy": ("fp32", "copies", "in_place"),
 }
 _MODULES = frozenset(
     ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
@@ -111,6 +110,7 @@ class LayerSpec:
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     fused_router: bool
+    fused_loss: bool
     architecture: str
     compute_capability: float
 
@@ -300,6 +300,7 @@ def _spec(job: Job, kind: str) -> LayerSpec:
         fused_wgrad=framework.fused_wgrad,
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,
+        fused_loss=framework.cross_entropy == "in_place",
         architecture=job.gpu.architecture.name,
         compute_capability=job.gpu.compute_capability,
     )

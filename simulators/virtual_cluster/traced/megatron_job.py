@@ -79,6 +79,8 @@ def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
         "bias_activation_fusion": model.gated_mlp or model.linear_bias,
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
+        "cross_entropy_loss_fusion": spec.fused_loss,
+        "cross_entropy_fusion_impl": "te" if spec.fused_loss else "native",
         "persist_layer_norm": True,
         "apply_rope_fusion": _rotates_fused(spec),
         "deallocate_pipeline_outputs": True,
