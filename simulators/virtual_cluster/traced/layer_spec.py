@@ -140,6 +140,9 @@ def check_traceable(job: Job) -> None:
         if value not in allowed:
             problem = "is not how Megatron-Core works, whose layers are traced"
             raise InputError(f"framework.{name}", value, problem, map(str, allowed))
+    if framework.fused_experts and moe is not None and job.precision == "mxfp8":
+        problem = "is not traced: experts one after another are"
+        raise InputError("framework.fused_experts", True, problem, "false")
     if job.precision not in _PRECISIONS:
         problem = "is not traced"
         raise InputError("training.precision", job.precision, problem, _PRECISIONS)

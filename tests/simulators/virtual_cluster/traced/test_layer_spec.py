@@ -113,6 +113,11 @@ def test_groups_fit_in_the_fewest_ranks() -> None:
     [
         ("framework.fusion", TINY, {"training": {"fusion": "eager"}}),
         ("framework.cross_entropy", TINY, {"training": {"cross_entropy": "eager"}}),
+        (
+            "framework.fused_experts",
+            MOE,
+            {"ep": 2, "training": {"precision": "mxfp8", "fused_experts": True}},
+        ),
         ("recipe.zero_stage", TINY, {"zero_stage": 3}),
         ("recipe.recompute_modules", TINY, {"recompute": "selective", "recompute_modules": "qkv"}),
         (
