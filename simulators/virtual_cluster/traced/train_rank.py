@@ -139,16 +139,10 @@ def _chunks(job: Job, spec: LayerSpec, config: TransformerConfig) -> list[Distri
 
 
 def _optimizer(job: Job, config: TransformerConfig, chunks: list[DistributedDataParallel]) -> Any:
-    kind = job.training.optimizer
-    settings: dict[str, Any] = {}
-    if kind == "adam_bf16":
-        settings = {
-            "use_precision_aware_optimizer": True,
-            "exp_avg_dtype": torch.bfloat16,
-            "exp_avg_sq_dtype": torch.bfloat16,
-        }
+    halved = job.optimizer == "adam_bf16"
+    moments = torch.bfloat16 if halved else torch.float32
     options = OptimizerConfig(
-        optimizer="sgd" if kind == "sgd" else "adam",
+        optimizer="sgd" if job.optimizer == "sgd" else "adam",
         lr=1e-4,
         clip_grad=1.0,
         fp16=config.fp16,
@@ -156,7 +150,9 @@ def _optimizer(job: Job, config: TransformerConfig, chunks: list[DistributedData
         params_dtype=config.params_dtype,
         use_distributed_optimizer=job.recipe.zero_stage == 1,
         overlap_param_gather=job.recipe.overlap_param_gather,
-        **settings,
+        use_precision_aware_optimizer=halved or job.recipe.optimizer_states is not None,
+        exp_avg_dtype=moments,
+        exp_avg_sq_dtype=moments,
     )
     return get_megatron_optimizer(options, chunks, use_gloo_process_groups=False)
 

@@ -58,6 +58,7 @@ MOE = replace(
 )
 CASES = {
     "1f1b": make_job(GPT, tp=2, pp=2, sp=True, batch=8),
+    "1f1b, remainders": make_job(GPT, tp=2, pp=2, sp=True, batch=8, optimizer_states="remainders"),
     "1f1b, whole optimizer": make_job(GPT, tp=2, pp=2, sp=True, batch=8, zero_stage=0),
     "interleaved": make_job(
         replace(GPT, num_layers=4),
@@ -172,6 +173,22 @@ def test_traced_ranks_are_replayed_beside_the_prediction(
     assert "parameters" in text
     assert "matrix products" in text
     assert "equal" in text
+
+
+def test_an_optimizer_of_remainders_keeps_less_by_both_sources(
+    traced: dict[str, list[Trace]],
+) -> None:
+    def peaks(name: str) -> list[tuple[int, int]]:
+        job, ranks = CASES[name], traced[name]
+        step = replay_ranks(ranks, job.gpu, job.cluster, job.framework, host="declared")
+        empty = Verification(job.recipe, job.num_micro_batches, job.num_micro_batches)
+        found = compared(empty, job, ranks, step).ranks
+        return [(r.builtin.peak_allocated_bytes, r.traced.peak_allocated_bytes) for r in found]
+
+    whole, halved = peaks("1f1b"), peaks("1f1b, remainders")
+    for (ours, theirs), (less_ours, less_theirs) in zip(whole, halved, strict=True):
+        assert ours > less_ours
+        assert theirs - less_theirs == pytest.approx(ours - less_ours, rel=0.05)
 
 
 def test_what_cannot_be_traced_is_a_problem_not_an_error() -> None:
