@@ -198,10 +198,13 @@ def _runs(settings: TrackingSettings, where: str | None) -> Iterator[Run]:
 
 def _read(run: Run) -> BestRecipe:
     tags, metrics, params = run.data.tags, run.data.metrics, run.data.params
-    return BestRecipe(
+    same_names: dict[str, Any] = {
         **{name: tags[name] for name in ("model", "cluster", "gpu", "recipe")},
         **{name: int(params[name]) for name in _QUESTION[3:]},
         **{name: metrics[name] for name in ("step_time_s", "mfu", "tokens_per_s_per_gpu")},
+    }
+    return BestRecipe(
+        **same_names,
         peak_reserved_gib=metrics["memory/peak_reserved_gib"],
         tracked=f"{datetime.fromtimestamp(run.info.end_time / 1000, UTC):%Y-%m-%d %H:%M}",
         version=tags.get("version", ""),
