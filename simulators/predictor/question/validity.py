@@ -444,6 +444,9 @@ def check_job(job: Job) -> None:
         field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)
         if violation.field == "precision" and value is None:
             field, value = "training.precision", job.precision
+        if violation.field == "framework" and value is None:
+            asked = job.framework.name
+            raise InputError("framework", asked, violation.reason, "another framework=, or model=")
         batch = job.training.global_batch_size
         if violation.field == "micro_batch" and batch % job.dp:
             allowed = f"a multiple of {job.dp}, or a larger tp, pp or cp for fewer replicas"
