@@ -223,7 +223,7 @@ try:
     # The real module shows both, and scripts import them from there.
     from einops import rearrange, repeat
 except ModuleNotFoundError:
-    rearrange = repeat = None  # type: ignore[assignment]
+    rearrange = repeat = None
 
 __all__ = ["index_first_axis", "index_put_first_axis", "pad_input"]
 __all__ += ["rearrange", "repeat", "unpad_input"]
