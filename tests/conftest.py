@@ -74,7 +74,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        # As the commands have it: a fifteenth of the CPU seconds were looks for cycles.
+        # As the commands have it: looks for cycles cost CPU seconds, and tests leave few.
         gc.set_threshold(200_000, 50, 100)
 
 

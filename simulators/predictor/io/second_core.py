@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import TypeVar
@@ -14,7 +15,13 @@ T = TypeVar("T")
 
 
 def is_second_core() -> bool:
-    """Whether this process may use one, by a fork."""
+    """Whether this process may use one, by a fork.
+
+    Only its main thread may: who searches in several threads would fork while another of them
+    imports or compiles, and what was forked would wait for that one's lock for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
     # Elsewhere what was forked may not call the system's libraries.
     can = sys.platform == "linux" and hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
     return can and len(os.sched_getaffinity(0)) > 1

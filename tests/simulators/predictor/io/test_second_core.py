@@ -1,4 +1,6 @@
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -12,6 +14,14 @@ def test_both_answers_come_in_order(cores, monkeypatch):
     first, second = both(lambda: (os.getpid(), "a" * 10**6), lambda: (os.getpid(), "b" * 10**6))
     assert (first[1][0], second[1][0]) == ("a", "b")
     assert (first[0] == second[0]) == (cores == 1)
+
+
+def test_only_the_main_thread_forks(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert second_core.is_second_core() == hasattr(os, "fork")
+    with ThreadPoolExecutor(1) as threads:
+        assert not threads.submit(second_core.is_second_core).result()
 
 
 def test_what_fails_on_the_second_core_is_computed_here(monkeypatch):
