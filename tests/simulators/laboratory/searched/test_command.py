@@ -1,4 +1,3 @@
-import csv
 import json
 
 import pytest
@@ -12,10 +11,10 @@ SMALL = {"model": "Small", "num_layers": 8, "num_gpus": 8, "dp": 8, "tp": 1, "pp
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory):
-    """One small question, answered once, in every form; and its table and journal."""
+    """One small question, answered once, in every form; and its table."""
     folder = tmp_path_factory.mktemp("questions")
     table = write_table(folder / "runs.csv", cells(**SMALL), cells(id="two", gpu="MI250X"))
-    names = {each: folder / f"out.{each}" for each in ("json", "csv", "page", "journal")}
+    names = {each: folder / f"out.{each}" for each in ("json", "page")}
     outputs = [word for each, path in names.items() for word in (f"--{each}", str(path))]
     assert questions([str(table), *outputs]) == 0
     return table, names
@@ -28,18 +27,7 @@ def test_a_question_is_answered_and_written(answered):
     assert (one["row"], one["inside"], one["proved"]) == ("run", True, True)
     assert one["slower"] == pytest.approx(one["best_s"] / 4.0 - 1)
     assert [target["met"] for target in report["targets"]] == [True, True, True, True]
-    (row,) = csv.DictReader(names["csv"].open())
-    assert row["name"] == one["name"]
     assert one["model"] in names["page"].read_text()
-
-
-def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
-    table, names = answered
-    monkeypatch.delattr("trainscout.simulators.laboratory.questions.answer")
-    before = names["journal"].read_text()
-    assert questions([str(table), "--journal", str(names["journal"])]) == 0
-    assert "as fast" in capsys.readouterr().out
-    assert names["journal"].read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -48,14 +36,13 @@ def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
         (["--only", "gpt9"], "--only=gpt9: names no question"),
         (["--workers", "0"], "--workers"),
         (["--json", "/nowhere/at/all.json"], "--json"),
-        (["--journal", "{table}"], "--journal"),
+        (["--page", "{table}"], "--page"),
     ],
 )
 def test_wrong_input_ends_with_2(answered, capsys, arguments, wrong):
-    table, names = answered
-    given = [each.format(table=table, folder=table.parent) for each in arguments]
-    journal = [] if "--journal" in given else ["--journal", str(names["journal"])]
-    assert questions([str(table), *given, *journal]) == 2
+    table, _ = answered
+    given = [each.format(table=table) for each in arguments]
+    assert questions([str(table), *given]) == 2
     assert wrong in capsys.readouterr().err
 
 
