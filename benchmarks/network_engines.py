@@ -1,25 +1,25 @@
-"""Packets against the hybrid engine: ``python -m benchmarks.network_engines``.
+"""Packets against the hybrid engine where chance marks them.
 
-What comes again and again, and what chance marks; each pattern once is ``benchmarks.hygra``.
+    python -m benchmarks.network_engines
 
-CPU seconds of one thread, compiled code loaded before; every figure is one run, since ratios
-matter and both sides run on the same machine one after the other. A leaf-spine of hosts with one
-200 Gb/s NIC each, links of one rate; errors are those of completion times against every packet
-played.
+Patterns without marks are those of ``benchmarks.hygra``, which plays the ones that are made here.
+
+CPU seconds of one thread, compiled code loaded before; ratios of both sides on the same machine,
+one after the other. A leaf-spine of hosts with one 200 Gb/s NIC each, links of one rate; errors
+are those of completion times against every packet played.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+from trainscout.simulators.predictor.network.hybrid import HybridEngine
 from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
 from trainscout.simulators.predictor.network.packet.settings import Dcqcn
 from trainscout.simulators.predictor.network.topology.routing import Routes
@@ -53,8 +53,8 @@ class Fabric:
         links = np.where((first == last)[:, None], inside, across)
         return Routes(links, np.zeros(len(links)))
 
-    def engine(self, kind: type, settings: PacketSettings, *more: HybridSettings) -> PacketEngine:
-        return kind(np.full(self.links, RATE), self.delay_s, 4, settings, *more)
+    def engine(self, kind: type, settings: PacketSettings) -> PacketEngine:
+        return kind(np.full(self.links, RATE), self.delay_s, 4, settings)
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,10 @@ class Pattern:
     after: np.ndarray | None = None
     lag_s: float = 0.0
 
-    def announce(self, engine: PacketEngine, size: float, start_s: float = 0.0) -> np.ndarray:
+    def announce(self, engine: PacketEngine, size: float) -> np.ndarray:
         after = None if self.after is None else self.after + engine.next_flow
         bytes_ = np.ceil(size * self.share)
-        starts = np.asarray(self.start_s) + start_s
-        return engine.add(self.routes, bytes_, starts, after=after, delay_s=self.lag_s)
+        return engine.add(self.routes, bytes_, self.start_s, after=after, delay_s=self.lag_s)
 
 
 def tensor_ring(fabric: Fabric) -> Pattern:
@@ -170,13 +169,6 @@ def mixed(fabric: Fabric, stages: int = 4, micro_batches: int = 4, seed: int = 0
                    np.concatenate(ties), 50e-6)  # fmt: skip
 
 
-PATTERNS: dict[str, Callable[[Fabric], Pattern]] = {
-    "TP ring": tensor_ring,
-    "DP ring, ECMP collisions": data_ring,
-    "all-to-all in groups of 16": everybody,
-}
-
-
 @dataclass(frozen=True)
 class Run:
     """``took_s``: of each flow from its own start; ``job_s`` the last end."""
@@ -196,53 +188,16 @@ def run(engine: PacketEngine, pattern: Pattern, size: float) -> Run:
     return Run(ends - engine.start_s(flows), float(ends.max()), cpu_s, engine.packet_hops)
 
 
-def repeated(size: float) -> Table:
-    table = Table(
-        "pattern", "packets, CPU s", "skips only", "memory only", "both", "error, memory only",
-        "error, both", title=f"8 layers x 8 micro-batches, {size:.0f} MB: each pattern 64 times",
-    )  # fmt: skip
-    fabric, settings = Fabric(delay_s=1e-6), PacketSettings()
-    never = 1e3  # seconds between samples
-    for name in ("TP ring", "DP ring, ECMP collisions", "all-to-all in groups of 16"):
-        pattern = PATTERNS[name](fabric)
-
-        def play(engine: PacketEngine) -> tuple[float, np.ndarray]:
-            begin = time.process_time()
-            now, took = 0.0, []
-            for _ in range(64):
-                flows = pattern.announce(engine, size * MB, now)  # noqa: B023
-                engine.advance()
-                took.append(engine.completion_s(flows) - now)
-                # The work between two communications; whole picoseconds.
-                now = round(float(engine.completion_s(flows).max()) + 200e-6, 12)
-            return time.process_time() - begin, np.array(took)
-
-        truth_s, truth = play(fabric.engine(PacketEngine, settings))
-        cells, off = [], []
-        for hybrid in (
-            HybridSettings(memory=False),
-            HybridSettings(sample_s=never),
-            HybridSettings(),
-        ):
-            cpu_s, took = play(fabric.engine(HybridEngine, settings, hybrid))
-            cells.append(f"{truth_s / cpu_s:.0f}x")
-            # Ends are rounded to the start's doubles: a picosecond is the most they can tell.
-            off.append(np.abs(took - truth).max() if hybrid.sample_s == never else None)
-        exact = f"{off[1] * 1e12:.1f} ps at most"
-        mean = f"{np.abs(took / truth - 1).mean():.2%} mean"
-        table.add_row(name, f"{truth_s:.1f}", *cells, exact, mean)
-    return table
-
-
 def marked(sizes: list[float], seeds: int) -> Table:
     table = Table(
         "pattern", "MB", "hybrid", "noise floor: FCT mean / job", "error: FCT mean / job",
         "job, worst seed", title=f"DCQCN, low thresholds, {seeds} seeds",
     )  # fmt: skip
     fabric = Fabric()
-    for name in ("DP ring, ECMP collisions", "all-to-all in groups of 16"):
+    patterns = {"DP ring, ECMP collisions": data_ring, "all-to-all in groups of 16": everybody}
+    for name, pattern_of in patterns.items():
         for size in sizes:
-            pattern = PATTERNS[name](fabric)
+            pattern = pattern_of(fabric)
             settings = [
                 PacketSettings(congestion="dcqcn", dcqcn=LOW, window=2, seed=seed)
                 for seed in range(seeds)
@@ -277,21 +232,12 @@ def mean_job(pairs: list[tuple[Run, Run]]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeated-size", type=float, default=16, help="MB")
     parser.add_argument("--seeds", type=int, default=5, help="of DCQCN's marks")
-    sections = ("repeated", "marked")
-    parser.add_argument("--sections", nargs="+", default=sections, choices=sections)
-    arguments = parser.parse_args()
+    seeds = parser.parse_args().seeds
     fabric = Fabric()
     for kind in (PacketEngine, HybridEngine):
         run(fabric.engine(kind, PacketSettings()), data_ring(fabric), 16 * MB)
-    makers = {
-        "repeated": lambda: repeated(arguments.repeated_size),
-        "marked": lambda: marked([64.0, 256.0], arguments.seeds),
-    }
-    console = Console(width=150)
-    for section in arguments.sections:
-        console.print(makers[section]())
+    Console(width=150).print(marked([64.0, 256.0], seeds))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python -m benchmarks.search_exact certificates   # whole commands: points, simulations, seconds
     python -m benchmarks.search_exact truth          # against simulating everything
     python -m benchmarks.search_exact bounds         # bound against simulation, random recipes
-    python -m benchmarks.search_exact rules          # what each rule resolves in a grid search
 
 Seconds are CPU seconds of all processes, start-up included, which other work on the machine
 changes little.
@@ -27,8 +26,8 @@ from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.trial import SearchResult
 from trainscout.optimizer.union import compile_space
-from trainscout.pruning import TACTICS
 from trainscout.pruning.bounds import Bounds
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -40,7 +39,6 @@ LLAMA = "model=llama3_405b cluster=h100_8192 training.global_batch_size=2048"
 LLAMA_70B = "model=llama3_70b cluster=h100_64"
 LLAMA_512 = "model=llama3_405b cluster=h100_512 training.global_batch_size=256"
 LARGE = "model=gpt175b cluster=h100_8192 space=large"
-V100 = "model=gpt3_2b7 cluster=v100_16 training.precision=fp16 space=maya_table3"
 FRONT = "objective=time_memory"
 SAMPLE = 500
 SIMULATED = ("ok", "tight", "oom")
@@ -88,13 +86,13 @@ def truth() -> None:
         print(f"| `{case}` | {simulated[0]:,} | {simulated[1]:,} | {'yes' if same else 'NO'} |")
 
 
-def searched(case: str, sampler: str, pruning: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
+def searched(case: str, sampler: str) -> SearchResult:
     plan = plan_of(case, f"search={sampler}")
     return run_search(
         plan.declared,
         plan.space,
         plan.objective,
-        replace(plan.options, pruning=pruning),
+        replace(plan.options, pruning=()),
         executor=ExecutorOptions("serial", 1),
     )
 
@@ -128,25 +126,8 @@ def bounds() -> None:
         )
 
 
-def rules() -> None:
-    names = list(TACTICS)
-    print("| question | recipes | " + " | ".join(names) + " | simulated | same best 10 |")
-    print("|---|" + "---:|" * (len(names) + 2) + "---|")
-    for case in (TABLE3, V100):
-        all_, pruned = (searched(case, "grid", pruning) for pruning in ((), tuple(names)))
-        by_rule = pruned.counts_by_rule("pruned")
-        cells = " | ".join(f"{by_rule.get(name, 0):,}" for name in names)
-        counts = pruned.counts()
-        simulated = sum(counts[status] for status in SIMULATED)
-        same = [t.recipe for t in all_.best] == [t.recipe for t in pruned.best]
-        print(
-            f"| `{case}` | {simulated + counts['pruned']:,} | {cells} | {simulated:,} | "
-            f"{'yes' if same else 'NO'} |"
-        )
-
-
 if __name__ == "__main__":
-    TABLES = {"certificates": certificates, "truth": truth, "bounds": bounds, "rules": rules}
+    TABLES = {"certificates": certificates, "truth": truth, "bounds": bounds}
     for name in sys.argv[1:] or TABLES:
         TABLES[name]()
         print()
