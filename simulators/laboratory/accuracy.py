@@ -7,35 +7,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainscout.simulators.laboratory.published.later import read_blind
-from trainscout.simulators.laboratory.published.page import (
-    ERROR_PLOT,
-    MEMORY_PLOT,
-    PLOT_FOLDER,
-    STEP_PLOT,
-    accuracy_pages,
-)
-from trainscout.simulators.laboratory.published.plots import (
-    error_plot,
-    memory_plot,
-    step_time_plot,
-)
-from trainscout.simulators.laboratory.published.published import (
-    BLIND_TESTS,
-    PUBLISHED_RUNS,
-    stored_coverage,
-)
-from trainscout.simulators.laboratory.published.rows import TRUSTED
-from trainscout.simulators.laboratory.published.summaries import (
-    COLLECTIVES,
-    KERNELS,
-    read_summary,
-    stored_summary,
-)
-from trainscout.simulators.laboratory.validate import predict
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .published.later import read_blind
+from .published.page import ERROR_PLOT, MEMORY_PLOT, PLOT_FOLDER, STEP_PLOT, accuracy_pages
+from .published.plots import error_plot, memory_plot, step_time_plot
+from .published.published import BLIND_TESTS, PUBLISHED_RUNS, stored_coverage
+from .published.rows import TRUSTED
+from .published.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
+from .validate import predict
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,17 +15,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.laboratory.calibration.logs import read_log
-from trainscout.simulators.laboratory.calibration.profiled import OPTION, read_profiled
-from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
-from trainscout.simulators.laboratory.calibration.runs import (
-    MeasuredRun,
-    check_runs,
-    equal_jobs,
-    with_predictions,
-)
-from trainscout.simulators.laboratory.calibration.support import left_out, relative, supported
-from trainscout.simulators.laboratory.calibration.tables import read_table
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.io.terminal import plain_table, show
@@ -39,6 +28,13 @@ from trainscout.simulators.predictor.uncertainty.calibration import (
     columns_of,
 )
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES, Posterior, Vector
+
+from .calibration.logs import read_log
+from .calibration.profiled import OPTION, read_profiled
+from .calibration.questions import job_of_settings, settings_of
+from .calibration.runs import MeasuredRun, check_runs, equal_jobs, with_predictions
+from .calibration.support import left_out, relative, supported
+from .calibration.tables import read_table
 
 _LEFT_SHOWN = 5
 _FURTHER = {
@@ -128,7 +124,7 @@ def measured_runs(
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
         origins.append(f"{path.name} ({steps.framework}, {steps.kept} steps)")
     if options.from_mlflow is not None:
-        from trainscout.simulators.laboratory.calibration.tables import read_experiment
+        from .calibration.tables import read_experiment
 
         found, left = read_experiment(options.from_mlflow, options.tracking_uri)
         _some("--from-mlflow", options.from_mlflow, found, left)

@@ -10,15 +10,6 @@ from statistics import median
 
 import numpy as np
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import shipped_declarations
-from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import add_output, add_runs
-from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
-from trainscout.simulators.laboratory.residuals import Bare, format_origin
-from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
@@ -31,6 +22,16 @@ from trainscout.simulators.predictor.uncertainty.fastest import (
     fastest_text,
     kind_of,
 )
+
+from .published.groups import source_group
+from .published.jobs import shipped_declarations
+from .published.layouts import sweep_of
+from .published.published import add_output, add_runs
+from .published.regularity import mark_extrapolated
+from .published.replay import Result
+from .published.rows import TRUSTED, read_rows
+from .residuals import Bare, format_origin
+from .validate import replay_with_progress
 
 
 def main(arguments: Sequence[str]) -> int:

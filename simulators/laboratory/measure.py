@@ -21,24 +21,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
-from trainscout.simulators.laboratory.device.results import Rows
-from trainscout.simulators.laboratory.device.timing import host_seconds, open_torch
-from trainscout.simulators.laboratory.device.torch_collectives import (
-    CollectiveDevice,
-    TorchCollectives,
-    node_counts,
-)
-from trainscout.simulators.laboratory.interference import measure as interference
-from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
-from trainscout.simulators.laboratory.kernels.measure import (
-    CLASSES,
-    CPU,
-    Device,
-    TorchDevice,
-    anonymous,
-    measure_kernel,
-)
 from trainscout.simulators.predictor.collectives.measured import bus_factor
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION, read_measurements
@@ -59,6 +41,14 @@ from trainscout.simulators.predictor.workload.ir import (
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
+
+from .calibration.questions import job_of_settings, settings_of
+from .device.results import Rows
+from .device.timing import host_seconds, open_torch
+from .device.torch_collectives import CollectiveDevice, TorchCollectives, node_counts
+from .interference import measure as interference
+from .interference.slowdown_rows import read_samples
+from .kernels.measure import CLASSES, CPU, Device, TorchDevice, anonymous, measure_kernel
 
 OUTPUT = "--output"
 # Of the time that is left: kernels decide most; slowdowns beside communication come last.

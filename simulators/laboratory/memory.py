@@ -18,27 +18,20 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import (
-    Declarations,
-    job_of,
-    read_curves,
-    shipped_declarations,
-)
-from trainscout.simulators.laboratory.published.measured import (
-    measured_memory,
-    printed_by_last_stage,
-)
-from trainscout.simulators.laboratory.published.outcome import NotReplayable
-from trainscout.simulators.laboratory.published.published import DATA, PUBLISHED_RUNS, add_output
-from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.rows import TRUSTED, Row, read_rows
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import BANDS, SPREAD, Spread, band_of
 from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.megatron import build_workload
+
+from .published.groups import source_group
+from .published.jobs import Declarations, job_of, read_curves, shipped_declarations
+from .published.measured import measured_memory, printed_by_last_stage
+from .published.outcome import NotReplayable
+from .published.published import DATA, PUBLISHED_RUNS, add_output
+from .published.regularity import mark_extrapolated
+from .published.rows import TRUSTED, Row, read_rows
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
 SWEPT_RUNS = DATA / "ultrascale_runs.csv"

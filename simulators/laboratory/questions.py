@@ -9,26 +9,19 @@ from pathlib import Path
 
 import joblib
 
-from trainscout.simulators.laboratory.published.jobs import shipped_declarations
-from trainscout.simulators.laboratory.published.published import add_runs
-from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.searched.answer import (
-    Answer,
-    answer,
-    default_software,
-)
-from trainscout.simulators.laboratory.searched.grouping import (
-    PublishedQuestion,
-    most_telling,
-    published_questions,
-)
-from trainscout.simulators.laboratory.searched.page import questions_page
-from trainscout.simulators.laboratory.searched.summary import answer_tables, report
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
+
+from .published.jobs import shipped_declarations
+from .published.published import add_runs
+from .published.regularity import mark_extrapolated
+from .published.rows import read_rows
+from .searched.answer import Answer, answer, default_software
+from .searched.grouping import PublishedQuestion, most_telling, published_questions
+from .searched.page import questions_page
+from .searched.summary import answer_tables, report
 
 
 def main(arguments: Sequence[str]) -> int:

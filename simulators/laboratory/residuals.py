@@ -12,15 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import shipped_declarations
-from trainscout.simulators.laboratory.published.layouts import sweep_of
-from trainscout.simulators.laboratory.published.published import add_output, add_runs
-from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
-from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import TRUSTED, read_rows
-from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
-from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
@@ -35,6 +26,16 @@ from trainscout.simulators.predictor.uncertainty.table import (
     read_table,
     table_text,
 )
+
+from .published.groups import source_group
+from .published.jobs import shipped_declarations
+from .published.layouts import sweep_of
+from .published.published import add_output, add_runs
+from .published.regularity import mark_extrapolated
+from .published.replay import Result
+from .published.rows import TRUSTED, read_rows
+from .uncertainty.coverage import Coverage, calibrate
+from .validate import replay_with_progress
 
 MIN_RUNS = 30
 MIN_SOURCES = 3

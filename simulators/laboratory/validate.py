@@ -9,26 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.laboratory.published.jobs import (
-    Declarations,
-    read_curves,
-    shipped_declarations,
-)
-from trainscout.simulators.laboratory.published.plots import validation_html
-from trainscout.simulators.laboratory.published.published import add_runs, read_peer_predictions
-from trainscout.simulators.laboratory.published.regularity import (
-    mark_extrapolated,
-    with_doubtful_states,
-)
-from trainscout.simulators.laboratory.published.replay import Result, replay_rows
-from trainscout.simulators.laboratory.published.report import validation_report
-from trainscout.simulators.laboratory.published.rows import (
-    QUALITIES,
-    Row,
-    read_rows,
-    unread_columns,
-)
-from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
@@ -38,6 +18,15 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
+
+from .published.jobs import Declarations, read_curves, shipped_declarations
+from .published.plots import validation_html
+from .published.published import add_runs, read_peer_predictions
+from .published.regularity import mark_extrapolated, with_doubtful_states
+from .published.replay import Result, replay_rows
+from .published.report import validation_report
+from .published.rows import QUALITIES, Row, read_rows, unread_columns
+from .published.terminal_tables import validation_tables
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.laboratory.calibration.suggest import suggest
-from trainscout.simulators.laboratory.calibration.support import relative, supported
 from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
 from trainscout.simulators.predictor.uncertainty.applied import applied
 from trainscout.simulators.predictor.uncertainty.posterior import (
@@ -21,6 +19,9 @@ from trainscout.simulators.predictor.uncertainty.posterior import (
     Vector,
     covariance,
 )
+
+from .suggest import suggest
+from .support import relative, supported
 
 KNOWN = (1, 3, 5, 10)
 DRAWS = 50

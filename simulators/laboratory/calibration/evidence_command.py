@@ -9,20 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from trainscout.simulators.laboratory.calibration.evidence import (
-    DRAWS,
-    KNOWN,
-    LEAST_LAYOUTS,
-    LEAST_RUNS,
-    Errors,
-    Evidence,
-    Published,
-    Regret,
-    common,
-    evidence,
-    regrets,
-)
-from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, with_predictions
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
 from trainscout.simulators.laboratory.published.markdown import percent, signed, table
 from trainscout.simulators.laboratory.published.published import add_runs
@@ -38,6 +24,21 @@ from trainscout.simulators.predictor.uncertainty import log_interval
 from trainscout.simulators.predictor.uncertainty.calibration import columns_of
 from trainscout.simulators.predictor.uncertainty.posterior import PRIOR, Prior
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
+
+from .evidence import (
+    DRAWS,
+    KNOWN,
+    LEAST_LAYOUTS,
+    LEAST_RUNS,
+    Errors,
+    Evidence,
+    Published,
+    Regret,
+    common,
+    evidence,
+    regrets,
+)
+from .runs import MeasuredRun, with_predictions
 
 _PAGE = "calibration.md"
 _TEXTS = read_yaml(Path(__file__).with_name("evidence_texts.yaml"))

@@ -14,7 +14,6 @@ from rich.text import Text
 from trainscout.conf.build import build_question
 from trainscout.optimizer.warm_start import read_recipes
 from trainscout.reports.wording import format_recipe, format_seconds
-from trainscout.simulators.laboratory.calibration.suggest import suggest
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table, show
@@ -35,6 +34,8 @@ from trainscout.simulators.predictor.uncertainty.posterior import (
     published_prior,
     traits_of,
 )
+
+from .suggest import suggest
 
 SHORT_STEPS = 30
 """A short run: ten steps to warm up, twenty to measure."""

@@ -10,12 +10,13 @@ from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import meant_setting
-from trainscout.simulators.laboratory.calibration.questions import SETTINGS, job_of_settings
-from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
 from trainscout.simulators.laboratory.published.rows import csv_lines, read_rows
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.job import Job
+
+from .questions import SETTINGS, job_of_settings
+from .runs import MeasuredRun
 
 # Columns that measure a step, and how many seconds (or tokens per second) one unit is.
 STEP_TIMES = {"step_time_s": 1.0, "step_time_ms": 1e-3, "step_time_us": 1e-6}

@@ -16,8 +16,6 @@ from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
-from trainscout.simulators.laboratory.calibration.logs import RECENT
-from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table, show
@@ -25,6 +23,9 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES, Vector
+
+from .logs import RECENT
+from .runs import MeasuredRun
 
 # Whatever moves does so by some tens of per cent.
 _MOVED = 0.3

@@ -31,27 +31,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from trainscout.simulators.laboratory.collectives.least_squares import (
-    Fit,
-    Row,
-    calls_of,
-    fit,
-    predict_us,
-    row_of,
-    rows_of,
-)
-from trainscout.simulators.laboratory.collectives.measurements import (
-    BAND_NAMES,
-    Measurement,
-    read_table,
-    size_band,
-)
 from trainscout.simulators.laboratory.score import medians
 from trainscout.simulators.predictor.collectives.measured import Figure, corrected_s
 from trainscout.simulators.predictor.collectives.transport import FABRICS, load
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .least_squares import Fit, Row, calls_of, fit, predict_us, row_of, rows_of
+from .measurements import BAND_NAMES, Measurement, read_table, size_band
 
 SIZES = (8 << 10, 256 << 20)
 """Bytes; the measured sizes nearest to them are told."""

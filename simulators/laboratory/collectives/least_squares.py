@@ -22,7 +22,6 @@ import numpy as np
 from scipy.optimize import nnls
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.collectives.measurements import Measurement, size_band
 from trainscout.simulators.predictor.collectives import execution, p2p, tuning_tables
 from trainscout.simulators.predictor.collectives.cost import choose
 from trainscout.simulators.predictor.collectives.graph import wiring_of
@@ -32,6 +31,8 @@ from trainscout.simulators.predictor.collectives.transport import (
     PROTOCOLS,
 )
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+from .measurements import Measurement, size_band
 
 # Weight of the prior on one coefficient, as a share of one measurement that misses by 100 %.
 PRIOR_WEIGHT = 0.003

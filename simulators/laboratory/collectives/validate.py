@@ -17,11 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.simulators.laboratory.collectives.measurements import (
-    Measurement,
-    read_table,
-    size_band,
-)
 from trainscout.simulators.laboratory.score import as_dicts, medians, summarise, summarise_by
 from trainscout.simulators.predictor.collectives.cost import choose
 from trainscout.simulators.predictor.collectives.graph import wiring_of
@@ -32,6 +27,8 @@ from trainscout.simulators.predictor.collectives.price import (
 )
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+
+from .measurements import Measurement, read_table, size_band
 
 
 @dataclass(frozen=True)

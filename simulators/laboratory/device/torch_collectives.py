@@ -7,8 +7,9 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from trainscout.simulators.laboratory.device.timing import SAMPLE_S, SAMPLES, Clock, calls_for
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .timing import SAMPLE_S, SAMPLES, Clock, calls_for
 
 
 class CollectiveDevice(Protocol):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainscout.simulators.laboratory.device.timing import Call
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -21,6 +20,8 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
     TransformerKernel,
 )
+
+from .timing import Call
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # Row-wise kernels (norms, softmax, lookups) run over rows this long.

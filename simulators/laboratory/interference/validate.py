@@ -16,11 +16,12 @@ import yaml
 from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import declared_gpus
-from trainscout.simulators.laboratory.interference.slowdown_rows import Samples, read_samples
 from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, Floats
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .slowdown_rows import Samples, read_samples
 
 TOLERANCES = (0.05, 0.10, 0.15)
 

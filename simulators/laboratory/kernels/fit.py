@@ -28,22 +28,6 @@ import numpy as np
 import yaml
 
 from trainscout.conf.catalogue import declared_gpus
-from trainscout.simulators.laboratory.kernels.fit_attention import fit_attention
-from trainscout.simulators.laboratory.kernels.fit_gemm import (
-    HELD_OUT_SHARE,
-    LONGEST_BURST_FLOPS,
-    enough_rows,
-    fit_gemm,
-)
-from trainscout.simulators.laboratory.kernels.regression import (
-    Floats,
-    Parameter,
-    cross_validated,
-    decode,
-    residuals,
-    rounded,
-    solve,
-)
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -68,6 +52,10 @@ from trainscout.simulators.predictor.kernels.streaming import MOVES_BYTES, strea
 from trainscout.simulators.predictor.kernels.streaming_rows import streaming_bytes, streaming_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .fit_attention import fit_attention
+from .fit_gemm import HELD_OUT_SHARE, LONGEST_BURST_FLOPS, enough_rows, fit_gemm
+from .regression import Floats, Parameter, cross_validated, decode, residuals, rounded, solve
 
 if TYPE_CHECKING:
     import pandas as pd

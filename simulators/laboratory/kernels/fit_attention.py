@@ -10,14 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainscout.simulators.laboratory.kernels.fit_gemm import enough_rows
-from trainscout.simulators.laboratory.kernels.regression import (
-    Parameter,
-    cross_validated,
-    decode,
-    rounded,
-    solve,
-)
 from trainscout.simulators.predictor.kernels.attention import WIDE_HEAD, attention_seconds
 from trainscout.simulators.predictor.kernels.coefficients import (
     PRECISION_CLASS,
@@ -26,6 +18,9 @@ from trainscout.simulators.predictor.kernels.coefficients import (
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, LOOP_CEILING, Floats
 from trainscout.simulators.predictor.kernels.row_batches import ATTENTION_SHAPE, attention_flops
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .fit_gemm import enough_rows
+from .regression import Parameter, cross_validated, decode, rounded, solve
 
 if TYPE_CHECKING:
     import pandas as pd

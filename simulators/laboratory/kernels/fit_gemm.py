@@ -14,13 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainscout.simulators.laboratory.kernels.regression import (
-    Parameter,
-    decode,
-    residuals,
-    rounded,
-    solve,
-)
 from trainscout.simulators.predictor.kernels.coefficients import GemmCoefficients
 from trainscout.simulators.predictor.kernels.gemm import (
     ELEMENT_BYTES,
@@ -36,6 +29,8 @@ from trainscout.simulators.predictor.kernels.gemm import (
 from trainscout.simulators.predictor.kernels.measured_rows import CAST_LAUNCH_S
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .regression import Parameter, decode, residuals, rounded, solve
 
 if TYPE_CHECKING:
     import pandas as pd

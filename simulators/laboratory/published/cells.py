@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from trainscout.simulators.laboratory.published.units import sequences_of, tokens_in, with_unit
+from .units import sequences_of, tokens_in, with_unit
 
 # Ways to write "not published". For words, "none" is an answer (``recompute``).
 _BLANK_WORDS = frozenset(("", "-", "--", "na", "n/a", "#n/a", "nan", "null"))

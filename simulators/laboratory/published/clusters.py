@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 
-from trainscout.simulators.laboratory.published.era import Era, nccl_version
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .era import Era, nccl_version
+from .outcome import CannotReplayError
+from .rows import Row
+from .words import Statement
 
 # An InfiniBand NIC is HDR's at the least where servers usually have that: GPUs share such a NIC
 # rather than having a slow one each, and NCCL takes other algorithms over fewer, faster NICs.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.rows import Row, given
+from .outcome import CannotReplayError
+from .rows import Row, given
 
 
 @dataclass(frozen=True)

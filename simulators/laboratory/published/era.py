@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Statement
+from .rows import Row, given
+from .words import Statement
 
 _MLPERF = {
     "3.0": 2023.4,

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.laboratory.published.era import Era
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
-from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.question.training import QUANTISED
+
+from .era import Era
+from .outcome import CannotReplayError
+from .presets import is_library, moe_preset
+from .rows import Row, given
+from .words import Statement
 
 _TABLES = read_yaml(Path(__file__).with_suffix(".yaml"))
 _SINCE: Mapping[str, Any] = _TABLES["since"]

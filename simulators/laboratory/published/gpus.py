@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .outcome import CannotReplayError
 
 # Makers' and drivers' figures of one board differ by less.
 _OTHER_BOARD = 0.15

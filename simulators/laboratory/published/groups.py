@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+from .rows import Row
 
 _SOURCES = read_yaml(Path(__file__).with_name("sources.yaml"))
 _SCALES = ((8, "1-8"), (64, "9-64"), (256, "65-256"), (1024, "257-1024"))

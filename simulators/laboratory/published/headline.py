@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainscout.simulators.laboratory.published.fits import KernelFit, collective_fit_errors
-from trainscout.simulators.laboratory.published.summaries import AVERAGED, NCCL, SAME_ROWS
 from trainscout.simulators.laboratory.score import Summary, summarise
+
+from .fits import KernelFit, collective_fit_errors
+from .summaries import AVERAGED, NCCL, SAME_ROWS
 
 MULTI_NODE_SWEEP = "vTrain multi-node sweep"
 DENSE_SETS = ("Korthikanti 2022, table 5", "Narayanan 2021, table 1", "Narayanan 2021, table 2")

@@ -7,32 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.clusters import cluster_of
-from trainscout.simulators.laboratory.published.degrees import degrees_of
-from trainscout.simulators.laboratory.published.era import Era, era_of
-from trainscout.simulators.laboratory.published.frameworks import (
-    dated,
-    framework_of,
-    recomputes_modules,
-)
-from trainscout.simulators.laboratory.published.gpus import gpu_of
-from trainscout.simulators.laboratory.published.models import model_of
-from trainscout.simulators.laboratory.published.outcome import (
-    CannotReplayError,
-    NotReplayable,
-    Replayable,
-)
-from trainscout.simulators.laboratory.published.recipes import (
-    batch_of,
-    heavier_recomputation,
-    picked_recomputation,
-    precision_of,
-    recipe_of,
-)
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.sharding import deepest_sharding
-from trainscout.simulators.laboratory.published.tuning import training_of
-from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
@@ -40,6 +14,19 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import check_job
+
+from .clusters import cluster_of
+from .degrees import degrees_of
+from .era import Era, era_of
+from .frameworks import dated, framework_of, recomputes_modules
+from .gpus import gpu_of
+from .models import model_of
+from .outcome import CannotReplayError, NotReplayable, Replayable
+from .recipes import batch_of, heavier_recomputation, picked_recomputation, precision_of, recipe_of
+from .rows import Row
+from .sharding import deepest_sharding
+from .tuning import training_of
+from .words import statement_of
 
 
 @dataclass(frozen=True)

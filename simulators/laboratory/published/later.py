@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainscout.simulators.laboratory.published.headline import Report
-from trainscout.simulators.laboratory.published.markdown import TEXTS, percent, signed, table
-from trainscout.simulators.laboratory.published.published import BlindTest
 from trainscout.simulators.laboratory.score import summarise
+
+from .headline import Report
+from .markdown import TEXTS, percent, signed, table
+from .published import BlindTest
 
 _FIGURES = ("median", "p90", "bias", "inside")
 _HEADER = (

@@ -14,10 +14,11 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.job import Job
+
+from .groups import source_group
+from .replay import Result
 
 MIN_LAYOUTS = 5
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.era import era_of
-from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, project_of
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.predictor.answer.flops import (
     attention_core_flops,
     layer_flops,
@@ -16,6 +12,11 @@ from trainscout.simulators.predictor.answer.flops import (
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
+
+from .era import era_of
+from .frameworks import MEGATRONS, project_of
+from .rows import Row
+from .words import statement_of
 
 GIB = 2**30
 # Two figures of one run that differ by more are not rounding. A ratio of predicted to measured

@@ -6,21 +6,17 @@ import dataclasses
 import re
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.published.era import era_of
-from trainscout.simulators.laboratory.published.families import (
-    Family,
-    declared_shape,
-    family_of,
-    other_architecture,
-)
-from trainscout.simulators.laboratory.published.frameworks import project_of
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import is_library, moe_preset
-from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.model import Model
+
+from .era import era_of
+from .families import Family, declared_shape, family_of, other_architecture
+from .frameworks import project_of
+from .outcome import CannotReplayError
+from .presets import is_library, moe_preset
+from .rows import Row, given
+from .words import Statement
 
 _DEFAULT_VOCABULARY = 51200
 # Trained without dropout: MLPerf's GPT-3 (NVIDIA/NeMo-Framework-Launcher,

@@ -6,37 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.laboratory.published.fits import kernel_fits
-from trainscout.simulators.laboratory.published.headline import (
-    LEFT_OUT,
-    Report,
-    Target,
-    by_scale,
-    by_size,
-    headline,
-    targets,
-)
-from trainscout.simulators.laboratory.published.later import (
-    Test,
-    blind_summary,
-    blind_tests_page,
-)
-from trainscout.simulators.laboratory.published.markdown import (
-    SUMMARY_HEADER,
-    TEXTS,
-    percent,
-    signed,
-    summary_cells,
-    summary_table,
-    table,
-)
-from trainscout.simulators.laboratory.published.parts import (
-    collectives_section,
-    kernels_section,
-    overlap_section,
-)
 from trainscout.simulators.laboratory.score import summarise
 from trainscout.simulators.predictor.uncertainty.interval import UNSEEN_FASTER, UNSEEN_SLOWER
+
+from .fits import kernel_fits
+from .headline import LEFT_OUT, Report, Target, by_scale, by_size, headline, targets
+from .later import Test, blind_summary, blind_tests_page
+from .markdown import SUMMARY_HEADER, TEXTS, percent, signed, summary_cells, summary_table, table
+from .parts import collectives_section, kernels_section, overlap_section
 
 COMMAND = "trainscout accuracy"
 STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.laboratory.published.fits import (
+from .fits import (
     ATTENTION_BOUND,
     GEMM_BOUND,
     TARGET_GPUS,
@@ -14,8 +14,8 @@ from trainscout.simulators.laboratory.published.fits import (
     kernel_fits,
     overlap_residuals,
 )
-from trainscout.simulators.laboratory.published.headline import Report, by_size
-from trainscout.simulators.laboratory.published.markdown import (
+from .headline import Report, by_size
+from .markdown import (
     MET,
     SUMMARY_HEADER,
     TEXTS,
@@ -26,7 +26,7 @@ from trainscout.simulators.laboratory.published.markdown import (
     summary_table,
     table,
 )
-from trainscout.simulators.laboratory.published.summaries import AVERAGED
+from .summaries import AVERAGED
 
 # Longer than this a table is folded away.
 _LONG = 12

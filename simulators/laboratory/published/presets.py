@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.laboratory.published.era import Era
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.laboratory.published.words import Statement
+from .era import Era
+from .rows import Row
+from .words import Statement
 
 _HYBRID_EP = 2025.8
 _WHOLE_ITERATION_GRAPHS = 2026.4

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from trainscout.simulators.laboratory.published.degrees import Degrees
-from trainscout.simulators.laboratory.published.era import Era
-from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, is_declared
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import moe_preset
-from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.sharding import (
-    recipes_shard,
-    sharding_group,
-    zero_stage,
-)
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     RECOMPUTE_MODES,
@@ -26,6 +14,15 @@ from trainscout.simulators.predictor.question.recipe import (
     Recipe,
 )
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
+
+from .degrees import Degrees
+from .era import Era
+from .frameworks import MEGATRONS, is_declared
+from .outcome import CannotReplayError
+from .presets import moe_preset
+from .rows import Row, given
+from .sharding import recipes_shard, sharding_group, zero_stage
+from .words import Statement
 
 # Since Megatron-LM's README has it beside the distributed optimizer (3 May 2024): what its scaling
 # figures and examples and its benchmarks of expert models (core/transformer/moe/README.md) set.

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import Row
+from .groups import source_group
+from .replay import Result
+from .rows import Row
 
 # What repeated steps of one process never agree to; clocks' own jitter is ten times that.
 _REGULAR = 50e-6

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
-from trainscout.simulators.laboratory.published.measured import (
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
+from trainscout.simulators.predictor.memory.bands import FITS, NO
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import Simulator
+
+from .jobs import Declarations, job_of
+from .measured import (
     GIB,
     about_measured,
     measured_memory,
@@ -16,14 +23,8 @@ from trainscout.simulators.laboratory.published.measured import (
     predicted_memory_bytes,
     printed_by_last_stage,
 )
-from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
-from trainscout.simulators.predictor.memory.bands import FITS, NO
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.registry import Simulator
+from .outcome import NotReplayable, Replayable
+from .rows import Row
 
 _EXTRAPOLATED = (
     "extrapolated, not measured: the publication's times are affine to parts per million"

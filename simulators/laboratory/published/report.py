@@ -6,15 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainscout.simulators.laboratory.published.groups import (
-    family_group,
-    scale_group,
-    source_group,
-)
-from trainscout.simulators.laboratory.published.layouts import rank_layouts
-from trainscout.simulators.laboratory.published.published import PeerPrediction
-from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.words import statement_of
 from trainscout.simulators.laboratory.score import (
     Summary,
     as_dicts,
@@ -28,6 +19,12 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
+
+from .groups import family_group, scale_group, source_group
+from .layouts import rank_layouts
+from .published import PeerPrediction
+from .replay import Result
+from .words import statement_of
 
 GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_source": lambda result: source_group(result.row),

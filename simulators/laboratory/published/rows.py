@@ -14,14 +14,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainscout.simulators.laboratory.published.cells import (
-    CellError,
-    batch_in,
-    is_plain,
-    number_in,
-    words_in,
-)
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+
+from .cells import CellError, batch_in, is_plain, number_in, words_in
 
 QUALITIES = ("A", "B", "C")
 TRUSTED = QUALITIES[:2]

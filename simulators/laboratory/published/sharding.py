@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.laboratory.published.degrees import Degrees
-from trainscout.simulators.laboratory.published.era import Era
-from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
+
+from .degrees import Degrees
+from .era import Era
+from .outcome import CannotReplayError
+from .rows import Row, given
+from .words import Statement
 
 # NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
 # Megatron-Bridge's and InternEvo's do.

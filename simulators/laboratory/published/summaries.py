@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.laboratory.published.published import DATA
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .published import DATA
 
 COLLECTIVES = DATA / "collectives_accuracy.json"
 KERNELS = DATA / "kernels_accuracy.json"

@@ -12,14 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.simulators.laboratory.published.markdown import (
-    SUMMARY_HEADER,
-    percent,
-    summary_cells,
-)
-from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
+
+from .markdown import SUMMARY_HEADER, percent, summary_cells
+from .replay import Result
 
 _NAMES = {
     "by_source": "by source",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from trainscout.simulators.laboratory.published.presets import is_bridge
-from trainscout.simulators.laboratory.published.words import Statement
 from trainscout.simulators.predictor.question.training import ModulePrecision, Training
 from trainscout.simulators.predictor.question.tuning import Lora
+
+from .presets import is_bridge
+from .words import Statement
 
 # Megatron-Bridge's and NeMo's benchmarks of LoRA adapt the QKV projections alone, by rank 16
 # (``llama3_70b_lora_*_config``), and fine-tune on packed SQuAD, whose questions with their

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.phrases import (
+from .phrases import (
     ARITHMETIC,
     CONVENTION,
     EMPTY,
@@ -19,7 +19,7 @@ from trainscout.simulators.laboratory.published.phrases import (
     SHARDING,
     Phrase,
 )
-from trainscout.simulators.laboratory.published.rows import Row
+from .rows import Row
 
 # What a version alone in a label is one of.
 _IMPLIED = {"mlperf_round": "mlperf", "torch": "pytorch"}

@@ -25,7 +25,6 @@ from trainscout.pruning.recipe_table import RecipeTable, TableBuilder
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import replay_row
-from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.memory.bands import NO
@@ -37,6 +36,8 @@ from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import get_simulator
+
+from .grouping import PublishedQuestion
 
 SLOWER, FAR_SLOWER = 0.03, 0.08
 """By what fraction an answer may be predicted slower than the best measured run: in few questions

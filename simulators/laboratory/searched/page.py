@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainscout.simulators.laboratory.published.markdown import MET, folded, signed, table
-from trainscout.simulators.laboratory.searched.answer import AS_FAST, DECLARED, SLOWER, Answer
-from trainscout.simulators.laboratory.searched.summary import most_lost_first, rank, targets, why
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+from .answer import AS_FAST, DECLARED, SLOWER, Answer
+from .summary import most_lost_first, rank, targets, why
 
 
 def questions_page(answers: Sequence[Answer], total: int) -> str:

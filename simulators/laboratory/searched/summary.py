@@ -13,8 +13,9 @@ from rich.text import Text
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.published.headline import Target
 from trainscout.simulators.laboratory.published.markdown import MET, signed
-from trainscout.simulators.laboratory.searched.answer import FAR_SLOWER, SLOWER, Answer
 from trainscout.simulators.predictor.io.terminal import plain_table
+
+from .answer import FAR_SLOWER, SLOWER, Answer
 
 INSIDE, LOST = 0.95, 0.05
 """Shares of questions that are aimed at: measured recipe in the space at least, lost at most."""

@@ -18,13 +18,9 @@ from collections import deque
 from dataclasses import astuple, dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
-from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
-    BLOCK_BYTES,
-    SMALL_REQUEST_BYTES,
-    AllocatorSettings,
-    segment_bytes,
-)
-from trainscout.simulators.virtual_cluster.allocator.segments import (
+
+from .allocator_settings import BLOCK_BYTES, SMALL_REQUEST_BYTES, AllocatorSettings, segment_bytes
+from .segments import (
     Block,
     Device,
     Pool,

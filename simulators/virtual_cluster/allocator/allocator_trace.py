@@ -9,12 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.allocator.allocator import (
-    Allocator,
-    AllocatorSettings,
-    Block,
-    OutOfMemory,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     EmptyCache,
@@ -27,6 +21,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
 )
 from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
+
+from .allocator import Allocator, AllocatorSettings, Block, OutOfMemory
 
 Ints = NDArray[np.int64]
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.allocator.allocator_settings import (
-    LARGE_SEGMENT_BYTES,
-    SMALL_SEGMENT_BYTES,
-)
+from .allocator_settings import LARGE_SEGMENT_BYTES, SMALL_SEGMENT_BYTES
 
 # Blocks of device memory and the pools that keep free ones in best-fit order.
 

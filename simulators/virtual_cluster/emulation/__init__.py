@@ -5,7 +5,7 @@ Needs torch (extra ``trace``); it is imported where used, so that importing this
 
 from __future__ import annotations
 
-from trainscout.simulators.virtual_cluster.emulation.sink import ListSink, Sink
-from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
+from .sink import ListSink, Sink
+from .virtual_rank import VirtualRank, emulate
 
 __all__ = ["ListSink", "Sink", "VirtualRank", "emulate"]

@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import torch
 from torch.nn.attention import register_flash_attention_impl
 
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
+
+from .rank_state import RankState
 
 # The backward pass of compiled regions: which operations the compiler would have had to fuse.
 #

@@ -17,30 +17,17 @@ from torch.nn.attention import current_flash_attention_impl
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation import operations
-from trainscout.simulators.virtual_cluster.emulation.device_copies import DeviceCopies
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
-    Answers,
-    meta_kernels,
-    tensors_in,
-    without_data,
-    wrap,
-)
-from trainscout.simulators.virtual_cluster.emulation.memory import (
-    DeviceMemory,
-    DeviceStorage,
-    Parts,
-)
-from trainscout.simulators.virtual_cluster.emulation.operations import (
-    as_argument,
-    describe,
-    spec_of,
-)
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.emulation.sparse_tensors import SparseTensors
-from trainscout.simulators.virtual_cluster.emulation.stream_order import Extent, extent_of
 from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
+
+from . import operations
+from .device_copies import DeviceCopies
+from .fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
+from .memory import DeviceMemory, DeviceStorage, Parts
+from .operations import as_argument, describe, spec_of
+from .rank_state import RankState
+from .sparse_tensors import SparseTensors
+from .stream_order import Extent, extent_of
 
 aten = torch.ops.aten
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE

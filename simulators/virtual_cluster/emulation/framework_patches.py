@@ -36,9 +36,7 @@ def _deepspeed_operations(module: ModuleType) -> None:
     # on the host is on memory without data, and its time is not in the trace.
     from torch import _utils
 
-    from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels import (
-        multi_tensor_adam,
-    )
+    from .vendor.compiled_kernels import multi_tensor_adam
 
     calls = ("create_adam", "destroy_adam", "adam_update", "adam_rollback")
     made = {
@@ -94,21 +92,19 @@ def _staged_checkpoints(module: ModuleType) -> None:
 
 
 def _script_kernels(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.script_kernels import emulate_extensions
+    from .script_kernels import emulate_extensions
 
     emulate_extensions(module)
 
 
 def _torchvision(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import (
-        declare_operators,
-    )
+    from .vendor.torchvision import declare_operators
 
     declare_operators(module)
 
 
 def _torchvision_images(module: ModuleType) -> None:
-    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision import declare_images
+    from .vendor.torchvision import declare_images
 
     declare_images(module)
 
@@ -152,7 +148,7 @@ def _torchaudio(module: ModuleType) -> None:
 def _hub_kernels(module: ModuleType) -> None:
     import importlib
 
-    from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+    from .vendor.refuse import refusal
 
     def get_kernel(repo_id: str, *_: Any, **__: Any) -> Any:
         # Compiled for GPUs; of some there are stand-ins, whoever built them.

@@ -11,17 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from trainscout.simulators.virtual_cluster.emulation.device_copies import (
-    LARGEST_REAL_COPY,
-    DeviceCopies,
-)
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
-    dataless_of_kind,
-    is_special_parameter,
-    without_data,
-    wrap,
-)
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from .device_copies import LARGEST_REAL_COPY, DeviceCopies
+from .fake_tensors import dataless_of_kind, is_special_parameter, without_data, wrap
+from .rank_state import RankState
 
 # Where emulated device addresses begin; nothing of the host lies there.
 _DEVICE_BASE = 0x7F00_0000_0000

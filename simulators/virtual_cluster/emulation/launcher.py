@@ -29,14 +29,12 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
-from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
-from trainscout.simulators.virtual_cluster.emulation.virtual_rank import (
-    check_platform,
-    check_ranks,
-)
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
+
+from .rank_process import RankOptions, RanksOptions
+from .vendor import PACKAGES
+from .virtual_rank import check_platform, check_ranks
 
 AUTO = "auto"
 

@@ -16,14 +16,6 @@ from trainscout.simulators.virtual_cluster.allocator.allocator import (
     Block,
     OutOfMemory,
 )
-from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
-from trainscout.simulators.virtual_cluster.emulation.stream_order import (
-    Extent,
-    StreamKey,
-    StreamOrder,
-    StreamUses,
-    extent_of,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     EmptyCache,
@@ -31,6 +23,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     RecordStream,
     Resize,
 )
+
+from .recorder import Recorder
+from .stream_order import Extent, StreamKey, StreamOrder, StreamUses, extent_of
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import KERNELS_OF_CUDA
-from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
 from trainscout.simulators.virtual_cluster.traces.events import Argument, TensorSpec
+
+from .cuda.kernels import KERNELS_OF_CUDA
+from .memory import DeviceMemory
 
 aten = torch.ops.aten
 

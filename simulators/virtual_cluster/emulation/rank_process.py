@@ -30,30 +30,17 @@ from trainscout.simulators.predictor.io.command_line import (
 )
 from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.prepared import (
-    ended_with,
-    fork_rank,
-    preload_modules,
-)
-from trainscout.simulators.virtual_cluster.emulation.report import (
-    RunFigures,
-    describe_gap,
-    show_summary,
-    watch,
-)
-from trainscout.simulators.virtual_cluster.emulation.sink import (
-    FileSink,
-    ListSink,
-    Sink,
-    UntilForward,
-)
-from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
+from .prepared import ended_with, fork_rank, preload_modules
+from .report import RunFigures, describe_gap, show_summary, watch
+from .sink import FileSink, ListSink, Sink, UntilForward
+from .virtual_rank import VirtualRank, emulate
+
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+    from .rank_state import RankState
 
 # Processes that ``multiprocessing`` starts as new interpreters (``spawn``, ``forkserver``).
 #
@@ -84,16 +71,13 @@ def install_new_interpreters(rank: str) -> None:
 
 def become_host() -> None:
     """Install the emulation in this interpreter, which has not imported torch."""
-    from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
+    from .sink import ListSink
 
     rank = os.environ[_RANK]
     virtual = start(RanksOptions.from_json(rank).ranks[0], ListSink())
     install_new_interpreters(rank)
 
-    from trainscout.simulators.virtual_cluster.emulation.script_processes import (
-        enter_host,
-        install_forks,
-    )
+    from .script_processes import enter_host, install_forks
 
     install_forks(virtual.state)
     enter_host(virtual.state)
@@ -195,12 +179,12 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
     Raises:
         InputError: for options that cannot be, or when the native part cannot be had.
     """
-    from trainscout.simulators.virtual_cluster.emulation.native import load
+    from .native import load
 
     gpu = load_catalogue().gpus[options.gpu]
     load()
-    from trainscout.simulators.virtual_cluster.emulation.values import Imbalance, Values
-    from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+    from .values import Imbalance, Values
+    from .vendor import install_vendor
 
     values = Values(
         imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None
@@ -228,7 +212,7 @@ def prepared(options: RanksOptions) -> VirtualRank:
 def run_script(options: RankOptions, state: RankState) -> int:
     """Run a script or a module as ``__main__``: 0, 1 when it fails, 3 where it does what the
     emulator does not. Processes that it starts are hosts without a device."""
-    from trainscout.simulators.virtual_cluster.emulation.script_processes import install_forks
+    from .script_processes import install_forks
 
     install_forks(state)
     install_new_interpreters(RanksOptions((options,)).to_json())
@@ -275,7 +259,7 @@ def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
     recorder = virtual.state.recorder
     recorder.most_steps = options.steps
     if options.payloads is not None:
-        from trainscout.simulators.virtual_cluster.emulation.values import Payloads
+        from .values import Payloads
 
         virtual.state.values.send_by(Payloads(options.payloads, options.rank))
     code = run_script(options, virtual.state)

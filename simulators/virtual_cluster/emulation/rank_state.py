@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
-from trainscout.simulators.virtual_cluster.emulation.native import Shim
-from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
-from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder
+
+from .memory import DeviceMemory
+from .native import Shim
+from .recorder import Recorder
+from .stream_order import StreamOrder
 
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.emulation.fake_tensors import DatalessMode
+    from .fake_tensors import DatalessMode
 
 
 class Numbers:

@@ -14,7 +14,6 @@ from time import thread_time_ns as _thread_time_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from trainscout.simulators.virtual_cluster.emulation.sink import Sink
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
@@ -28,8 +27,10 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Violation,
 )
 
+from .sink import Sink
+
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.emulation.compiled import CompiledBackward
+    from .compiled import CompiledBackward
 
 _OWN = str(Path(__file__).parent) + os.sep
 

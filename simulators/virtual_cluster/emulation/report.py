@@ -19,10 +19,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.vendor.packages import needs_own_python
+
+from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+    from .rank_state import RankState
 
 # When a script fails: is that its own doing or a gap of the emulator, said in one line.
 

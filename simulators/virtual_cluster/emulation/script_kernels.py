@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+from .vendor.refuse import refusal
 
 # ``TORCH_LIBRARY(name, m)`` opens a namespace of operators, pybind's macro a module.
 _OPENS = re.compile(r"(?:TORCH_LIBRARY(?:_IMPL|_FRAGMENT)?|PYBIND11_MODULE)\s*\(\s*(\w+)")
@@ -56,7 +56,7 @@ class CompiledKernel:
         self._parameters = found[1].split(",") if found else []
 
     def __call__(self, grid: Any, block: Any, args: Any = (), *_: Any, **__: Any) -> None:
-        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+        from .vendor.opaque import launch
 
         # ``const float* a`` is read; what no declaration was found of may be written, too.
         declared = zip_longest(args, self._parameters, fillvalue="")
@@ -105,7 +105,7 @@ def _function(shown: str, source: str, function: str, schema: str = "") -> Calla
     returns_nothing = "-> ()" in schema or re.search(rf"\bvoid\s+{plain}\s*\(", source)
 
     def launch(*given: Any, **named: Any) -> None:
-        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+        from .vendor.opaque import launch
 
         if not returns_nothing:
             what = "what a function that the script compiles returns is not known"

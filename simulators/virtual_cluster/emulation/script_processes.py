@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 from torch.utils.data._utils import collate
 
 from trainscout.simulators.predictor.io.own_process import end_with_parent
-from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+from .device_mode import DeviceMode
+from .rank_state import RankState
 
 # Processes that a script starts, data-loader workers above all: hosts without a device.
 #

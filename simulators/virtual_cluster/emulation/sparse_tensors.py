@@ -15,14 +15,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
-    meta_kernels,
-    without_data,
-    wrap,
-)
-from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+from .fake_tensors import meta_kernels, without_data, wrap
+from .operations import WRITE, describe
+from .rank_state import RankState
+from .vendor.refuse import refusal
 
 aten = torch.ops.aten
 
@@ -202,7 +198,7 @@ class SparseTensors:
 
     def _rule_mm(self, left: Any, right: Any) -> Any:
         """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""
-        from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+        from .vendor.opaque import launch
 
         if right.layout is torch.sparse_coo:
             raise refusal("mm", "a product with a sparse matrix on its right")

@@ -12,10 +12,11 @@ from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
-from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
 from trainscout.simulators.virtual_cluster.traces.events import Parameters
+
+from .memory import DeviceMemory
+from .rank_state import RankState
+from .recorder import Recorder
 
 
 def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) -> Parameters | None:

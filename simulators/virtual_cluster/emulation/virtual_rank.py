@@ -10,10 +10,11 @@ from typing import Any
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
-from trainscout.simulators.virtual_cluster.emulation import native
-from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
-from trainscout.simulators.virtual_cluster.emulation.sink import Sink
-from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder
+
+from . import native
+from .recorder import Recorder
+from .sink import Sink
+from .stream_order import StreamOrder
 
 MASTER_PORT = "29500"
 
@@ -38,7 +39,7 @@ class VirtualRank:
         """
         import torch
 
-        from trainscout.simulators.virtual_cluster.emulation.vendor.packages import forget_tensors
+        from .vendor.packages import forget_tensors
 
         forget_tensors()
         if torch.distributed.is_initialized():
@@ -94,51 +95,22 @@ def emulate(
 
     import torch
 
-    from trainscout.simulators.virtual_cluster.emulation.compiled import (
-        CompiledBackward,
-        install_compiled,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.cuda.graphs import install_graphs
-    from trainscout.simulators.virtual_cluster.emulation.cuda.install import (
-        install_accelerator,
-        install_cuda,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import (
-        install_losses,
-        install_recurrent,
-        register_kernels,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
-    from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
-    from trainscout.simulators.virtual_cluster.emulation.distributed.install import (
-        install_distributed,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
-        DatalessMode,
-        prepare_fake_tensors,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
-        install_framework_patches,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.host_tensors import (
-        install_checkpoints,
-        install_host_tensors,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
-    from trainscout.simulators.virtual_cluster.emulation.rank_state import Numbers, RankState
-    from trainscout.simulators.virtual_cluster.emulation.script_processes import (
-        install_spawn,
-        install_threads,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.training_loop import (
-        install_foreach,
-        install_loaders,
-        install_phases,
-    )
-    from trainscout.simulators.virtual_cluster.emulation.values import Values
-    from trainscout.simulators.virtual_cluster.emulation.vendor.triton_kernels import (
-        triton_patches,
-    )
+    from .compiled import CompiledBackward, install_compiled
+    from .cuda.graphs import install_graphs
+    from .cuda.install import install_accelerator, install_cuda
+    from .cuda.kernels import install_losses, install_recurrent, register_kernels
+    from .cuda.streams import EngineNotices
+    from .device_mode import DeviceMode
+    from .distributed.install import install_distributed
+    from .fake_tensors import DatalessMode, prepare_fake_tensors
+    from .framework_patches import install_framework_patches
+    from .host_tensors import install_checkpoints, install_host_tensors
+    from .memory import DeviceMemory
+    from .rank_state import Numbers, RankState
+    from .script_processes import install_spawn, install_threads
+    from .training_loop import install_foreach, install_loaders, install_phases
+    from .values import Values
+    from .vendor.triton_kernels import triton_patches
 
     recorder = Recorder(
         sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id

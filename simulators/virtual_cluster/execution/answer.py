@@ -22,19 +22,15 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_trace import (
     MemoryOverTime,
     memory_over_time,
 )
-from trainscout.simulators.virtual_cluster.execution.breakdown import Played, breakdown
-from trainscout.simulators.virtual_cluster.execution.issue import Issued
-from trainscout.simulators.virtual_cluster.execution.program import (
-    MARK,
-    NO_CONTENT,
-    Contents,
-    Priced,
-)
 from trainscout.simulators.virtual_cluster.traces.collate import Collated
 from trainscout.simulators.virtual_cluster.traces.events import Event, Op
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.pointwise import UNKNOWN_RULE
 from trainscout.simulators.virtual_cluster.traces.perfetto import EventTimes
+
+from .breakdown import Played, breakdown
+from .issue import Issued
+from .program import MARK, NO_CONTENT, Contents, Priced
 
 # Memory of one rank over its trace: the allocator's events at the times of the replay.
 

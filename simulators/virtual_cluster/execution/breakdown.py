@@ -21,7 +21,8 @@ from trainscout.simulators.predictor.replay.priced import (
     PARTS,
     STRAGGLERS,
 )
-from trainscout.simulators.virtual_cluster.execution.program import DEVICE
+
+from .program import DEVICE
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
-from trainscout.simulators.virtual_cluster.execution.step import HOSTS
+
+from .step import HOSTS
 
 NETWORKS = ("whitebox", "flow")
 
@@ -39,15 +40,12 @@ def run(given: argparse.Namespace) -> None:
     from trainscout.simulators.predictor.replay.rules import read_rules
     from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
     from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
-    from trainscout.simulators.virtual_cluster.execution.report import (
-        memory_counters,
-        report,
-        to_dict,
-    )
-    from trainscout.simulators.virtual_cluster.execution.rules import FIELD
-    from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
     from trainscout.simulators.virtual_cluster.traces.files import read_directory
     from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
+
+    from .report import memory_counters, report, to_dict
+    from .rules import FIELD
+    from .step import replay_ranks
 
     check_output("--json", given.json)
     check_output("--perfetto", given.perfetto, [given.json])

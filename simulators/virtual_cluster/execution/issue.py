@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
-from trainscout.simulators.virtual_cluster.execution.program import DEVICE, MARK, Contents, Program
-from trainscout.simulators.virtual_cluster.execution.program import HOST as HOST_ROLE
-from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
@@ -29,6 +26,10 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     RankWalk,
 )
 from trainscout.simulators.virtual_cluster.walk.launches import HostCalls, HostCost
+
+from .program import DEVICE, MARK, Contents, Program
+from .program import HOST as HOST_ROLE
+from .rendezvous import JobRendezvous
 
 # Which part of a trace is replayed: its last step, with the one before it as a run-up.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.replay.priced import PART_INDEX
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.virtual_cluster.execution.program import WIRE, Contents, Program
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
 from trainscout.simulators.virtual_cluster.traces.collate.collated import as_far
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
@@ -24,6 +23,8 @@ from trainscout.simulators.virtual_cluster.walk.communicators import (
     part_of,
 )
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV, Call, RendezvousTable
+
+from .program import WIRE, Contents, Program
 
 # Rank, the name it has for a communicator, and its peer there.
 _End = tuple[int, str, int]

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.replay.priced import PARTS
-from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
 from trainscout.simulators.virtual_cluster.traces.perfetto import Counter
+
+from .answer import RankStep, TracedStep
 
 GIB = 2**30
 _MOST_RANKS = 16

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from trainscout.simulators.predictor.replay.rules import FIELD as SETTING
 from trainscout.simulators.predictor.replay.rules import Operation, Rules, pairs_of
-from trainscout.simulators.virtual_cluster.execution.issue import NO_TASK, Issued
-from trainscout.simulators.virtual_cluster.execution.program import Program
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
     Collective,
@@ -17,6 +15,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     Trace,
 )
+
+from .issue import NO_TASK, Issued
+from .program import Program
 
 FIELD = f"--{SETTING}"
 

@@ -24,28 +24,19 @@ from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
-from trainscout.simulators.virtual_cluster.execution.answer import Replay, TracedStep, answer
-from trainscout.simulators.virtual_cluster.execution.breakdown import Played
-from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue, windows
-from trainscout.simulators.virtual_cluster.execution.program import (
-    NO_CONTENT,
-    Contents,
-    Priced,
-    Program,
-)
-from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
-from trainscout.simulators.virtual_cluster.execution.rules import FIELD, add_rules
-from trainscout.simulators.virtual_cluster.execution.sharing import (
-    SETTLED,
-    SharedTimes,
-    Wire,
-    run_shared,
-)
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.rendezvous import SEND_RECV
+
+from .answer import Replay, TracedStep, answer
+from .breakdown import Played
+from .issue import Issued, RankIssue, windows
+from .program import NO_CONTENT, Contents, Priced, Program
+from .rendezvous import JobRendezvous
+from .rules import FIELD, add_rules
+from .sharing import SETTLED, SharedTimes, Wire, run_shared
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable

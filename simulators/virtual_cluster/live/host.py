@@ -6,24 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock, to_picoseconds
-from trainscout.simulators.virtual_cluster.live.messages import (
-    AskElapsed,
-    Collect,
-    Finish,
-    Message,
-    Publish,
-    Sleep,
-)
-from trainscout.simulators.virtual_cluster.live.prices import Prices
-from trainscout.simulators.virtual_cluster.live.tasks import (
-    Board,
-    Membership,
-    Step,
-    Task,
-    Transfers,
-    Wait,
-)
 from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
 from trainscout.simulators.virtual_cluster.traces.events import (
     FORWARD,
@@ -48,6 +30,11 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import (
 )
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 from trainscout.simulators.virtual_cluster.walk.prices import Price
+
+from .clock import PICOSECONDS, HostClock, to_picoseconds
+from .messages import AskElapsed, Collect, Finish, Message, Publish, Sleep
+from .prices import Prices
+from .tasks import Board, Membership, Step, Task, Transfers, Wait
 
 # Tasks between two looks at what may be forgotten.
 FORGET_EVERY = 4096

@@ -24,13 +24,14 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
-from trainscout.simulators.virtual_cluster.live.rank_process import LiveOptions
-from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
 
+from .rank_process import LiveOptions
+from .representation import Representation
+
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.live.network import Network
-    from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
+    from .network import Network
+    from .prices import ClusterPrices
 
 NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
@@ -125,11 +126,12 @@ def main(arguments: Sequence[str]) -> int:
 
     # These load numba and what prices are made of.
     from trainscout.simulators.virtual_cluster.execution.step import used_part
-    from trainscout.simulators.virtual_cluster.live.rank_process import start_ranks
-    from trainscout.simulators.virtual_cluster.live.report import show_report, write_timeline
-    from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
-    from trainscout.simulators.virtual_cluster.live.simulation import Simulation
     from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+
+    from .rank_process import start_ranks
+    from .report import show_report, write_timeline
+    from .server import LiveError, LiveServer
+    from .simulation import Simulation
 
     cluster = used_part(cluster, given.world_size)
     prices, network = _network(given, (cluster, gpu), framework, who)
@@ -161,14 +163,15 @@ def _network(
     framework: Framework,
     who: Representation,
 ) -> tuple[ClusterPrices, Network]:
-    from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
-    from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
+    from .network import WhiteBoxNetwork
+    from .prices import ClusterPrices
 
     cluster, gpu = machine
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
     from trainscout.simulators.predictor.network.topology.wiring import build_network
-    from trainscout.simulators.virtual_cluster.live.network import FlowNetwork
+
+    from .network import FlowNetwork
 
     switches = load_catalogue().topologies.chosen("--topology", given.topology)
     network = FlowNetwork(build_network(cluster, gpu, switches), who)

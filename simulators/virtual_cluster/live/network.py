@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trainscout.simulators.predictor.network.topology.network import Network as Links
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
-from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.tasks import Progress, Transfer
 from trainscout.simulators.virtual_cluster.walk.flow_patterns import FlowPattern, FlowPatterns
+
+from .clock import PICOSECONDS
+from .representation import Representation
+from .tasks import Progress, Transfer
 
 Ends = Iterable[tuple[Transfer, int]]
 

@@ -33,12 +33,13 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     start,
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
-from trainscout.simulators.virtual_cluster.live.messages import Figures, Hello, Invention, frame
-from trainscout.simulators.virtual_cluster.live.sink import LiveSink
-from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
+
+from .clock import PICOSECONDS, HostClock
+from .messages import Figures, Hello, Invention, frame
+from .sink import LiveSink
+from .timekeeping import install_clocks, keep_time
 
 PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
 

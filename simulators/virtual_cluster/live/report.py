@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
-from trainscout.simulators.virtual_cluster.live.server import Measured
-from trainscout.simulators.virtual_cluster.live.simulation import Simulation
-from trainscout.simulators.virtual_cluster.live.tasks import Step
 from trainscout.simulators.virtual_cluster.traces.chrome import chrome_file
+
+from .clock import PICOSECONDS
+from .server import Measured
+from .simulation import Simulation
+from .tasks import Step
 
 _GIB = 2**30
 _MOST_INVENTIONS = 12

@@ -25,7 +25,11 @@ from trainscout.simulators.predictor.io.command_line import (
     IMPOSSIBLE_LAUNCHES,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.live.messages import (
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError
+from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
+
+from .messages import (
     Collect,
     Figures,
     Finish,
@@ -39,15 +43,8 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     read_messages,
     turn_frame,
 )
-from trainscout.simulators.virtual_cluster.live.rank_process import end_all
-from trainscout.simulators.virtual_cluster.live.simulation import (
-    DeadlockError,
-    Release,
-    Simulation,
-)
-from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
-from trainscout.simulators.virtual_cluster.traces.rank_walk import UseError
-from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
+from .rank_process import end_all
+from .simulation import DeadlockError, Release, Simulation
 
 _READ_BYTES = 1 << 18
 _NOTICE_S = 1.0

@@ -16,21 +16,15 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, to_picoseconds
-from trainscout.simulators.virtual_cluster.live.host import Host
-from trainscout.simulators.virtual_cluster.live.messages import Message
-from trainscout.simulators.virtual_cluster.live.network import Ends, Network
-from trainscout.simulators.virtual_cluster.live.prices import Prices
-from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.tasks import (
-    Board,
-    Progress,
-    Task,
-    Transfer,
-    Transfers,
-    Wait,
-)
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
+
+from .clock import PICOSECONDS, to_picoseconds
+from .host import Host
+from .messages import Message
+from .network import Ends, Network
+from .prices import Prices
+from .representation import Representation
+from .tasks import Board, Progress, Task, Transfer, Transfers, Wait
 
 _READY, _TASK_ENDS, _TRANSFER_ENDS, _WAKE = range(4)
 _NEVER = 1 << 62

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 
-from trainscout.simulators.virtual_cluster.live.clock import HostClock
-from trainscout.simulators.virtual_cluster.live.messages import (
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+from trainscout.simulators.virtual_cluster.traces.events import Event
+
+from .clock import HostClock
+from .messages import (
     AskElapsed,
     Collect,
     Figures,
@@ -21,8 +24,6 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     frame,
     receive_turn,
 )
-from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
-from trainscout.simulators.virtual_cluster.traces.events import Event
 
 # Events are sent together; others wait for what this rank may still launch, so not too late.
 _MOST_EVENTS = 512

@@ -9,12 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect
-from trainscout.simulators.virtual_cluster.live.prices import Prices
-from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call, RendezvousTable
+
+from .messages import AskElapsed, Collect
+from .prices import Prices
+from .representation import Representation
 
 
 @dataclass(slots=True, eq=False)

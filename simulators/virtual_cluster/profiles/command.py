@@ -12,17 +12,6 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.profiles.measured import (
-    MeasuredProfile,
-    measured_profile,
-)
-from trainscout.simulators.virtual_cluster.profiles.observed import (
-    gpu_of,
-    kept_files,
-    observed_classes,
-    observed_record,
-    write_files,
-)
 from trainscout.simulators.virtual_cluster.traces import command_tables
 from trainscout.simulators.virtual_cluster.traces.comparison import (
     busy,
@@ -31,6 +20,9 @@ from trainscout.simulators.virtual_cluster.traces.comparison import (
     read_predicted,
 )
 from trainscout.simulators.virtual_cluster.traces.kineto import read_kineto
+
+from .measured import MeasuredProfile, measured_profile
+from .observed import gpu_of, kept_files, observed_classes, observed_record, write_files
 
 
 def main(arguments: Sequence[str]) -> int:

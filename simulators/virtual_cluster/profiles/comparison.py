@@ -12,35 +12,12 @@ from pathlib import Path
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm
-from trainscout.simulators.virtual_cluster.profiles.matching import (
-    Anchor,
-    Match,
-    Matched,
-    align,
-    anchor_of,
-    lane_of,
-)
-from trainscout.simulators.virtual_cluster.profiles.measured import (
-    FIELD,
-    MeasuredOperation,
-    MeasuredProfile,
-)
-from trainscout.simulators.virtual_cluster.profiles.predicted import (
-    END,
-    PASSES,
-    PredictedOperation,
-    class_of,
-    shape_text,
-)
-from trainscout.simulators.virtual_cluster.profiles.rows import (
-    SHAPED,
-    CollectiveRow,
-    OperationRow,
-    class_rows,
-    collective_rows,
-    operation_rows,
-)
 from trainscout.simulators.virtual_cluster.traces.comparison import ClassComparison
+
+from .matching import Anchor, Match, Matched, align, anchor_of, lane_of
+from .measured import FIELD, MeasuredOperation, MeasuredProfile
+from .predicted import END, PASSES, PredictedOperation, class_of, shape_text
+from .rows import SHAPED, CollectiveRow, OperationRow, class_rows, collective_rows, operation_rows
 
 # A profile of which less than this share of products and attention is in the prediction is of
 # something else.

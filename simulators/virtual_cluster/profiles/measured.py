@@ -14,7 +14,6 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Kernel
-from trainscout.simulators.virtual_cluster.profiles.recorded import kernels_of, product_of
 from trainscout.simulators.virtual_cluster.traces.comparison import length, union
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
     COMMUNICATION,
@@ -27,6 +26,8 @@ from trainscout.simulators.virtual_cluster.traces.kineto import (
     TimedKernel,
     read_kineto,
 )
+
+from .recorded import kernels_of, product_of
 
 # A profile cut into steps: by the profiler's marks, else by what repeats.
 

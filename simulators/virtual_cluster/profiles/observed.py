@@ -38,16 +38,13 @@ from trainscout.simulators.predictor.workload.ir import (
     Kernel,
     Streaming,
 )
-from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
-from trainscout.simulators.virtual_cluster.profiles.measured import (
-    FIELD,
-    MeasuredOperation,
-    MeasuredProfile,
-)
-from trainscout.simulators.virtual_cluster.profiles.rows import kind_of
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
 from trainscout.simulators.virtual_cluster.traces.kineto import CollectiveCall
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
+
+from .comparison import Comparison
+from .measured import FIELD, MeasuredOperation, MeasuredProfile
+from .rows import kind_of
 
 # A kernel that ran beside communication for more than this share of its time is no measure of
 # the kernel alone, and for more than the other one of overlap.

@@ -7,19 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
-from trainscout.simulators.virtual_cluster.profiles.matching import Matched
-from trainscout.simulators.virtual_cluster.profiles.measured import (
-    MeasuredOperation,
-    MeasuredProfile,
-)
-from trainscout.simulators.virtual_cluster.profiles.predicted import (
-    END,
-    PredictedOperation,
-    class_of,
-    shape_text,
-)
 from trainscout.simulators.virtual_cluster.traces.comparison import ClassComparison
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
+
+from .matching import Matched
+from .measured import MeasuredOperation, MeasuredProfile
+from .predicted import END, PredictedOperation, class_of, shape_text
 
 SHAPED = ("gemm", "attention", "convolution")
 """Classes whose operations are matched one by one; the others by where they stand."""

@@ -21,8 +21,9 @@ from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 from trainscout.simulators.virtual_cluster.traces.codec import LineCodec, MalformedError
+
+from .layer_spec import LayerSpec
 
 FORMAT = 2
 FOLDER = "traced"

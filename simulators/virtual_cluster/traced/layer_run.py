@@ -14,16 +14,11 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.virtual_cluster.traced import megatron_job
-from trainscout.simulators.virtual_cluster.traced.layer_spec import EMBEDDING, HEAD, LayerSpec
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import (
-    EventList,
-    Recording,
-    dimensions_of,
-    live_storages,
-    watching_modules,
-)
 from trainscout.simulators.virtual_cluster.traces.events import Group
+
+from . import megatron_job
+from .layer_spec import EMBEDDING, HEAD, LayerSpec
+from .trace_to_blocks import EventList, Recording, dimensions_of, live_storages, watching_modules
 
 
 class _Origin(torch.autograd.Function):

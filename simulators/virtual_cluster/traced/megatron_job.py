@@ -27,7 +27,8 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 
 from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.virtual_cluster.traced.layer_spec import TRANSFORMER_ENGINE, LayerSpec
+
+from .layer_spec import TRANSFORMER_ENGINE, LayerSpec
 
 DROPOUT = 0.1
 AUXILIARY_LOSS = 1e-2

@@ -25,11 +25,12 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
-from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions
-from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, read_job
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import EventList, blocks_of
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
 from trainscout.simulators.virtual_cluster.traces.files import write_trace
+
+from .cache import TracedLayer, installed_versions
+from .layer_spec import LayerSpec, read_job
+from .trace_to_blocks import EventList, blocks_of
 
 MODULE = "trainscout.simulators.virtual_cluster.traced.recorder"
 # Far beyond what a slow machine takes: what lasts longer hangs.
@@ -119,7 +120,7 @@ class LayerTracer:
 
     def trace(self, spec: LayerSpec) -> TracedLayer:
         """Trace one layer; raises what Megatron-Core raises."""
-        from trainscout.simulators.virtual_cluster.traced.layer_run import record
+        from .layer_run import record
 
         if not self._traced:
             # Modules and functions stay: no collection need look at them again.
@@ -147,7 +148,7 @@ class RankTracer:
         job, rank = read_job(asked["job"]), asked["rank"]
         sink = ListSink()
         self._rank.restart(sink, world_size=job.world_size, rank=rank)
-        from trainscout.simulators.virtual_cluster.traced.train_rank import train
+        from .train_rank import train
 
         train(job, asked["micro_batches"])
         write_trace(Path(asked["file"]), Trace(_header(job, rank), tuple(sink.events)))

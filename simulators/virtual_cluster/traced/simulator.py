@@ -24,8 +24,9 @@ from trainscout.simulators.predictor.workload.megatron import (
 from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
-from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+
+from .cache import TracedLayer, TracedLayerCache
+from .layer_spec import (
     LayerSpec,
     check_traceable,
     embedding_layer,
@@ -33,8 +34,8 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     layer_specs_of,
     transformer_layer,
 )
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import further_communicators
-from trainscout.simulators.virtual_cluster.traced.tracer import Refused, traced_layers
+from .trace_to_blocks import further_communicators
+from .tracer import Refused, traced_layers
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable

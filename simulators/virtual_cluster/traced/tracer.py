@@ -13,13 +13,10 @@ from typing import Any
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.traced.cache import (
-    FOLDER,
-    TracedLayer,
-    TracedLayerCache,
-)
-from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
-from trainscout.simulators.virtual_cluster.traced.recorder import ask_several
+
+from .cache import FOLDER, TracedLayer, TracedLayerCache
+from .layer_spec import LayerSpec
+from .recorder import ask_several
 
 # A process costs as much to start as this many layers to trace (5 s against 0.2 s each).
 LAYERS_PER_PROCESS = 24

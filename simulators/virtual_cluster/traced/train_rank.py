@@ -26,12 +26,9 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import layers_by_stage
-from trainscout.simulators.virtual_cluster.traced import megatron_job
-from trainscout.simulators.virtual_cluster.traced.layer_spec import (
-    LayerSpec,
-    read_job,
-    whole_model,
-)
+
+from . import megatron_job
+from .layer_spec import LayerSpec, read_job, whole_model
 
 
 def main(path: str) -> None:

@@ -36,14 +36,6 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
-from trainscout.simulators.virtual_cluster.traced.layer_spec import check_traceable, job_json
-from trainscout.simulators.virtual_cluster.traced.recorder import ask_several
-from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import ALONE, dimensions_of
-from trainscout.simulators.virtual_cluster.traced.verification import (
-    RankCheck,
-    RankFigures,
-    Verification,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     OPTIMIZER,
     Event,
@@ -55,6 +47,11 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
+
+from .layer_spec import check_traceable, job_json
+from .recorder import ask_several
+from .trace_to_blocks import ALONE, dimensions_of
+from .verification import RankCheck, RankFigures, Verification
 
 # Two sources of one workload side by side, operation by operation.
 #

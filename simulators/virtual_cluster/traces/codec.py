@@ -24,16 +24,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn, cast, get_args
 
-from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Argument,
-    Event,
-    Header,
-    Op,
-    Phase,
-    TensorSpec,
-    ValueRead,
-)
+from . import events
+from .events import Argument, Event, Header, Op, Phase, TensorSpec, ValueRead
 
 VERSION = 2
 FORMAT = "trainscout-trace"

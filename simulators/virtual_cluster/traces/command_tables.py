@@ -12,9 +12,10 @@ from rich.table import Table
 
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import as_text, plain_table
-from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
-from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
-from trainscout.simulators.virtual_cluster.traces.events import (
+
+from .collate import Collated, Family
+from .collate.communication import ranks_text
+from .events import (
     SETUP,
     Collective,
     Group,
@@ -27,16 +28,12 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     Violation,
 )
-from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
-from trainscout.simulators.virtual_cluster.traces.vocabulary import tensor_bytes, tensors
+from .fused import Held, storages_within_fusions
+from .vocabulary import tensor_bytes, tensors
 
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.traces.comparison import (
-        Busy,
-        ClassComparison,
-        ClassTime,
-    )
-    from trainscout.simulators.virtual_cluster.traces.kineto import KinetoTrace
+    from .comparison import Busy, ClassComparison, ClassTime
+    from .kineto import KinetoTrace
 
 Key = TypeVar("Key")
 

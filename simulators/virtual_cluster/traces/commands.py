@@ -9,10 +9,11 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.command_line import IMPOSSIBLE_LAUNCHES, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate, parse_ranks
-from trainscout.simulators.virtual_cluster.traces.collate.classes import TOLERANCE
-from trainscout.simulators.virtual_cluster.traces.events import Trace
-from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
+
+from .collate import Collated, collate, parse_ranks
+from .collate.classes import TOLERANCE
+from .events import Trace
+from .files import read_directory, read_trace
 
 ALL = "all"
 
@@ -27,8 +28,8 @@ def show(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("trace", type=Path, metavar="FILE")
     given = parser.parse_args(arguments)
-    from trainscout.simulators.virtual_cluster.traces import command_tables
-    from trainscout.simulators.virtual_cluster.traces.command_tables import summarise
+    from . import command_tables
+    from .command_tables import summarise
 
     trace = read_trace(given.trace)
     command_tables.show(command_tables.summary_tables(trace.header, summarise(trace)))
@@ -53,7 +54,7 @@ def join(arguments: Sequence[str]) -> int:
         help="how much work around the schedule may differ within a class (default %(default)s)",
     )
     given = parser.parse_args(arguments)
-    from trainscout.simulators.virtual_cluster.traces import command_tables
+    from . import command_tables
 
     if not 0 <= given.tolerance < 1:
         raise InputError("--tolerance", given.tolerance, "is out of range", "0 to 1, 1 excluded")
@@ -83,12 +84,12 @@ def export(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     traces = read_directory(given.traces) if given.traces.is_dir() else (read_trace(given.traces),)
     if given.perfetto is not None:
-        from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
+        from .perfetto import write_perfetto
 
         check_output("--perfetto", given.perfetto, [given.traces])
         write_perfetto(given.perfetto, _chosen(given, traces), option="--perfetto")
         return OK
-    from trainscout.simulators.virtual_cluster.traces.chakra import write_chakra
+    from .chakra import write_chakra
 
     job = collate(traces)
     write_chakra(given.chakra, job, _ranks(given, job), option="--chakra")

@@ -8,19 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chrome import THREADS, read_chrome, slices
-from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
-    CLASSES,
-    COMMUNICATION,
-    class_of_operation,
-)
-from trainscout.simulators.virtual_cluster.traces.kineto import KinetoTrace
-from trainscout.simulators.virtual_cluster.traces.perfetto import (
-    FIRST_COMMUNICATOR_THREAD,
-    FIRST_STREAM_THREAD,
-    PHASE_THREAD,
-    STEP_WORDS,
-)
+
+from .chrome import THREADS, read_chrome, slices
+from .kernel_classes import CLASSES, COMMUNICATION, class_of_operation
+from .kineto import KinetoTrace
+from .perfetto import FIRST_COMMUNICATOR_THREAD, FIRST_STREAM_THREAD, PHASE_THREAD, STEP_WORDS
 
 
 @dataclass(frozen=True)

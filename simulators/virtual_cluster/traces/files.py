@@ -19,14 +19,9 @@ from typing import BinaryIO
 
 from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.codec import (
-    MalformedError,
-    decode_event,
-    decode_header,
-    encode_event,
-    encode_header,
-)
-from trainscout.simulators.virtual_cluster.traces.events import Event, Header, Trace
+
+from .codec import MalformedError, decode_event, decode_header, encode_event, encode_header
+from .events import Event, Header, Trace
 
 FIELD = "trace"
 GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -277,7 +272,7 @@ def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.endswith(".et") for name in names) and not any(map(_NAME.fullmatch, names)):
         # Few need protobuf's messages.
-        from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+        from .chakra import read_chakra
 
         return read_chakra(directory)
     traces: list[Trace] = []

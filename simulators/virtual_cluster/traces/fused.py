@@ -5,17 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    Begin,
-    Collective,
-    End,
-    Event,
-    Free,
-    Op,
-    Resize,
-)
-from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
+from .events import Alloc, Begin, Collective, End, Event, Free, Op, Resize
+from .vocabulary import tensors
 
 FUSED = "fused"
 

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.traces.collate import check_order, communication, match
-from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
-from trainscout.simulators.virtual_cluster.traces.events import (
+from .collate import check_order, communication, match
+from .collate.communication import site_text
+from .events import (
     BACKWARD,
     FORWARD,
     OPTIMIZER,
@@ -32,7 +32,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Violation,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.fused import Held
+from .fused import Held
 
 # A step may keep a little more than the one before: a list of losses, a larger scratch buffer.
 GROWTH_BYTES = 1 << 20

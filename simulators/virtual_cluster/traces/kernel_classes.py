@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 
-from trainscout.simulators.virtual_cluster.traces.vocabulary import KERNELS, NAMESPACE
+from .vocabulary import KERNELS, NAMESPACE
 
 CLASSES = (
     "gemm", "attention", "convolution", "norm", "softmax", "cross_entropy", "embedding",

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chrome import read_chrome, slices
-from trainscout.simulators.virtual_cluster.traces.kernel_classes import class_of_kernel
+
+from .chrome import read_chrome, slices
+from .kernel_classes import class_of_kernel
 
 FIELD = "kineto"
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")

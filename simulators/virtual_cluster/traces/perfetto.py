@@ -17,16 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chrome import ChromeTrace, chrome_file
-from trainscout.simulators.virtual_cluster.traces.codec import encode_argument
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communication,
-    communication,
-    ranks_text,
-    site_text,
-)
-from trainscout.simulators.virtual_cluster.traces.collate.matching import match
-from trainscout.simulators.virtual_cluster.traces.events import (
+
+from .chrome import ChromeTrace, chrome_file
+from .codec import encode_argument
+from .collate.communication import Communication, communication, ranks_text, site_text
+from .collate.matching import match
+from .events import (
     Begin,
     Collective,
     End,
@@ -40,7 +36,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.fused import Held, storages_within_fusions
+from .fused import Held, storages_within_fusions
 
 Floats = npt.NDArray[np.float64]
 # What an event without times takes, and the grid that sequences are shown on.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from trainscout.simulators.virtual_cluster.traces.events import (
+from .events import (
     Collective,
     Event,
     EventRecord,

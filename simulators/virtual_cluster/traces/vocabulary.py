@@ -43,7 +43,8 @@ from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+
+from .events import Argument, Op, TensorSpec
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from trainscout.simulators.virtual_cluster.live.rank_process import rank_environ
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
-from trainscout.simulators.virtual_cluster.trials.rank_server import MODULE, RankRequest
+
+from .rank_server import MODULE, RankRequest
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _OUT_OF_MEMORY = re.compile(

@@ -23,11 +23,8 @@ from trainscout.simulators.virtual_cluster.execution.answer import RankStep, Tra
 from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, Phase, Trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
-from trainscout.simulators.virtual_cluster.trials.ranks import (
-    InvalidLaunchError,
-    OutOfMemoryLaunchError,
-    PreparedRanks,
-)
+
+from .ranks import InvalidLaunchError, OutOfMemoryLaunchError, PreparedRanks
 
 NEVER_S = 1e9
 """The step of a launch that runs out of memory before it has one; samplers rank it last."""

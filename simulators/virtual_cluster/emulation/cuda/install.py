@@ -9,16 +9,13 @@ from typing import Any
 import torch
 
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
-from trainscout.simulators.virtual_cluster.emulation.cuda.runtime import (
-    Cudart,
-    properties_of,
-    runtime_functions,
-)
-from trainscout.simulators.virtual_cluster.emulation.cuda.streams import stream_classes
-from trainscout.simulators.virtual_cluster.emulation.cuda.system_tool import install_system_tool
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.script_kernels import CompiledKernel
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End
+
+from .runtime import Cudart, properties_of, runtime_functions
+from .streams import stream_classes
+from .system_tool import install_system_tool
 
 # ``torch.accelerator``'s memory functions, which ask an allocator that is not there.
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.cuda.streams import synchronise_device
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+from .streams import synchronise_device
 
 # CUDA C++ Programming Guide, "Technical specifications per compute capability": threads, 32-bit
 # registers and shared memory of a multiprocessor, by major compute capability.

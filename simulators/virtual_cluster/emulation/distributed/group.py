@@ -10,12 +10,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
 
-from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
-from trainscout.simulators.virtual_cluster.emulation.distributed.work import (
-    HostWork,
-    VirtualWork,
-    WorkBatch,
-)
+from .launches import Launches
+from .work import HostWork, VirtualWork, WorkBatch
 
 Tensors = list[torch.Tensor]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

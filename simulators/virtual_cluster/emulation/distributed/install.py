@@ -16,15 +16,13 @@ from torch.distributed import distributed_c10d
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.distributed.group import (
-    VirtualBackend,
-    VirtualGroup,
-)
-from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
-from trainscout.simulators.virtual_cluster.emulation.distributed.objects import object_functions
-from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+from .group import VirtualBackend, VirtualGroup
+from .launches import Launches
+from .objects import object_functions
+from .work import HostWork, VirtualWork
 
 # Functional collectives, which come through the dispatcher as operations with results.
 

@@ -10,12 +10,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
-from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
-from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
 from trainscout.simulators.virtual_cluster.emulation.operations import spec_of
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
+
+from .combine import combine, fill
+from .work import HostWork, VirtualWork
 
 Tensors = list[torch.Tensor]
 

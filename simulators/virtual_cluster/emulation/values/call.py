@@ -12,16 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload
 
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Grade,
-    Kind,
-    Known,
-    Shadow,
-)
+from .defaults import FOLLOWED_ELEMENTS
+from .shadow import Grade, Kind, Known, Shadow
 
 if TYPE_CHECKING:
-    from trainscout.simulators.virtual_cluster.emulation.values.routing import Routers
+    from .routing import Routers
 
 _CPU = torch.device("cpu")
 

@@ -11,18 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Shadow,
-    apportion,
-    multiplicity,
-)
+from . import plain
+from .call import CANNOT, Call
+from .defaults import FOLLOWED_ELEMENTS
+from .shadow import Categories, Grade, Kind, Known, Shadow, apportion, multiplicity
 
 BOTH = {
     "mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__",

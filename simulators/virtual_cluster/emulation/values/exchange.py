@@ -19,18 +19,10 @@ import torch
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Missing,
-    Shadow,
-    compact,
-    downgraded,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_cat
+
+from . import plain
+from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact, downgraded
+from .shapes import of_cat
 
 # Small tensors that ranks traced one after the other send each other, by file.
 #

@@ -12,8 +12,9 @@ import torch
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router, generator_of, shares_of
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import apportion
+
+from . import plain
+from .shadow import apportion
 
 _NAMES = ("num_experts", "hot_ratio", "hot_weight", "seed", "histogram")
 

@@ -8,47 +8,13 @@ from typing import Any
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import (
-    Call,
-    Rule,
-    in_full,
-    unless_known,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
-    EXACT_ELEMENTS,
-    FINITE,
-    SOUND,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.elementwise import (
-    BOTH,
-    EITHER,
-    REDUCTIONS,
-    elementwise,
-    reduction,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.routing import (
-    ROUTING_RULES,
-    VENDOR_RULES,
-    best,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Missing,
-    Shadow,
-    downgraded,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shapes import (
-    COPIES,
-    RESHAPES,
-    filled,
-    of_cat,
-    of_copy,
-    of_view,
-)
+from . import plain
+from .call import Call, Rule, in_full, unless_known
+from .defaults import EXACT_ELEMENTS, FINITE, SOUND
+from .elementwise import BOTH, EITHER, REDUCTIONS, elementwise, reduction
+from .routing import ROUTING_RULES, VENDOR_RULES, best
+from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded
+from .shapes import COPIES, RESHAPES, filled, of_cat, of_copy, of_view
 
 # Element by element, though torch does not tag them so.
 _POINTWISE = {

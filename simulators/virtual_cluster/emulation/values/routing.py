@@ -14,21 +14,11 @@ from collections.abc import Sequence
 import torch
 
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import Call, Rule, unless_known
-from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
-    Imbalance,
-    expected_loads,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Shadow,
-    multiplicity,
-    total,
-)
+
+from . import plain
+from .call import Call, Rule, unless_known
+from .imbalance import Imbalance, expected_loads
+from .shadow import Categories, Grade, Kind, Known, Shadow, multiplicity, total
 
 
 class Routers:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
+from . import plain
 
 
 def apportion(shares: torch.Tensor) -> torch.Tensor:

@@ -7,17 +7,10 @@ from typing import Any
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Shadow,
-    compact,
-)
+from . import plain
+from .call import CANNOT, Call
+from .defaults import FOLLOWED_ELEMENTS
+from .shadow import Categories, Grade, Kind, Known, Shadow, compact
 
 # Same elements in the same shape, in another type, place or memory format perhaps.
 COPIES = {"clone", "_to_copy", "contiguous", "lift_fresh_copy", "detach_copy", "alias_copy"}

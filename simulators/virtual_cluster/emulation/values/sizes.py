@@ -10,21 +10,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from trainscout.simulators.virtual_cluster.emulation.values.call import CANNOT, Call, signature
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
-    ASSUMED_SHARE,
-    FOLLOWED_ELEMENTS,
-    OUTLIER_SHARE,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.routing import ones_in
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Shadow,
-    total,
-)
+from .call import CANNOT, Call, signature
+from .defaults import ASSUMED_SHARE, FOLLOWED_ELEMENTS, OUTLIER_SHARE
+from .routing import ones_in
+from .shadow import Categories, Grade, Kind, Known, Shadow, total
 
 Get = Callable[[torch.Tensor], Shadow | None]
 

@@ -13,20 +13,9 @@ from typing import Any
 
 import torch
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
-    EXACT_ELEMENTS,
-    FOLLOWED_ELEMENTS,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Missing,
-    Shadow,
-    compact,
-)
+from . import plain
+from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS
+from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, compact
 
 # Up to these bytes: mirrored even when all elements are alike, and mirrored at all.
 _ALWAYS_BYTES = EXACT_ELEMENTS * 8

@@ -11,45 +11,17 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.values import plain
-from trainscout.simulators.virtual_cluster.emulation.values.call import (
-    Call,
-    on_host,
-    signature,
-    tensors_in,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
-    EXACT_ELEMENTS,
-    FOLLOWED_ELEMENTS,
-    INVENTED,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.exchange import (
-    Exchange,
-    Post,
-    exchanged,
-    give,
-    learn,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.imbalance import Imbalance
-from trainscout.simulators.virtual_cluster.emulation.values.propagate import STARTS, propagate
-from trainscout.simulators.virtual_cluster.emulation.values.routing import VENDOR_RULES, Routers
-from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
-    Categories,
-    Grade,
-    Kind,
-    Known,
-    Missing,
-    Shadow,
-    downgraded,
-    materialise,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_view
-from trainscout.simulators.virtual_cluster.emulation.values.sizes import (
-    decide_size,
-    is_data_dependent,
-    own_size,
-)
-from trainscout.simulators.virtual_cluster.emulation.values.store import Store
+from . import plain
+from .call import Call, on_host, signature, tensors_in
+from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, INVENTED
+from .exchange import Exchange, Post, exchanged, give, learn
+from .imbalance import Imbalance
+from .propagate import STARTS, propagate
+from .routing import VENDOR_RULES, Routers
+from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise
+from .shapes import of_view
+from .sizes import decide_size, is_data_dependent, own_size
+from .store import Store
 
 
 @dataclass(frozen=True)

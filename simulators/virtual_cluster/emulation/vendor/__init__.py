@@ -10,10 +10,6 @@ first emulated package, not here.
 
 from __future__ import annotations
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.packages import (
-    PACKAGES,
-    install_vendor,
-    uninstall_vendor,
-)
+from .packages import PACKAGES, install_vendor, uninstall_vendor
 
 __all__ = ["PACKAGES", "install_vendor", "uninstall_vendor"]

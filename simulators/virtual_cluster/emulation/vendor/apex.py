@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels import (
+from .compiled_kernels import (
     backward_affine,
     forward_affine,
     multi_tensor_adam,
@@ -19,8 +19,8 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.compiled_kernels imp
     rms_backward_affine,
     rms_forward_affine,
 )
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import differentiable
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+from .opaque import differentiable
+from .refuse import refusal, refused
 
 # Scripts import ``apex.amp`` where Apex is found, whether or not they use it.
 _REASON = "Apex's mixed precision; torch.autocast takes its place"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+from .kernels import kernel
 
 Lists = Sequence[Sequence[Tensor]]
 

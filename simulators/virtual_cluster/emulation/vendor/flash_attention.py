@@ -14,12 +14,9 @@ from torch.distributed._functional_collectives import (
     wait_tensor,
 )
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension import flash_attn_2
-from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
-    AttentionForm,
-    fused_attention,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+from .extension import flash_attn_2
+from .fused_attention import AttentionForm, fused_attention
+from .refuse import refusal, refused
 
 # Options of FlashAttention-2 and -3 that are not emulated, and the value that asks for nothing.
 _NEUTRAL = {"alibi_slopes": None, "attention_chunk": 0, "block_table": None, "softcap": 0.0}

@@ -8,13 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
-    OpaqueKernel,
-    elementwise,
-    launch,
-    opaque,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refused
+from .opaque import OpaqueKernel, elementwise, launch, opaque
+from .refuse import refused
 
 
 class _InPlace(torch.autograd.Function):

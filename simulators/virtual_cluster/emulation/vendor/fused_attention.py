@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import differentiable
+from .kernels import kernel
+from .opaque import differentiable
 
 # FlashAttention-2 pads its scratch memory to whole blocks of rows and of head width.
 _ROWS = 128

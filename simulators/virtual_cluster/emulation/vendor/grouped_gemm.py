@@ -12,12 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
-    OpaqueKernel,
-    differentiable,
-    opaque,
-)
+from .kernels import kernel
+from .opaque import OpaqueKernel, differentiable, opaque
 
 
 def _product(use: str, layout: str, left: Tensor, right: Tensor, out: Tensor, splits: Any) -> None:

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
-    AttentionForm,
-    fused_attention,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import elementwise
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+from .fused_attention import AttentionForm, fused_attention
+from .opaque import elementwise
+from .refuse import refusal
 
 
 class AttentionBias:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 # ``triton::launch`` is what an opaque launch is, whoever wrote the kernel.
-from trainscout.simulators.virtual_cluster.emulation.vendor import triton_kernels as _declared
+from . import triton_kernels as _declared
 
 
 def differentiable(compute: Callable[..., tuple[Any, Sequence[Any], Callable[..., Any]]]) -> Any:

@@ -11,14 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
-    OpaqueKernel,
-    Product,
-    elementwise,
-    launch,
-    opaque,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+from .opaque import OpaqueKernel, Product, elementwise, launch, opaque
+from .refuse import refusal, refused
 
 _INFERENCE = "a step of inference"
 causal_conv1d_update = refused("causal_conv1d.causal_conv1d_update", _INFERENCE)

@@ -17,19 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
-    FIELD,
-    CollectiveCommType,
-    NodeType,
-    attributes,
-    parsed,
-    read_messages,
-)
-from trainscout.simulators.virtual_cluster.traces.chakra.write import (
-    ALL_RANKS,
-    GROUPS_SUFFIX,
-    MICROSECOND,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     PHASES,
     Collective,
@@ -47,6 +34,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
     WorkWait,
 )
+
+from .schema import FIELD, CollectiveCommType, NodeType, attributes, parsed, read_messages
+from .write import ALL_RANKS, GROUPS_SUFFIX, MICROSECOND
 
 MAX_NODES = 20_000_000
 _FILE = re.compile(r"(.+)\.(\d+)\.et")

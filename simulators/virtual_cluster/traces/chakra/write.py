@@ -24,14 +24,6 @@ from trainscout.simulators.predictor.io.output import (
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
-from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
-    CollectiveCommType,
-    NodeType,
-    attribute,
-    message_classes,
-    texts,
-    write_message,
-)
 from trainscout.simulators.virtual_cluster.traces.collate import Collated
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
@@ -45,6 +37,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 from trainscout.simulators.virtual_cluster.traces.lowering import lower
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensor_bytes, tensors
+
+from .schema import CollectiveCommType, NodeType, attribute, message_classes, texts, write_message
 
 # The version that Chakra's own generators write.
 SCHEMA_VERSION = "0.0.4"

@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.traces.collate.content import Content
 from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, FORWARD
+
+from .content import Content
 
 EXACT_PHASES = (FORWARD, BACKWARD)
 # Of the elements that a phase's operations touch, and of the bytes it communicates.

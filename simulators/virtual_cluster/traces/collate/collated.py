@@ -8,36 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate.classes import (
-    TOLERANCE,
-    Classes,
-    classes,
-)
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communication,
-    Communicator,
-    Launch,
-    communication,
-)
-from trainscout.simulators.virtual_cluster.traces.collate.content import content
-from trainscout.simulators.virtual_cluster.traces.collate.matching import (
-    Matching,
-    Mismatch,
-    OrderProblem,
-    check_order,
-    match,
-)
-from trainscout.simulators.virtual_cluster.traces.collate.placement import (
-    Family,
-    Groups,
-    check_seen,
-    distinct,
-    families,
-    is_pipeline,
-    place,
-    tile,
-)
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint, Trace
+
+from .classes import TOLERANCE, Classes, classes
+from .communication import Communication, Communicator, Launch, communication
+from .content import content
+from .matching import Matching, Mismatch, OrderProblem, check_order, match
+from .placement import Family, Groups, check_seen, distinct, families, is_pipeline, place, tile
 
 # Of what keeps classes apart, in an error.
 SHOWN_REASONS = 3

@@ -15,10 +15,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communication,
-    communication,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
     Alloc,
@@ -42,6 +38,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
+
+from .communication import Communication, communication
 
 USER_RANGE = "user"
 DEVICE_PREFIX = "cuda:"

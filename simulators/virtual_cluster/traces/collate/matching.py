@@ -12,11 +12,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communication,
-    Communicator,
-    Launch,
-)
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Op,
@@ -24,6 +19,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     WorkWait,
 )
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
+
+from .communication import Communication, Communicator, Launch
 
 # What all members of a collective must agree on; buffers of rooted kinds differ by rank.
 EVEN = ("kind", "dtype", "bytes_in", "bytes_out")

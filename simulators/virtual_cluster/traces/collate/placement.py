@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communicator,
-    ranks_text,
-)
+
+from .communication import Communicator, ranks_text
 
 # Communicators of a whole job from those of a few ranks.
 

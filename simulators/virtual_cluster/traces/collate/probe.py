@@ -11,18 +11,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate.communication import (
-    Communicator,
-    communication,
-)
-from trainscout.simulators.virtual_cluster.traces.collate.placement import (
-    Family,
-    check_seen,
-    families,
-    is_pipeline,
-    tile,
-)
 from trainscout.simulators.virtual_cluster.traces.events import Group, Header, Trace
+
+from .communication import Communicator, communication
+from .placement import Family, check_seen, families, is_pipeline, tile
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,8 @@ from collections.abc import Callable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
-    FREE,
-    Lowered,
-    flag,
-    keyword,
-    precision,
-    short_name,
-    tensor,
-)
+
+from .tensors import FREE, Lowered, flag, keyword, precision, short_name, tensor
 
 RULE = "attention"
 FLASH, EFFICIENT, CUDNN = "flash2", "flash1", "flash"

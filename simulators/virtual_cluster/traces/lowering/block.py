@@ -14,7 +14,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
+
+from .regions import lower_events
 
 # The precision whose rules of NCCL a dtype follows, by torch's name.
 _WIRE_DTYPES = {

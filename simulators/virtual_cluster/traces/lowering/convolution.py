@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Convolution, Gemm, Kernel, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
+
+from .tensors import (
     FREE,
     Lowered,
     elements,
@@ -19,7 +21,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     tensor,
     touched_bytes,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, tensors
 
 RULE = "convolution"
 # The pass that a transposed convolution's forward and backward products are.

@@ -12,7 +12,9 @@ import math
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Kernel, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
+
+from .tensors import (
     FREE,
     Lowered,
     contracted,
@@ -26,7 +28,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     short_name,
     tensor,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 RULE = "gemm"
 GROUPED_RULE = "grouped_gemm"

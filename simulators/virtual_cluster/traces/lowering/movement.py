@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.normalisation import streaming
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, launches_over_lists
+
+from .normalisation import streaming
+from .tensors import (
     FREE,
     Lowered,
     elements,
@@ -20,7 +22,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     tensor,
     touched_bytes,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, launches_over_lists
 
 # Operations on lists of tensors: fused and foreach optimizers, unscaling, norms, copies.
 

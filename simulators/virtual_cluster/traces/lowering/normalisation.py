@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
+
+from .tensors import (
     FREE,
     Lowered,
     elements,
@@ -21,7 +23,6 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     tensor,
     touched_bytes,
 )
-from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 # How many passes of an elementwise kernel PyTorch's own statistics of a channels-last batch take:
 # they read 0.63 TB/s over the 53 norms of a ResNet-50 in bf16 (one H100 80 GB SXM, torch 2.11,

@@ -6,15 +6,8 @@ import math
 
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
-    FREE,
-    Lowered,
-    elements,
-    in_place,
-    moved,
-    on_device,
-    short_name,
-)
+
+from .tensors import FREE, Lowered, elements, in_place, moved, on_device, short_name
 
 RULE = "elementwise"
 UNKNOWN_RULE = "unknown"

@@ -24,14 +24,10 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     TensorSpec,
 )
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED, is_kernel_of_its_own
-from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
-    FREE,
-    Lowered,
-    in_place,
-    touched_bytes,
-)
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
+
+from .rules import lower
+from .tensors import FREE, Lowered, in_place, touched_bytes
 
 # Which memory-bound operations of a fused region become one kernel, and what it moves.
 #

@@ -6,25 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering import (
-    attention,
-    convolution,
-    matmul,
-    movement,
-    normalisation,
-)
-from trainscout.simulators.virtual_cluster.traces.lowering.movement import (
-    foreach,
-    is_list_operation,
-)
-from trainscout.simulators.virtual_cluster.traces.lowering.pointwise import (
-    NAMES,
-    elementwise,
-    unknown,
-)
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE, Lowered, base_name
-from trainscout.simulators.virtual_cluster.traces.lowering.vendor import lower_vendor
 from trainscout.simulators.virtual_cluster.traces.vocabulary import NAMESPACE, tensors
+
+from . import attention, convolution, matmul, movement, normalisation
+from .movement import foreach, is_list_operation
+from .pointwise import NAMES, elementwise, unknown
+from .tensors import FREE, Lowered, base_name
+from .vendor import lower_vendor
 
 # Views, allocations, bookkeeping: no kernel.
 _FREE_WORDS = """

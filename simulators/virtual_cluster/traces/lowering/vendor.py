@@ -7,13 +7,6 @@ import math
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering.attention import attention, masked
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
-    FREE,
-    Lowered,
-    contracted,
-    precision,
-)
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     arguments,
     kernel_of,
@@ -21,6 +14,9 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     moved_bytes,
     tensors,
 )
+
+from .attention import attention, masked
+from .tensors import FREE, Lowered, contracted, precision
 
 # Layouts of the IR say which pass a product belongs to; calls on 8-bit operands do not.
 _LAYOUT_OF_USE = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}

@@ -8,19 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
-    DType,
-    NVTE_Fused_Attn_Backend,
-    NVTE_Mask_Type,
-    NVTE_QKV_Format,
-    NVTE_QKV_Layout,
-    NVTE_Softmax_Type,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
-    make,
-    plain,
-    recipe_of,
-)
 from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
     AttentionForm,
     attention_backward,
@@ -28,6 +15,16 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention impo
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
 from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+
+from .enumerations import (
+    DType,
+    NVTE_Fused_Attn_Backend,
+    NVTE_Mask_Type,
+    NVTE_QKV_Format,
+    NVTE_QKV_Layout,
+    NVTE_Softmax_Type,
+)
+from .quantized import make, plain, recipe_of
 
 _EIGHT_BITS = (DType.kFloat8E4M3, DType.kFloat8E5M2)
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from trainscout.simulators.virtual_cluster.emulation.vendor import compiled_kernels
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
-    TORCH_TYPES,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+
+from .enumerations import TORCH_TYPES
+from .quantized import (
     FUSED,
     bgrad_quantize,
     make,
@@ -22,8 +23,6 @@ from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized 
     then_quantized,
     written,
 )
-from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
-from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
 
 ACTIVATIONS = (
     *("gelu", "geglu", "qgelu", "qgeglu", "relu", "reglu", "srelu", "sreglu", "silu", "swiglu"),

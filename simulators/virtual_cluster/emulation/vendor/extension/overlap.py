@@ -14,11 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
-    CommOverlapType,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import plain
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+
+from .enumerations import CommOverlapType
+from .quantized import plain
 
 
 class CommOverlapHelper:

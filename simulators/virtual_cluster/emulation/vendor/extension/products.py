@@ -9,18 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
-    TORCH_TYPES,
-    CommOverlapType,
-)
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.quantized import (
-    SWIZZLED,
-    make,
-    operand,
-    quantize,
-    recipe_of,
-)
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
+
+from .enumerations import TORCH_TYPES, CommOverlapType
+from .quantized import SWIZZLED, make, operand, quantize, recipe_of
 
 _USES = {(True, False): "forward", (False, False): "dgrad", (False, True): "wgrad"}
 

@@ -15,12 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainscout.simulators.virtual_cluster.emulation.vendor.extension.enumerations import (
-    TORCH_TYPES,
-    DType,
-)
 from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import dtype_name, kernel
 from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import launch
+
+from .enumerations import TORCH_TYPES, DType
 
 _RECIPES = {
     "Float8Quantizer": "delayed",
