@@ -20,18 +20,19 @@ def counts_gpus(text: str) -> bool:
 
 
 def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluster, str]:
-    """The cluster of so many GPUs in their usual servers, and the name of the GPU.
+    """The cluster of so many GPUs in their usual servers, and the name of the GPU, which may be
+    stated as its maker does (``8xA100-SXM4-80GB``).
 
     Raises:
         InputError: for another form, an unsupported GPU, or a number that fills no whole nodes.
     """
     found = _COUNTED.fullmatch(text)
     if found is None or not int(found[1]):
-        raise InputError(field, text, "is no number of GPUs", FORM)
+        turned = re.fullmatch(r"([a-z][\w. -]*?) ?[x*] ?([0-9]+)", text, re.IGNORECASE)
+        meant = f"{turned[2]}x{turned[1]}" if turned else None
+        raise InputError(field, text, "does not say how many of which GPU", FORM, meant)
     count, stated = int(found[1]), re.sub(r"[ .-]+", "_", found[2].strip().lower())
-    matching = (
-        [stated] if stated in gpus else [name for name in gpus if name.startswith(f"{stated}_")]
-    )
+    matching = [stated] if stated in gpus else _called(stated, gpus)
     if len(matching) != 1:
         problem = "names several GPUs" if matching else "names no supported GPU"
         raise InputError(field, stated if matching else text, problem, matching or gpus)
@@ -57,6 +58,17 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
         nvswitch=server.nvswitch,
         cpu=server.cpu,
     ), name
+
+
+def _called(stated: str, gpus: Mapping[str, Gpu]) -> list[str]:
+    """The GPUs whose names begin so; else those that are published so, where all that tells them
+    from others of their kind (``80``, ``pcie``) is stated."""
+    label = stated.replace("_", "-")
+    return [name for name in gpus if name.startswith(f"{stated}_")] or [
+        name
+        for name, gpu in gpus.items()
+        if gpu.is_published_as(label) and all(word in label for word in name.split("_")[1:])
+    ]
 
 
 def counted_fields(field: str, text: str, gpus: Mapping[str, Gpu]) -> dict[str, object]:

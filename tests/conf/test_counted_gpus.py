@@ -20,6 +20,20 @@ def test_gpus_come_in_their_usual_servers():
     assert counted_gpus("gpus", "144xGB200", NAMED.gpus)[0].nvlink_domain == 72
 
 
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        ("A100-SXM4-80GB", "a100_80"),
+        ("NVIDIA A100-PCIE-40GB", "a100_40_pcie"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("RTX 4090", "rtx4090"),
+        ("AMD Instinct MI300X", "mi300x"),
+    ],
+)
+def test_gpus_may_be_called_as_their_drivers_call_them(called, name):
+    assert counted_gpus("gpus", f"8x{called}", NAMED.gpus)[1] == name
+
+
 def test_a_count_is_a_cluster_wherever_one_is_named():
     cluster, gpu = NAMED.machines("64xH100")
     assert (cluster.num_gpus, gpu.name) == (64, "h100")
@@ -32,8 +46,10 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
         ("64xMI250X", "names no supported GPU"),
         ("64xA100", "names several GPUs"),
         ("60xH100", "a multiple of 8: 64xh100"),
-        ("0xH100", "is no number of GPUs"),
+        ("0xH100", "does not say how many"),
         ("H100", "a number and a GPU: 64xH100"),
+        ("H100x64", "did you mean '64xH100'"),
+        ("8xA100-SXM4", "names no supported GPU"),
     ],
 )
 def test_what_cannot_be_says_what_can(text, stated):

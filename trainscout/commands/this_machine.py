@@ -128,7 +128,7 @@ def declared_gpu(machine: Machine, gpus: Mapping[str, Gpu]) -> Gpu:
     found = [
         name
         for name, gpu in gpus.items()
-        if any(re.search(pattern, called) for pattern in gpu.published_as or (rf"\b{name}\b",))
+        if gpu.is_published_as(called)
         and abs(gpu.memory_bytes / machine.memory_bytes - 1) < _SAME_MEMORY
     ]
     if len(found) != 1:

@@ -30,16 +30,9 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
         raise CannotReplayError(f"{label}: which GPU it was is not published")
     if plain in gpus:
         return gpus[plain], ()
-    fitting = [
-        name
-        for name, gpu in gpus.items()
-        if any(re.search(pattern, plain) for pattern in gpu.published_as)
-    ]
-    called = [
-        name
-        for name, gpu in gpus.items()
-        if not gpu.published_as and re.search(rf"\b{re.escape(name)}\b", plain)
-    ]
+    known = [name for name, gpu in gpus.items() if gpu.is_published_as(plain)]
+    fitting = [name for name in known if gpus[name].published_as]
+    called = [name for name in known if not gpus[name].published_as]
     if len(fitting) > 1:
         raise CannotReplayError(f"{label}: may be any of {', '.join(fitting)}")
     if not fitting and not called:

@@ -84,6 +84,11 @@ class Gpu:
             require_choice("gpu.peak_flops", precision, (*PRECISIONS, "fp4"))
             require_positive(f"gpu.peak_flops.{precision}", rate)
 
+    def is_published_as(self, label: str) -> bool:
+        """Whether it is called so, in lower case with dashes, by tables or by its driver."""
+        patterns = self.published_as or (rf"\b{re.escape(self.name)}\b",)
+        return any(re.search(pattern, label) for pattern in patterns)
+
     @property
     def server(self) -> UsualServer:
         """The machine it usually comes in."""
