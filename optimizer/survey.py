@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,8 @@ from trainscout.pruning.equivalence import canonicalize
 from trainscout.pruning.launchable import JobOf, Rejected, find_launchable
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, TableBuilder, recipe_keys
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.validity import Violation
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
+from trainscout.simulators.predictor.question.validity import Violation, why_invalid, would_do
 
 __all__ = ["Rejected", "Survey", "survey"]
 
@@ -373,11 +373,19 @@ def reasons_of(rejected: Iterable[tuple[str, Rejected]]) -> str:
 def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
     """The refusal of a space without a launchable recipe."""
     parts = space.parts if isinstance(space, UnionSpace) else (space,)
-    held = sorted({name for part in parts for name in part.held})
-    if not rejected and held:
-        problem = "no part of the space has these choices together with the others"
-        named = ", ".join(f"space.knobs.{name}" for name in held)
-        return InputError(named, "...", problem, "fewer of them, or another framework=")
+    if not rejected:
+        stated: dict[str, set[Any]] = {}
+        for part in parts:
+            own = {knob.name: knob.choices for knob in part.knobs} if part is space else {}
+            for name, choices in (own | dict(part.held)).items():
+                stated.setdefault(name, set()).update(choices)
+        for name, values in sorted(stated.items()):
+            if (alone := _impossible(space, name, values)) is not None:
+                return alone
+        if held := sorted({name for part in parts for name in part.held}):
+            problem = "no part of the space has these choices together with the others"
+            named = ", ".join(f"space.knobs.{name}" for name in held)
+            return InputError(named, "...", problem, "fewer of them, or another framework=")
     if set(rejected) == {"framework"}:
         framework, reason = space.declared.framework, rejected["framework"].example.reason
         return InputError("framework", framework.name, reason, "another framework=, or model=")
@@ -402,3 +410,18 @@ def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputErro
         f"widen {', '.join(fields)} in the space, or change training.global_batch_size or the "
         "cluster size",
     )
+
+
+def _impossible(space: Space, name: str, values: Collection[Any]) -> InputError | None:
+    """The refusal of a degree none of whose choices can be, whatever the others are."""
+    refused = None
+    for value in sorted(values, key=str):
+        if type(value) is not int or name not in RECIPE_DEFAULTS:
+            return None
+        degree: dict[str, Any] = {name: value}
+        job = space.declared.job(replace(Recipe(), **degree))
+        broken = why_invalid(job)
+        if broken is None or broken.field != name:
+            return None
+        refused = InputError(f"space.knobs.{name}", value, broken.reason, would_do(job, broken))
+    return refused
