@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from trainscout.conf.counted_gpus import counted_gpus, counts_gpus
 from trainscout.conf.hub_names import hub_choice, other_model
 from trainscout.conf.named_files import config_file, with_named_files
-from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.values import MISSING, typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -232,10 +232,11 @@ class Catalogue:
             InputError: for an architecture that is not declared, with the nearest, or a file that
                 declares none.
         """
-        if not isinstance(gpu, Mapping) or not isinstance(gpu.get("architecture"), str):
+        named = gpu.get("architecture") if isinstance(gpu, Mapping) else None
+        if not isinstance(named, str) or named == MISSING:
             return gpu
-        named = self.architectures.chosen("gpu.architecture", gpu["architecture"])
-        return {**gpu, "architecture": named}
+        found = self.architectures.chosen("gpu.architecture", named)
+        return {**gpu, "architecture": found}
 
     def with_alternatives(self, framework: Any) -> Any:
         """The fields of a framework with its alternatives as values, where it names some.

@@ -353,4 +353,10 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InputError("model", file, "holds no fields", f"a Hugging Face {FILE}")
     own = file.absolute().parent.name if file.name == FILE else file.stem
-    return model_fields(given, own)
+    try:
+        return model_fields(given, own)
+    except InputError as error:
+        field = error.field.replace(FILE, str(file), 1)
+        raise InputError(
+            field, error.value, error.problem, error.allowed, error.nearest
+        ) from error

@@ -17,10 +17,11 @@ from hydra.errors import (
     OverrideParseException,
     SearchPathException,
 )
-from omegaconf import DictConfig, Node
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
+    InterpolationToMissingValueError,
     MissingMandatoryValue,
     OmegaConfBaseException,
     ValidationError,
@@ -28,7 +29,12 @@ from omegaconf.errors import (
 
 from trainscout.conf.hub_names import other_model
 from trainscout.conf.named_files import FILE
-from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
+from trainscout.simulators.predictor.io.values import (
+    MISSING,
+    expected,
+    missing_fields,
+    unknown_name,
+)
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
@@ -67,6 +73,14 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
         )
     override = _override_at_fault(error)
     for link in _chain(error):
+        if isinstance(link, InterpolationToMissingValueError) and link.parent_node is not None:
+            # Where results go is called after the model and the cluster.
+            field = re.findall(r"value: (\S+)", str(link))[-1]
+            group = field.partition(".")[0]
+            root: Any = link.parent_node._get_root()
+            lacking = sorted(OmegaConf.missing_keys(root[group]) - {field})
+            names = [each.removeprefix(f"{group}.") for each in (field, *lacking)]
+            return missing_fields(group, names, "text")
         if isinstance(link, OmegaConfBaseException) and link.full_key:
             field, given = str(link.full_key), _given(link, override)
             # OmegaConf names the first part that is not there, the user what is in it.
@@ -116,7 +130,7 @@ def explain_omegaconf_error(
             instead = meant if says else f"{meant}={given}"
             return InputError(field, given, "is not a known name", instead, setting)
         return unknown_name(field, given, names)
-    allowed = _expected(error.child_node)
+    allowed = _expected(error.child_node, field)
     if isinstance(error, MissingMandatoryValue):
         return InputError(field, MISSING, "is missing", allowed)
     if isinstance(error, ValidationError) and field == "training.global_batch_size":
@@ -255,12 +269,12 @@ def _text_of(override: Override) -> tuple[str, str]:
     return name.lstrip("+~"), value
 
 
-def _expected(node: Node | None) -> str | None:
+def _expected(node: Node | None, field: str) -> str | None:
     """In words, the type a node accepts; None when it is not declared."""
     if node is None:
         return None
     kind: Any = node._metadata.ref_type
-    return expected(kind | None if node._metadata.optional else kind)
+    return expected(kind | None if node._metadata.optional else kind, field)
 
 
 def _first_sentence(error: BaseException) -> str:
@@ -292,7 +306,8 @@ def meant_choice(group: str, value: str) -> str | None:
     ship are, its GPUs by their number (``h200_64``: not those of another GPU)."""
     counted = re.fullmatch(r"(\w+?)_(\d+)", value)
     if group == "cluster" and counted and (DECLARATIONS / f"gpu/{counted[1]}.yaml").exists():
-        return f"{counted[2]}x{counted[1]}"
+        # Others fill no servers: who writes h100_65 has mistyped one that ships.
+        return None if int(counted[2]) % 8 else f"{counted[2]}x{counted[1]}"
     return _spoken()[1].get((group, _plain(value)))
 
 

@@ -112,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--version" in given[: given.index("--") if "--" in given else None]:
         print(f"trainscout {version()}")
         return 0
+    if given[:1] == ["help"] and given[1:2] != [] and given[1] in COMMANDS:
+        given = [*given[1:], "--help"]
     if _asks_for_help(given):
         print(help_text(), end="")
         return 0 if given else 2
@@ -163,8 +165,17 @@ def _named(before: str, given: str) -> str:
         return f"{before}{given}"
     from trainscout.simulators.predictor.question.errors import InputError
 
+    if "=" in given:
+        instead = (
+            f"trainscout {before or 'optimize '}{nested(before.strip())[0] if before else ''}"
+        )
+        problem = "is a setting, of no command"
+        raise InputError("command line", given, problem, f"{instead.strip()} {given}")
+    from trainscout.conf.input_errors import meant_choice
+
     known = nested(before.strip()) if before else top_level()
-    raise InputError(f"trainscout {before}".strip(), given, "is no command", known)
+    meant = None if before else meant_choice("command", given)
+    raise InputError(f"trainscout {before}".strip(), given, "is no command", known, meant)
 
 
 def top_level() -> list[str]:

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from trainscout.cli import top_level
 from trainscout.commands.output_choice import VERBOSITIES
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.input_errors import _spoken, meant_choice, meant_setting
@@ -25,6 +26,7 @@ _PARTS = {
     "search": SearchOptions,
     "executor": ExecutorOptions,
 }
+OTHERS = {"executor": set(EXECUTORS), "search": set(SAMPLERS), "command": set(top_level())}
 
 
 @pytest.mark.parametrize("setting", sorted(set(_MEANT.values())))
@@ -46,7 +48,7 @@ def test_a_setting_that_is_meant_exists(setting):
 @pytest.mark.parametrize(("group", "word"), sorted(_CHOSEN))
 def test_a_choice_that_is_meant_exists_and_is_another(group, word):
     files = {file.stem for file in (DECLARATIONS / group).glob("*.yaml")}
-    names = files | {"executor": set(EXECUTORS), "search": set(SAMPLERS)}.get(group, set())
+    names = files | OTHERS.get(group, set())
     assert _CHOSEN[group, word] in names
     assert word not in names
 

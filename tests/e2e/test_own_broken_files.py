@@ -10,7 +10,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 )
 BROKEN = {
     "tab": ("name: x\n\tnum_layers: 3\n", "line 2"),
-    "twice": ("name: x\nname: y\n", "name stands twice"),
+    "twice": ("name: x\nname: y\n", "line 2: name stands twice"),
     "nul": ("name: x\0\n", "control characters"),
     "utf16": ("name: x\n".encode("utf-16"), "line 1: 'utf-8' codec"),
     "tag": ("name: !!python/object/apply:os.system ['true']\n", "line 1: could not"),

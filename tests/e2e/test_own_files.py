@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import yaml
 
 import trainscout as ts
@@ -78,14 +79,19 @@ def test_an_own_file_hides_what_ships_under_its_name(tmp_path):
     assert yaml.safe_load(done.stdout)["cluster"]["name"] == question.cluster.name == "ours_16"
 
 
-def test_a_misspelt_field_of_an_own_file_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("wrong", "stated"),
+    [
+        (MODEL.replace("num_layers", "num_layer"), "did you mean 'num_layers'"),
+        ("num_layers: 4\n", "model.name=???: is missing, and so are ffn_hidden_size, hidden_size"),
+    ],
+)
+def test_a_field_that_is_misspelt_or_left_out_of_an_own_file_is_named(wrong, stated, tmp_path):
     (tmp_path / "mine" / "model").mkdir(parents=True)
-    wrong = MODEL.replace("num_layers", "num_layer")
     (tmp_path / "mine" / "model" / "ours.yaml").write_text(wrong)
     done = run("optimize.py", "--config-dir", "mine", "model=ours", cwd=tmp_path)
     assert done.returncode == 2
-    assert "num_layer" in done.stderr
-    assert "did you mean 'num_layers'" in done.stderr
+    assert stated in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 

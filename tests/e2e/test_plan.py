@@ -182,6 +182,7 @@ def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
         ("sweep.models=[llama3]", "model=llama3: is not a known choice"),
         ("space.knobs.tp.choises=[1]", "space"),
         ("format=yaml", "format=yaml"),
+        ("sweep.targets.day.days=2020-01-01", "2020-01-01: is past"),
         ("sweep.price_scenarios.spot.b200=1", "is of a GPU that no cluster has"),
         ("tracking.uri=mlflow", "tracking.uri=mlflow"),
     ],

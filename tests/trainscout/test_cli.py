@@ -22,7 +22,8 @@ def test_every_entry_can_be_called(name, entry):
         (["optimise"], "did you mean 'optimize'?"),
         (["simulat", "model=gpt175b"], "did you mean 'simulate'?"),
         (["kernels", "validat", "t.csv"], "trainscout kernels=validat: is no command; did you"),
-        (["model=gpt175b"], "is no command"),
+        (["model=gpt175b"], "(trainscout optimize model=gpt175b)"),
+        (["predict", "model=gpt175b"], "did you mean 'simulate'?"),
         (["kernels fit"], "is no command"),
     ],
 )

@@ -46,8 +46,8 @@ def _refuse_options(arguments: Sequence[str]) -> None:
             given, form = f"{word} {after}", f"{word}={after}"
             raise InputError("command line", given, "is not of the form name=value", form)
     for at, word in enumerate(arguments):
-        if word.startswith("--") and not _OPTIONS.fullmatch(word):
-            name, equals, value = word[2:].partition("=")
+        if re.match(r"--|-\w[\w.]+=", word) and not _OPTIONS.fullmatch(word):
+            name, equals, value = word.lstrip("-").partition("=")
             given = word
             if not equals and at + 1 < len(arguments) and not arguments[at + 1].startswith("-"):
                 value = arguments[at + 1] if "=" not in arguments[at + 1] else ""

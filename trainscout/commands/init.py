@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def refuse_existing(option: str, path: Path) -> None:
     """Raises InputError for a file that would be lost."""
     if path.exists():
-        raise InputError(option, path, "exists already and is not replaced", "a new file")
+        raise InputError(option, path, "exists already and is not replaced", "another name")
 
 
 def write_new(option: str, path: Path, text: str) -> None:

@@ -26,6 +26,7 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_positive,
+    require_whole,
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
@@ -179,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(given: argparse.Namespace) -> None:
-    require_positive("--world-size", given.world_size)
+    require_whole("--world-size", given.world_size)
     require_positive("--steps", given.steps)
     require_positive("--patience", given.patience, allow_zero=True)
     if given.trials is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -58,10 +57,20 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
         if name not in values and (required or name in given)
     ]
     if missing:
-        first, *others = missing
-        problem = "is missing" + (f", and so are {', '.join(others)}" if others else "")
-        raise InputError(f"{field}.{first}", MISSING, problem, expected(declared[first][0]))
+        raise missing_fields(field, missing, expected(declared[missing[0]][0]))
     return cls(**values)
+
+
+def missing_fields(group: str, names: list[str], allowed: str | None = None) -> InputError:
+    """The refusal of a group that lacks fields; ``allowed``: what the first may be."""
+    first, *others = names
+    problem = "is missing"
+    if others:
+        problem, allowed = (
+            f"{problem}, and so are {', '.join(others)}",
+            "docs/reference.md has each",
+        )
+    return InputError(f"{group}.{first}", MISSING, problem, allowed)
 
 
 def exact_fields(cls: type[Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,8 +94,21 @@ def unknown_name(field: str, value: object, names: typing.Iterable[str]) -> Inpu
     return InputError(field, value, "is not a known name", names, nearest_name(name, names))
 
 
-def expected(hint: Any) -> str | None:
-    """In words, what a field of this type accepts; None where any value does."""
+_FORMS = {
+    "tokens": ": 300e9, 300B or 1T",
+    "days": ", or a date: 2030-12-31",
+    "usd": ": 2e6 or $2M",
+    "usd_per_hour": " of USD",
+    "gbps": ", in Gb/s",
+    "bytes_per_s": ", in bytes per second",
+    "bytes": ", in bytes",
+    "s": ", in seconds",
+}
+"""What a number may look like, by how its field's name ends."""
+
+
+def expected(hint: Any, field: str = "") -> str | None:
+    """In words, what a field of this type and (dotted) name accepts; None where any value does."""
     options = _options(hint)
     parts = [part for part in options if part is not types.NoneType]
     if len(parts) != 1:
@@ -101,6 +123,11 @@ def expected(hint: Any) -> str | None:
         text = "names and values"
     elif part in KINDS:
         text = KINDS[part]
+        if part is float:
+            name = field.rpartition(".")[2]
+            text += next(
+                (form for end, form in _FORMS.items() if f"_{name}".endswith(f"_{end}")), ""
+            )
     else:
         return None
     return f"{text}, or null" if len(options) > 1 else text
@@ -155,7 +182,7 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
     try:
         found = _PRIMITIVES[kind](value)
     except (KeyError, ValueError):
-        raise InputError(field, value, "has the wrong type", expected(hint)) from None
+        raise InputError(field, value, "has the wrong type", expected(hint, field)) from None
     if kind is int and abs(found) > _MOST_WHOLE:
         raise InputError(field, value, "is out of range", f"at most {_MOST_WHOLE:,}")
     _require_finite(field, found)
@@ -163,15 +190,20 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
 
 
 def _spoken(field: str, text: str) -> str | float:
-    """Counts of tokens as people write them, and days until a date."""
+    """Counts of tokens and dollars as people write them, and days until a date."""
     name = field.rpartition(".")[2]
-    if name == "tokens":
+    if name in ("tokens", "usd"):
+        text = text.removeprefix("$") if name == "usd" else text
         return spoken_number(text) or text
-    if name == "days" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        # A date that is none is refused as what is no number.
-        with contextlib.suppress(ValueError):
-            return (date.fromisoformat(text) - date.today()).days
-    return text
+    if name != "days" or not re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        return text
+    try:
+        left = (date.fromisoformat(text) - date.today()).days
+    except ValueError:  # no date: refused as what is no number
+        return text
+    if left <= 0:
+        raise InputError(field, text, "is past", "a date to come, or a number of days")
+    return left
 
 
 def _require_finite(field: str, value: object) -> None:

@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
+    require_whole,
 )
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
             print(error, file=sys.stderr)
             return error.code
     else:
-        require_positive("--world-size", given.world_size)
+        require_whole("--world-size", given.world_size)
         ranks = list(parse_ranks("--rank", given.rank, given.world_size))
     options = [_options(given, rank) for rank in ranks]
     _check(given, options)

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
+    require_whole,
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -215,7 +216,7 @@ def _options(
 
 
 def _check(given: argparse.Namespace) -> None:
-    require_positive("--world-size", given.world_size)
+    require_whole("--world-size", given.world_size)
     require_choice("--network", given.network, NETWORKS)
     require_choice("--host", given.host, HOSTS)
     require_positive("--timeout", given.timeout)

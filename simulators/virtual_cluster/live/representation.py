@@ -10,7 +10,7 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.errors import InputError, require_whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Representation:
         Raises:
             InputError: for no ranks, one twice, or one outside the world.
         """
-        require_positive("--world-size", world_size)
+        require_whole("--world-size", world_size)
         given = list(ranks)
         simulated = tuple(sorted(set(given)))
         if not given or len(simulated) != len(given):
