@@ -76,7 +76,7 @@ def run_search(
     """
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
-    surveyed, legs = prepare_search(
+    surveyed, legs, surveying_s = prepare_search(
         declared,
         space,
         objective,
@@ -117,7 +117,7 @@ def run_search(
         result,
         best=best,
         pareto=pareto,
-        wall_s=time.monotonic() - started_s,
+        wall_s=time.monotonic() - started_s + surveying_s,
         resumed_trials=0 if stored is None else stored.restored,
         unstored=None if stored is None else stored.unstored,
         notes=notes,
@@ -171,9 +171,9 @@ def prepare_search(
     executor: ExecutorOptions,
     seed: int,
     on_progress: OnProgress | None = None,
-) -> tuple[Survey, tuple[SearchSpec, ...]]:
+) -> tuple[Survey, tuple[SearchSpec, ...], float]:
     """Everything of ``run_search`` that can refuse its arguments, but for its storage; nothing
-    is written.
+    is written. The survey, the searches of it, and the seconds it took if it was there already.
 
     Raises:
         InputError: for anything wrong in the arguments.
@@ -188,11 +188,11 @@ def prepare_search(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     spec = SimulatorSpec.of(simulator)
-    surveyed = survey_once(space, declared, objective, options, spec, on_progress)
+    surveyed, surveying_s = survey_once(space, declared, objective, options, spec, on_progress)
     search = SearchSpec(options, surveyed, objective, seed, spec, on_progress)
     legs = legs_of(search)
     make_sampler(legs[0])
-    return surveyed, legs
+    return surveyed, legs, surveying_s
 
 
 def stored_executor(

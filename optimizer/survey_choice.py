@@ -30,7 +30,7 @@ SOME_POINTS = 100_000
 # Listing that is over by then goes unremarked.
 _AT_A_GLANCE_S = 1.0
 
-_surveyed: list[tuple[object, Survey]] = []
+_surveyed: list[tuple[object, Survey, float]] = []
 
 
 def survey_once(
@@ -40,22 +40,28 @@ def survey_once(
     options: SearchOptions,
     spec: SimulatorSpec,
     on_progress: OnProgress | None,
-) -> Survey:
-    """The survey of a space; a search that was checked just before reuses it.
+) -> tuple[Survey, float]:
+    """The survey of a space, and the seconds it took before this call: a search that was checked
+    just before reuses it.
 
     What proves its answer need not list all of a large space.
     """
     proving = proves_first(options, spec)
     key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
-    if not _surveyed or _surveyed[0][0] != key:
-        compiled = compile_space(json.loads(key[0]), declared)
-        made = (
-            _survey_to_prove(compiled, objective, spec, options, on_progress)
-            if proving
-            else survey(compiled)
-        )
-        _surveyed[:] = [(key, made)]
-    return _surveyed[0][1]
+    if _surveyed and _surveyed[0][0] == key:
+        _, made, spent_s = _surveyed[0]
+        # Once: the next search of this question spends none of it.
+        _surveyed[:] = [(key, made, 0.0)]
+        return made, spent_s
+    started_s = time.monotonic()
+    compiled = compile_space(json.loads(key[0]), declared)
+    made = (
+        _survey_to_prove(compiled, objective, spec, options, on_progress)
+        if proving
+        else survey(compiled)
+    )
+    _surveyed[:] = [(key, made, time.monotonic() - started_s)]
+    return made, 0.0
 
 
 def _survey_to_prove(

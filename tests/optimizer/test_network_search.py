@@ -12,6 +12,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import identity, prepare_search, run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.survey_choice import survey_once
 from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.question.errors import InputError
@@ -100,3 +101,15 @@ def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
             executor=SERIAL,
             seed=0,
         )
+
+
+def test_a_search_takes_the_time_of_the_survey_that_checked_it(monkeypatch):
+    declared, space = CASES["dense"]
+    monkeypatch.setattr("trainscout.optimizer.survey_choice._surveyed", [])
+    asked = (space, declared, Objective(("step_time",)), SearchOptions(), SimulatorSpec(), None)
+    made, before_s = survey_once(*asked)
+    again, spent_s = survey_once(*asked)
+    assert again is made
+    assert before_s == 0 < spent_s
+    # The next search of it, in a session, spends none of that.
+    assert survey_once(*asked) == (made, 0)
