@@ -29,7 +29,13 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
     if counts["failed"] == considered:
         lines = [f"No recipe could be simulated: all {considered:,} failed."]
     else:
-        lines = [f"No recipe fits: {len(result.trials):,} proposed, none came out ok."]
+        certificate = result.certificate
+        proved = certificate is not None and certificate.proved
+        lines = [
+            f"No recipe fits, of {certificate.recipes:,} that can be launched."
+            if proved
+            else f"No recipe fits, of {considered:,} that were tried."
+        ]
     lines += format_tight(result, job_of)
     missed = closest_miss(result)
     if missed is not None:

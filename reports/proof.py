@@ -9,14 +9,15 @@ from trainscout.simulators.predictor.memory.bands import FITS, NO
 
 def format_proof(certificate: Certificate) -> str:
     """One paragraph: what is proved, then where the points went."""
-    return f"{_format_claim(certificate)} {_format_account(certificate)}"
+    return f"{format_claim(certificate)} {_format_account(certificate)}"
 
 
-def _format_claim(certificate: Certificate) -> str:
+def format_claim(certificate: Certificate) -> str:
+    """What is proved, or by how much it is not yet."""
     what = f"these {certificate.top_k} best" if len(certificate.objectives) == 1 else "this front"
     if certificate.proved:
         if certificate.best is None:
-            return "No recipe fits: all were bounded or simulated."
+            return "No recipe fits: all were simulated, or their bounds rule them out."
         margin = f" by more than {certificate.epsilon:.3%}" if certificate.epsilon else ""
         claim = f"No other recipe of the space beats one of {what}{margin}, under this model."
         if certificate.layouts:

@@ -29,7 +29,7 @@ from trainscout.reports.front_plot import front_plot
 from trainscout.reports.launch import first_launch
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.prediction_report import Notes, noted, prediction_notes
-from trainscout.reports.proof import format_proof
+from trainscout.reports.proof import format_claim, format_proof
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_report
@@ -140,7 +140,8 @@ def _search_notes(result: SearchResult, directory: Path | None, verbose: bool) -
     """What was looked at, what of it is proved, and where the files are."""
     notes = [("Trials", _format_counts(result, verbose))]
     if result.certificate is not None:
-        notes.append(("Proof", format_proof(result.certificate)))
+        in_words = format_proof if verbose else format_claim
+        notes.append(("Proof", in_words(result.certificate)))
     notes += [("Note", note) for note in result.notes]
     if directory is not None:
         also = f"{REPORT} with this" if verbose else f"{REPORT} with more than is here"
@@ -158,6 +159,7 @@ def _format_counts(result: SearchResult, verbose: bool) -> str:
         by_rule = ", ".join(f"{rule} {count}" for rule, count in rules) if verbose else ""
         words.append(f"{counts[status]} {status}" + (f" ({by_rule})" if by_rule else ""))
     words.append(f"{counts['failed']} failed")
+    words = [each for each in words if not each.startswith("0 ")]
     resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
     simulating_s = sum(trial.duration_s for trial in result.trials)
     simulating = f" ({simulating_s:.1f} s of simulating)" if verbose else ""

@@ -15,7 +15,7 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import as_chosen, format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
-from trainscout.reports.proof import format_proof
+from trainscout.reports.proof import format_claim, format_proof
 from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
@@ -73,10 +73,9 @@ def page_record(searched: Searched) -> dict[str, Any]:
     }
     if ranked:
         record |= _answer(ranked, searched)
+        record["pipeline"] = pipeline_bars(job_of(ranked[0].recipe), searched.simulator)
     else:
         record["nothing"] = [*why_nothing_fits(result, job_of).splitlines(), *searched.relief]
-    if drawn:
-        record["pipeline"] = pipeline_bars(job_of(drawn[0].recipe), searched.simulator)
     return record
 
 
@@ -135,6 +134,7 @@ def _search(result: SearchResult) -> dict[str, Any]:
         "space_size": result.space_size,
         "resumed_trials": result.resumed_trials,
         "notes": list(result.notes),
+        "claim": None if certificate is None else format_claim(certificate),
         "proof": None if certificate is None else format_proof(certificate),
     }
 

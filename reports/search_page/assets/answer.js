@@ -95,7 +95,7 @@ const answer = (() => {
         single ? null : point("Front:", `${format.plural(record.pareto.length, "recipe")} of which ` +
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),
         point("How sure:", record.distinguishable),
-        point("Proved:", record.search.proof),
+        point("Proved:", record.search.claim),
         point("Verified:", checked.sentence(record)),
         point("Evidence:", evidence(best))),
       launch.actions(record));
@@ -103,14 +103,15 @@ const answer = (() => {
   function nothingFits(section, record) {
     const [first, ...rest] = record.nothing;
     section.append(
-      el("h1", {}, "No recipe was found"),
+      el("h1", {}, first),
       el("p", { class: "faint" }, record.question.words),
-      el("ul", { class: "points" }, [first, ...rest].map((line) => el("li", {}, line)),
-        point("Proved:", record.search.proof)));
+      el("ul", { class: "points" },
+        rest.map((line) => point(...(line.match(/^([A-Z][^:]*:) (.*)/)?.slice(1) ?? ["", line]))),
+        point("Proved:", record.search.claim)));
     if (record.recipes.length) {
       const closest = record.recipes[0];
       section.append(el("h2", {}, "Closest miss: ", el("span", { class: "recipe" }, closest.words)),
-        el("p", {}, closest.sentence), 
+        el("p", {}, closest.sentence),
         el("div", { class: "cards" }, memoryCard(closest, record.question)));
     }
   }

@@ -19,7 +19,7 @@ const main = (() => {
         line.textContent = `Chosen: trial ${number}, which is in trials.csv only.`;
         return;
       }
-      const step = view.figure("step_time_s")(row);
+      const step = view.ran("step_time_s")(row);
       const parts = [`Chosen: ${view.words(row)}`];
       if (step !== null) {
         parts.push(`step ${format.seconds(step)}`, `memory ${format.gib(view.figure("needed_bytes")(row))}`,
@@ -56,11 +56,11 @@ const main = (() => {
     const some = record.recipes.length > 0;
     const draws = {
       answer: answer.draw,
-      why: answered ? breakdown.draw : some ? closest : null,
+      why: answered ? breakdown.draw : record.recipes.length > 1 ? closest : null,
       tradeoffs: view.simulated.rows.length > 1 ? tradeOffs : null,
       layouts: record.map.cells.length ? layoutMap.draw : null,
       memory: some ? memory.draw : null,
-      pipeline: some ? pipeline.draw : null,
+      pipeline: answered ? pipeline.draw : null,
       sure: answered ? sensitivity.draw : null,
       trials: trialTable.draw,
       launch: record.launch.length ? launch.draw : null,

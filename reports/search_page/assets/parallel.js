@@ -2,8 +2,8 @@
 const parallel = (() => {
   const { el } = dom;
   const HEIGHT = 330;
-  const TOP = 34;
-  const FLOOR = HEIGHT - 30;
+  const TOP = 46;
+  const FLOOR = HEIGHT - 44;
   // A brush takes in what it ends beside: some five pixels.
   const NEAR = 0.02;
   const MOST_STROKES = 200;
@@ -41,6 +41,15 @@ const parallel = (() => {
     return { rows: kept.map(({ row }) => row), at: new Map(kept.map(({ row }, at) => [row, at])),
              ...Object.fromEntries(columns) };
   }
+  // A long name on two lines, parted between the words that are nearest to its middle.
+  function halves(name) {
+    const gaps = [...name.matchAll(/_/g)].map(({ index }) => index);
+    if (name.length < 12 || !gaps.length) return [name];
+    const middle = (at) => Math.abs(at - name.length / 2);
+    const gap = gaps.reduce((a, b) => (middle(b) < middle(a) ? b : a));
+    return [name.slice(0, gap + 1), name.slice(gap + 1)];
+  }
+  const longest = (axis) => Math.max(...halves(axis.label).map((part) => part.length));
   const words = (value) => ({ true: "yes", false: "no" })[String(value)] ?? String(value);
 
   function draw(record, view) {
@@ -59,7 +68,7 @@ const parallel = (() => {
     const rooms = axes.slice(0, -1).map(({ marks }) =>
       Math.max(40, ...marks.map(([, name]) => 12 + name.length * 6.6)));
     for (let at = 0; at + 2 < axes.length; at += 1) {
-      const names = (axes[at].label.length + axes[at + 2].label.length) * 3.7 + 8;
+      const names = (longest(axes[at]) + longest(axes[at + 2])) * 3.7 + 8;
       rooms[at + 1] = Math.max(rooms[at + 1], names - rooms[at]);
     }
     const least = rooms.reduce((a, b) => a + b, 100);
@@ -139,7 +148,9 @@ const parallel = (() => {
     function title(name, x, at) {
       const anchor = at === 0 ? "start" : at === axes.length - 1 ? "end" : "middle";
       const edge = { start: -20, end: 50, middle: 0 }[anchor];
-      return svg.text(x + edge, at % 2 ? FLOOR + 26 : TOP - 14, name, { "text-anchor": anchor, class: "strong" });
+      const lines = halves(name).map((words, down) => svg.el("tspan", { x: x + edge, dy: down * 13 }, words));
+      const y = at % 2 ? FLOOR + 26 : TOP - 1 - 13 * lines.length;
+      return svg.el("text", { y, "text-anchor": anchor, class: "strong" }, ...lines);
     }
     function track(axis, at, x) {
       const group = svg.el("g", { tabindex: 0, role: "slider", "aria-label":

@@ -50,16 +50,16 @@ const ranking = (() => {
     return `#${recipe.rank} ${recipe.words}\nstep ${format.seconds(recipe.step_time_s)}${bar}${lead}`;
   }
   function list(recipes, fit) {
-    const heads = ["#", "recipe", "step", "MFU", "tokens/s per GPU", "memory",
+    // What cannot run takes no time and costs nothing.
+    const heads = ["#", "recipe", ...(fit ? ["step", "MFU", "tokens/s per GPU"] : []), "memory",
                    ...(fit ? ["headroom", "run", ""] : ["lacks"])];
     return dom.table(heads, recipes.map((recipe) => [
       String(recipe.rank),
       el("button", { type: "button", class: "recipe small pick",
         on: { click: () => selection.choose(recipe.number) } }, recipe.words),
-      format.seconds(recipe.step_time_s), format.percent(recipe.mfu),
-      format.grouped(recipe.tokens_per_s_per_gpu), format.gib(recipe.needed_bytes),
-      format.gib(Math.abs(recipe.headroom_bytes)),
-      // What cannot run costs nothing.
+      ...(fit ? [format.seconds(recipe.step_time_s), format.percent(recipe.mfu),
+        format.grouped(recipe.tokens_per_s_per_gpu)] : []),
+      format.gib(recipe.needed_bytes), format.gib(Math.abs(recipe.headroom_bytes)),
       ...(fit ? [format.usd(recipe.cost_of_run_usd),
         [tie(recipe), recipe.note].filter(Boolean).join(", ")] : []),
     ]), [0, 2, 3, 4, 5, 6, 7]);

@@ -8,35 +8,39 @@ const sensitivity = (() => {
     const [figure, what] = base.cost_of_run_usd ? ["cost_of_run_usd", "run's cost"]
       : ["step_time_s", "step's time"];
     const share = (end) => end[figure] / base[figure] - 1;
+    const label = (end) => `${end.label}: ${format.change(share(end))}${lost(end) ? " ⚑" : ""}`;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
-    const most = Math.max(...sorted.map(reach), 0.01);
     const box = el("div");
     svg.fitted(box, (width) => {
-      // Room for the words beside the longest bars.
-      const ends = most * (width < 560 ? 3 : 2.1);
-      const x = svg.linear(-ends, ends, 0, width);
+      // Room at each side for the longest words beside a bar, at some seven pixels a letter.
+      const ends = sorted.flatMap((row) => row.ends);
+      const room = 10 + 6.6 * Math.max(...ends.map((end) => label(end).length));
+      const x = svg.linear(Math.min(-0.01, ...ends.map(share)), Math.max(0.01, ...ends.map(share)),
+        room, width - room);
       const height = sorted.length * ROW + 40;
       const drawn = svg.root(width, height, `Change of the ${what}: ` + sorted.map((row) =>
         `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
-      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 5),
-        svg.text(width / 2, height - 5, `change of the ${what}`, { "text-anchor": "middle" }));
+      drawn.append(...svg.xAxis(x, height - 36, 0, 
+        (tick) => (tick ? format.change(tick).replace(".0", "") : "0"), (width - 2 * room) / 60),
+        svg.text(width / 2, height - 5, `change of the ${what}`, { "text-anchor": "middle" }),
+        svg.line(x(0), 0, x(0), height - 36, "axis"));
       sorted.forEach((row, at) => {
         const y = at * ROW;
         const group = svg.el("g", { class: "row" });
-        group.append(svg.rect(0, y, width, ROW, { class: "hit" }), svg.text(0, y + 13, row.name));
+        group.append(svg.rect(0, y, width, ROW, { class: "hit" }), 
+          svg.text(0, y + 13, row.name, { class: "mark" }));
         // The name has a line of its own, and each end a side: at no width do they meet.
         [...row.ends].sort((a, b) => share(a) - share(b)).forEach((end, side) => {
           const to = x(share(end));
           group.append(svg.rect(Math.min(x(0), to), y + 19, Math.max(1, Math.abs(to - x(0))), ROW - 24,
             { class: share(end) > 0 ? "more" : "less" }),
             svg.text(side ? Math.max(to, x(0)) + 5 : Math.min(to, x(0)) - 5, y + 31,
-              `${end.label}: ${format.change(share(end))}${lost(end) ? " ⚑" : ""}`,
+              label(end),
               { "text-anchor": side ? "start" : "end", class: "faint" }));
         });
         drawn.append(dom.tip(group, () => words(row, share, record)));
       });
-      drawn.append(svg.line(x(0), 0, x(0), height - 36, "axis"));
       return drawn;
     });
     const others = compared.slice(1).map((rank) => `#${rank}`).join(", ");

@@ -15,6 +15,8 @@ const trialTable = (() => {
     const at = new Map(rows.map((row, place) => [row, place]));
     const coded = (column, row) => (column.code[row] < 0 ? "" : column.values[column.code[row]]);
     const figure = (name) => (row) => (at.has(row) ? figures[name][at.get(row)] : null);
+    // Of what can run: what cannot takes no time and costs nothing.
+    const ran = (name) => (row) => (coded(trials.status, row) === "oom" ? null : figure(name)(row));
     return {
       count: trials.count,
       simulated: { rows, at, ...figures },
@@ -25,6 +27,7 @@ const trialTable = (() => {
       rule: (row) => coded(trials.rule, row),
       reason: (row) => coded(trials.reason, row),
       figure,
+      ran,
     };
   }
   function why(view, row) {
@@ -40,11 +43,11 @@ const trialTable = (() => {
       numeric("trial", view.number, String),
       { label: "status", value: view.status, words: (status) => SAID[status] },
       { label: "recipe", value: view.words, words: String, kind: "recipe" },
-      numeric("step", view.figure("step_time_s"), format.seconds),
+      numeric("step", view.ran("step_time_s"), format.seconds),
       numeric("memory", view.figure("needed_bytes"), format.gib),
       numeric("headroom", view.figure("headroom_bytes"), format.gib),
-      numeric("MFU", view.figure("mfu"), format.percent),
-      numeric("run", view.figure("cost_of_run_usd"), format.usd),
+      numeric("MFU", view.ran("mfu"), format.percent),
+      numeric("run", view.ran("cost_of_run_usd"), format.usd),
     ];
     const shown = { cost: 1, step_time: 1, memory: 1, mfu: 1 };
     record.trials.objectives.forEach((objective, at) => {
