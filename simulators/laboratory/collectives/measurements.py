@@ -13,7 +13,7 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -213,32 +213,18 @@ class _Machine:
         nvlink = re.search(r"nvlink ?(\d)", self._row.get("intra_link", ""), re.IGNORECASE)
         for entry in _load("gpus.yaml"):
             if nvlink and str(entry.get("usual_with_nvlink")) == nvlink[1]:
-                self._assume(f"{entry['name']}: the usual GPU with this generation of NVLink")
+                self._assume(f"{entry['gpu']}: the usual GPU with this generation of NVLink")
                 return entry
         raise UnusableRowError(f"GPU {name!r} is not in gpus.yaml")
 
     def _describe_gpu(self) -> Gpu:
-        entry = self._entry
-        links, nvlink_gbs = int(entry["nvlink_links"]), float(entry["nvlink_gbs"])
+        gpu = load_catalogue().gpus[str(self._entry["gpu"])]
+        links = int(self._entry.get("nvlink_links", gpu.nvlink_links))
         link = self._row.get("intra_link", "").lower()
         if "pcie" in link and "nvlink" not in link and "nvlink" not in self._row["gpu"].lower():
-            links, nvlink_gbs = 0, 0.0
-        # The collectives read a GPU's links and generation; nothing here computes.
-        return Gpu(
-            name=str(entry["name"]),
-            architecture=load_catalogue().architectures[str(entry["architecture"])],
-            compute_capability=float(entry["compute_capability"]),
-            sms=0,
-            peak_flops={},
-            memory_bytes=0,
-            memory_bandwidth_bytes_per_s=0.0,
-            l2_bytes=0,
-            nvlink_generation=0,
-            nvlink_links=links,
-            nvlink_bytes_per_s=nvlink_gbs * 1e9,
-            pcie_bytes_per_s=float(entry["pcie_gbs"]) * 1e9,
-            price_usd_per_hour=0.0,
-        )
+            links = 0
+        each = gpu.nvlink_bytes_per_s / max(1, gpu.nvlink_links)
+        return replace(gpu, nvlink_links=links, nvlink_bytes_per_s=links * each)
 
     def _describe_cluster(self, per_node: int, nodes: int) -> Cluster:
         server, link = self._entry["server"], self._row.get("intra_link", "").lower()

@@ -108,8 +108,8 @@ def test_a_version_that_is_not_printed_is_assumed() -> None:
 
 def test_an_unnamed_gpu_is_told_by_its_links() -> None:
     found = describe("1", row(gpu="?", intra_link="NVLink3-NVSwitch"))
-    assert found.gpu.name == "a100"
-    assert any("a100" in text for text in found.assumptions)
+    assert found.gpu.name == "a100_80"
+    assert any("a100_80" in text for text in found.assumptions)
 
 
 def test_nvl72_trays_are_one_nvlink_domain() -> None:
