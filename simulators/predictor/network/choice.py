@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainscout.simulators.predictor.network.failures import Failure
-from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
-from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -17,8 +14,12 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.gpu import Gpu
 
+from .failures import Failure
+from .neighbours import Neighbour, neighbourhood
+from .topology.fabric import SwitchFabric
+
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.network.collectives import EngineSettings
+    from .collectives import EngineSettings
 
 WHITEBOX = "whitebox"
 NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
@@ -129,7 +130,7 @@ class CongestedNetwork:
 
     @property
     def settings(self) -> EngineSettings:
-        from trainscout.simulators.predictor.network.collectives import EngineSettings
+        from .collectives import EngineSettings
 
         choice = self.choice
         return EngineSettings(
@@ -170,8 +171,8 @@ class CongestedNetwork:
         Raises:
             InputError: naming the field.
         """
-        from trainscout.simulators.predictor.network.collectives import make_engine
-        from trainscout.simulators.predictor.network.topology.wiring import build_network
+        from .collectives import make_engine
+        from .topology.wiring import build_network
 
         if cluster.measured:
             problem = "plays over again what cluster.measured_collectives holds"

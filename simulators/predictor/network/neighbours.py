@@ -69,7 +69,7 @@ def neighbourhood(cluster: Cluster, neighbours: Sequence[Neighbour]) -> Neighbou
     Raises:
         InputError: for nodes that would share an NVLink domain with another job's, or too many.
     """
-    from trainscout.simulators.predictor.network.topology.wiring import require_wirable
+    from .topology.wiring import require_wirable
 
     nodes = cluster.num_nodes + sum(each.nodes for each in neighbours)
     whole = replace(cluster, num_nodes=nodes)

@@ -1,25 +1,9 @@
 """Collectives as transfers, and those on an engine."""
 
-from trainscout.simulators.predictor.network.collectives.congestion import (
-    Congested,
-    CongestionModel,
-    Pattern,
-    congestion_model,
-    group_transfers,
-)
-from trainscout.simulators.predictor.network.collectives.patterns import (
-    by_node,
-    exchange,
-    pattern,
-    send,
-)
-from trainscout.simulators.predictor.network.collectives.play import (
-    EngineSettings,
-    Played,
-    make_engine,
-    play,
-)
-from trainscout.simulators.predictor.network.collectives.transfers import Transfers, together
+from .congestion import Congested, CongestionModel, Pattern, congestion_model, group_transfers
+from .patterns import by_node, exchange, pattern, send
+from .play import EngineSettings, Played, make_engine, play
+from .transfers import Transfers, together
 
 __all__ = [
     "Congested",

@@ -15,22 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.patterns import by_node, exchange, pattern
-from trainscout.simulators.predictor.network.collectives.placement import groups
-from trainscout.simulators.predictor.network.collectives.play import EngineSettings, Played, play
-from trainscout.simulators.predictor.network.collectives.transfers import (
-    Floats,
-    Ints,
-    Transfers,
-    together,
-    transfers,
-)
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .patterns import by_node, exchange, pattern
+from .placement import groups
+from .play import EngineSettings, Played, play
+from .transfers import Floats, Ints, Transfers, together, transfers
 
 RING, TREE, HIERARCHICAL = "ring", "tree", "hierarchical"
 PAIRS, HIERARCHICAL_PAIRS, NEIGHBOURS, ROUND = (

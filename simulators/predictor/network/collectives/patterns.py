@@ -11,17 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.transfers import (
-    Floats,
-    Transfers,
-    together,
-    transfers,
-)
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
+
+from .transfers import Floats, Transfers, together, transfers
 
 Members = Sequence[Sequence[int]]
 ALGORITHMS = ("ring", "tree", "hierarchical")

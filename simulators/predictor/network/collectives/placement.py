@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.transfers import Ints
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .transfers import Ints
 
 
 def groups(world_size: int, span: tuple[tuple[int, int], ...]) -> Ints:

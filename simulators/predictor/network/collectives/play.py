@@ -8,12 +8,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.transfers import (
-    Floats,
-    Ints,
-    Transfers,
-    split,
-)
 from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.hybrid.memory import joined
 from trainscout.simulators.predictor.network.neighbours import Neighbour
@@ -31,6 +25,8 @@ from trainscout.simulators.predictor.question.errors import (
     nearest_name,
     require_choice,
 )
+
+from .transfers import Floats, Ints, Transfers, split
 
 T = TypeVar("T")
 ENGINES = ("flow", "packet", "hybrid")

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainscout.simulators.predictor.network.flow import engine_arrays as t
-from trainscout.simulators.predictor.network.flow import play, rollback
-from trainscout.simulators.predictor.network.flow.engine_arrays import (
-    Floats,
-    Ints,
-    to_femtoseconds,
-)
-from trainscout.simulators.predictor.network.flow.water_filling import link_table
 from trainscout.simulators.predictor.network.topology.routing import Routes, check_routes
 from trainscout.simulators.predictor.question.errors import InputError
+
+from . import engine_arrays as t
+from . import play, rollback
+from .engine_arrays import Floats, Ints, to_femtoseconds
+from .water_filling import link_table
 
 _LONGEST_S = t.CLOCK_END / t.FEMTOSECONDS
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.predictor.network.flow.engine_arrays import (
+from .engine_arrays import (
     CLOCK_END,
     DRAINED,
     FEMTOSECONDS,
@@ -25,8 +25,8 @@ from trainscout.simulators.predictor.network.flow.engine_arrays import (
     SEGMENTS_USED,
     SWEEP,
 )
-from trainscout.simulators.predictor.network.flow.event_queue import put_all, remove
-from trainscout.simulators.predictor.network.flow.water_filling import attach, detach, fill
+from .event_queue import put_all, remove
+from .water_filling import attach, detach, fill
 
 REACHED, NO_SPACE, CLOCK_ENDED = range(3)
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.flow.engine_arrays import (
+from trainscout.simulators.predictor.network.union_find import root_of
+
+from .engine_arrays import (
     DRAINED,
     FREE_SEGMENT,
     IN_HEAP,
@@ -22,10 +24,9 @@ from trainscout.simulators.predictor.network.flow.engine_arrays import (
     SEGMENTS_FREE,
     SWEEP,
 )
-from trainscout.simulators.predictor.network.flow.event_queue import put, put_all
-from trainscout.simulators.predictor.network.flow.play import finish_time, note
-from trainscout.simulators.predictor.network.flow.water_filling import attach, detach
-from trainscout.simulators.predictor.network.union_find import root_of
+from .event_queue import put, put_all
+from .play import finish_time, note
+from .water_filling import attach, detach
 
 
 @njit(cache=True)

@@ -16,10 +16,6 @@ from numba import njit
 from numpy.typing import ArrayLike
 
 from trainscout.simulators.predictor.network.flow import max_min_rates
-from trainscout.simulators.predictor.network.hybrid import components
-from trainscout.simulators.predictor.network.hybrid.memory import Episode, Recording, Rest, Trains
-from trainscout.simulators.predictor.network.hybrid.repeats import Memories, RepeatingEngine
-from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
@@ -43,6 +39,11 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 from trainscout.simulators.predictor.question.errors import InputError
+
+from . import components
+from .memory import Episode, Recording, Rest, Trains
+from .repeats import Memories, RepeatingEngine
+from .settings import HybridSettings
 
 # Packets that a flow keeps for its end; and how many samples a skip must be worth.
 _LAST_PACKETS = 4

@@ -15,21 +15,14 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.hybrid.memory import (
-    Episode,
-    Recording,
-    Rest,
-    Trains,
-    joined,
-    key_of,
-    spans,
-)
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet import heap as events_heap
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
+
+from .memory import Episode, Recording, Rest, Trains, joined, key_of, spans
 
 # An episode of fewer packet-hops is played as fast as it is remembered.
 _LEAST_WORK = 500

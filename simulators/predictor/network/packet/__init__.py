@@ -1,6 +1,6 @@
 """Packets: every one of every flow, through queues, marks, pauses and rate control."""
 
-from trainscout.simulators.predictor.network.packet.engine import PacketEngine
-from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from .engine import PacketEngine
+from .settings import PacketSettings
 
 __all__ = ["PacketEngine", "PacketSettings"]

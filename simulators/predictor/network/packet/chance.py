@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import DRAWS
+from .engine_arrays import DRAWS
 
 
 @njit(cache=True)

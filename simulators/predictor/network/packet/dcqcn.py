@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from .engine_arrays import (
     ADDITIVE,
     ALPHA,
     ALPHA_AT,

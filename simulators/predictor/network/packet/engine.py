@@ -9,9 +9,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.packet import engine_arrays as t
-from trainscout.simulators.predictor.network.packet import kernel
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from trainscout.simulators.predictor.network.topology.routing import (
+    NO_LINK,
+    Routes,
+    check_routes,
+)
+from trainscout.simulators.predictor.question.errors import InputError
+
+from . import engine_arrays as t
+from . import kernel
+from .engine_arrays import (
     DONE,
     EARLIEST,
     FIRST_LATER,
@@ -25,15 +32,9 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     Ints,
     to_picoseconds,
 )
-from trainscout.simulators.predictor.network.packet.heap import push
-from trainscout.simulators.predictor.network.packet.settings import PacketSettings
-from trainscout.simulators.predictor.network.packet.setup import constants
-from trainscout.simulators.predictor.network.topology.routing import (
-    NO_LINK,
-    Routes,
-    check_routes,
-)
-from trainscout.simulators.predictor.question.errors import InputError
+from .heap import push
+from .settings import PacketSettings
+from .setup import constants
 
 _LONGEST_S = t.CLOCK_END / t.PICOSECONDS
 # Thresholds of marking are declared for this rate.

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from trainscout.simulators.predictor.network.failures import Failure
-from trainscout.simulators.predictor.network.packet import engine_arrays as t
-from trainscout.simulators.predictor.network.packet.engine import PacketEngine
-from trainscout.simulators.predictor.network.packet.engine_arrays import Ints, to_picoseconds
-from trainscout.simulators.predictor.network.packet.kernel import lose_queue
-from trainscout.simulators.predictor.network.packet.sending import expect
-from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
+
+from . import engine_arrays as t
+from .engine import PacketEngine
+from .engine_arrays import Ints, to_picoseconds
+from .kernel import lose_queue
+from .sending import expect
+from .settings import PacketSettings
 
 # What happens to a link, in this order at one time.
 _FAILS, _KNOWN, _WHOLE, _KNOWN_WHOLE = range(4)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
-    EVENTS_DUE,
-    KIND_SHIFT,
-    SUBJECT,
-)
+from .engine_arrays import EVENTS_DUE, KIND_SHIFT, SUBJECT
 
 
 @njit(cache=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from .engine_arrays import (
     ALPHA,
     BASE_RTT,
     BYTES_SENT,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.chance import draw
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from .chance import draw
+from .engine_arrays import (
     ACK_HEAD,
     ACK_TAIL,
     ADAPTIVE,
@@ -121,16 +121,9 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     WAKE,
     WAKE_EVENT,
 )
-from trainscout.simulators.predictor.network.packet.heap import pop, push
-from trainscout.simulators.predictor.network.packet.recovery import (
-    arm,
-    drop,
-    free,
-    join_ring,
-    leave_ring,
-    look_for_losses,
-)
-from trainscout.simulators.predictor.network.packet.sending import (
+from .heap import pop, push
+from .recovery import arm, drop, free, join_ring, leave_ring, look_for_losses
+from .sending import (
     expect,
     longest_train,
     main_row,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from .engine_arrays import (
     ACKED_TO,
     BASE_RTT,
     BEFORE,
@@ -42,7 +42,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     SENT,
     TIMER,
 )
-from trainscout.simulators.predictor.network.packet.heap import push
+from .heap import push
 
 
 @njit(cache=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet import hpcc
-from trainscout.simulators.predictor.network.packet.dcqcn import catch_up, notified
-from trainscout.simulators.predictor.network.packet.delay_control import acknowledged
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
+from . import hpcc
+from .dcqcn import catch_up, notified
+from .delay_control import acknowledged
+from .engine_arrays import (
     ACK_HEAD,
     ACK_TAIL,
     ARRIVE_EVENT,
@@ -80,14 +80,8 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     WEIGHTED,
     WINDOW,
 )
-from trainscout.simulators.predictor.network.packet.heap import push
-from trainscout.simulators.predictor.network.packet.recovery import (
-    acknowledged_in_order,
-    free,
-    later_by,
-    leave_ring,
-    resend,
-)
+from .heap import push
+from .recovery import acknowledged_in_order, free, later_by, leave_ring, resend
 
 
 @njit(cache=True)

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.packet import engine_arrays as t
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
-    Floats,
-    Ints,
-    to_picoseconds,
-)
-from trainscout.simulators.predictor.network.packet.settings import (
-    CONGESTION,
-    RECOVERY,
-    ROUTING,
-    PacketSettings,
-)
+from . import engine_arrays as t
+from .engine_arrays import Floats, Ints, to_picoseconds
+from .settings import CONGESTION, RECOVERY, ROUTING, PacketSettings
 
 
 def constants(settings: PacketSettings, links: int) -> tuple[Ints, Floats]:

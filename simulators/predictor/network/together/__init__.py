@@ -1,10 +1,6 @@
 """Work and communications that wait for each other, on one network where all of them meet."""
 
-from trainscout.simulators.predictor.network.together.activities import (
-    Activities,
-    Message,
-    alone,
-)
-from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
+from .activities import Activities, Message, alone
+from .play import PlayedTogether, play_together
 
 __all__ = ["Activities", "Message", "PlayedTogether", "alone", "play_together"]

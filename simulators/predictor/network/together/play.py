@@ -17,9 +17,10 @@ from trainscout.simulators.predictor.network.collectives.play import (
     paths_of,
 )
 from trainscout.simulators.predictor.network.collectives.transfers import Floats
-from trainscout.simulators.predictor.network.together.activities import WORK, Activities, Message
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import Routes
+
+from .activities import WORK, Activities, Message
 
 # Flows after which what no late flow can need any more is forgotten.
 _FORGET_AFTER = 4096

@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .fabric import SwitchFabric
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

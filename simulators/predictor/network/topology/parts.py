@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
-from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .fabric import SwitchFabric
+from .wiring import build_network
 
 
 @dataclass(frozen=True)

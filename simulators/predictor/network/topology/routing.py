@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainscout.simulators.predictor.network.topology.ecmp import Hashes, choice, flow_hash
-from trainscout.simulators.predictor.network.topology.network import Floats, Ints, Network
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .ecmp import Hashes, choice, flow_hash
+from .network import Floats, Ints, Network
 
 NO_LINK = -1
 

@@ -6,9 +6,10 @@ import re
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.topology.network import Ints, Network
-from trainscout.simulators.predictor.network.topology.routing import leaf_of
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .network import Ints, Network
+from .routing import leaf_of
 
 _SWITCH = re.compile(r"(leaf|spine|core)(\d+)")
 

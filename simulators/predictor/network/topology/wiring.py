@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
-from trainscout.simulators.predictor.network.topology.network import KINDS, Network
-from trainscout.simulators.predictor.network.topology.switches import links_named
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .fabric import SwitchFabric
+from .network import KINDS, Network
+from .switches import links_named
 
 # Patterns of a quarter of a million GPUs are played in minutes, of ten million never.
 MOST_GPUS = 2**18
