@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router, generator_of, shares_of
-from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.errors import InputError
 
 from . import plain
 from .shadow import apportion
-
-_NAMES = ("num_experts", "hot_ratio", "hot_weight", "seed", "histogram")
 
 
 @dataclass(frozen=True)
@@ -25,15 +23,15 @@ class Imbalance:
 
     Choices among ``num_experts`` are a router's. ``hot_ratio`` of the experts together receive
     ``hot_weight`` of all routings; which ones is drawn with ``seed``, in each layer anew.
-    ``measured`` are routings per (layer, expert) in their place. Layers count in the order in
-    which their routers first run on a rank.
+    ``histogram`` are measured routings per (layer, expert) in their place. Layers count in the
+    order in which their routers first run on a rank.
     """
 
     num_experts: int
     hot_ratio: float = 0.0
     hot_weight: float | None = None
     seed: int = 0
-    measured: tuple[tuple[int, ...], ...] | None = None
+    histogram: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def parse(cls, text: str) -> Imbalance:
@@ -43,27 +41,19 @@ class Imbalance:
             InputError: for an unknown name, a value that is no number, experts that cannot be so
                 popular, or a file that is no histogram.
         """
-        given = _split(text)
+        given: dict[str, str] = {}
+        for part in text.split(","):
+            name, _, value = part.partition("=")
+            if name in given:
+                raise InputError("moe_imbalance", part, "is given twice")
+            given[name] = value
         if "histogram" in given:
             if len(given) > 1:
                 problem = "has a histogram and more: the histogram says it all"
                 raise InputError("moe_imbalance", text, problem)
             measured = read_histograms(Path(given["histogram"]))
-            return cls(len(measured[0]), measured=measured)
-        for name in ("num_experts", "hot_ratio", "hot_weight"):
-            if name not in given:
-                problem = f"lacks {name}"
-                allowed = "num_experts=E,hot_ratio=R,hot_weight=W[,seed=S] or histogram=FILE"
-                raise InputError("moe_imbalance", text, problem, allowed)
-        try:
-            made = cls(
-                int(given["num_experts"]),
-                float(given["hot_ratio"]),
-                float(given["hot_weight"]),
-                int(given.get("seed", 0)),
-            )
-        except ValueError as error:
-            raise InputError("moe_imbalance", text, f"is unreadable: {error}") from error
+            return cls(len(measured[0]), histogram=measured)
+        made = typed_value(cls, "moe_imbalance", given)
         made.router(top_k=1).check()
         return made
 
@@ -75,23 +65,8 @@ class Imbalance:
             hot_ratio=self.hot_ratio,
             hot_weight=self.hot_weight,
             seed=self.seed,
-            measured=self.measured,
+            measured=self.histogram,
         )
-
-
-def _split(text: str) -> Mapping[str, str]:
-    given: dict[str, str] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if name not in _NAMES:
-            suggestion = nearest_name(name, _NAMES)
-            raise InputError("moe_imbalance", name, "is not known", _NAMES, suggestion)
-        if not equals or not value:
-            raise InputError("moe_imbalance", part, "has no value", f"{name}=VALUE")
-        if name in given:
-            raise InputError("moe_imbalance", part, "is given twice")
-        given[name] = value
-    return given
 
 
 @lru_cache(maxsize=4096)
@@ -112,8 +87,8 @@ def expected_loads(
     if imbalance is not None and imbalance.num_experts == num_experts:
         router = imbalance.router(top_k)
         router.check()
-        if imbalance.measured is not None and 1 < len(imbalance.measured) <= layer:
-            problem = f"has {len(imbalance.measured)} layers, but a rank ran router {layer + 1}"
+        if imbalance.histogram is not None and 1 < len(imbalance.histogram) <= layer:
+            problem = f"has {len(imbalance.histogram)} layers, but a rank ran router {layer + 1}"
             raise InputError("moe_imbalance", "histogram", problem, "one layer for all, or more")
         shares = torch.from_numpy(shares_of(router, layer, generator_of(router, layer))).clone()
     return apportion(shares * tokens * top_k)

@@ -259,10 +259,11 @@ def test_of_masks_that_nothing_is_known_of_a_share_is_assumed() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("hot=1", "hot=1|is not known"),
-        ("num_experts=64,hot_ratio=0.1", "lacks hot_weight"),
-        ("num_experts=64,hot_ratio=0.1,hot_weight=x", "unreadable"),
-        ("num_experts=64,hot_ratio=0.1,hot_weight=0.5,seed", "no value"),
+        ("hot=1", "moe_imbalance.hot=1: is not a known name"),
+        ("hot_ratio=0.1,hot_weight=0.5", "moe_imbalance.num_experts.*is missing"),
+        ("num_experts=64,hot_ratio=0.1", "needs hot_weight"),
+        ("num_experts=64,hot_ratio=0.1,hot_weight=x", "hot_weight=x: has the wrong type"),
+        ("num_experts=64,hot_ratio=0.1,hot_weight=0.5,seed", "seed=: has the wrong type"),
         ("num_experts=64,num_experts=8", "given twice"),
         ("num_experts=64,hot_ratio=0.001,hot_weight=0.5", "hot_ratio"),
         ("histogram=x.csv,seed=1", "histogram says it all"),
