@@ -10,7 +10,7 @@ from trainscout.planning.answer import Best
 from trainscout.planning.cells import Cell
 from trainscout.planning.goodput import Goodput
 from trainscout.planning.study import PREFERENCES, Target
-from trainscout.simulators.predictor.uncertainty import Chosen, chosen
+from trainscout.simulators.predictor.uncertainty import Claim, claim
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,14 @@ class Point:
         return self.cell.num_gpus
 
     @property
-    def expected(self) -> Chosen | None:
-        return chosen(self.cell.declared.job(self.best.recipe), self.best)
+    def claim(self) -> Claim:
+        return claim(self.cell.declared.job(self.best.recipe), self.best.mfu)
 
     @property
     def days_interval(self) -> tuple[float, float] | None:
-        expected = self.expected
-        if expected is None:
+        if self.best.interval_s is None:
             return None
-        low_s, high_s = expected.interval_s
+        low_s, high_s = self.best.interval_s
         per_second = self.days / self.best.step_time_s
         return low_s * per_second, high_s * per_second
 

@@ -26,7 +26,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty import Chosen
+from trainscout.simulators.predictor.uncertainty import Claim
 
 if TYPE_CHECKING:
     from trainscout.optimizer.trial import Trial
@@ -42,7 +42,6 @@ _MARKS = {Grade.MEASURED: "m", Grade.FITTED: "f", Grade.ESTIMATED: "e", Grade.AS
 def figures(
     prediction: Prediction,
     job: Job,
-    expected: Chosen | None = None,
     assumed: Collection[str] = (),
 ) -> Table:
     """What one recipe takes, needs and costs; at the right, what each figure rests on.
@@ -50,7 +49,6 @@ def figures(
     Args:
         prediction: of the job.
         job: asked about.
-        expected: what to expect of it as the best of a search, where it is that.
         assumed: fields of the training that nobody gave.
     """
     evidence = evidence_of(prediction, job)
@@ -60,42 +58,34 @@ def figures(
     table.add_column(style="dim")
     table.add_row("recipe", Text(format_recipe(job.recipe, job.dp), style="bold"), "evidence")
     for name, value, grade in (
-        # Of a search's best, the bar is what counts that it was chosen.
-        (
-            "step time",
-            _with_bar(prediction.step_time_s, None if expected else prediction.interval_s),
-            evidence.time.grade,
-        ),
+        ("step time", _with_bar(prediction), evidence.time.grade),
         ("MFU / HFU", _format_use(prediction), evidence.time.grade),
         ("throughput", _format_throughput(prediction), evidence.time.grade),
         ("memory", format_memory(prediction), evidence.memory.grade),
         ("cost", _format_cost(prediction, job, assumed), evidence.cost.grade),
     ):
         table.add_row(name, value, str(grade))
-        if name == "step time" and expected is not None:
-            chosen = _with_bar(expected.step_time_s, expected.interval_s)
-            table.add_row("as chosen", chosen, str(Grade.MEASURED))
     return table
 
 
-def format_measure_first(expected: Chosen) -> str | None:
+def format_measure_first(claimed: Claim) -> str | None:
     """What to say of an answer that nobody's published run comes near; None of others."""
-    published = expected.published
-    if published is None or not expected.measure_first:
+    published = claimed.published
+    if published is None or not claimed.measure_first:
         return None
     return (
         f"the best published run of this kind reaches {format_percent(published.mfu)} MFU "
         f"({published.model} on {published.num_gpus:,} {published.kind.gpu}, "
         f"{published.kind.framework}: {published.source}), this claims "
-        f"{format_percent(expected.mfu)}"
+        f"{format_percent(claimed.mfu)}"
     )
 
 
-def _with_bar(step_time_s: float, interval_s: tuple[float, float] | None) -> str:
-    words = format_seconds(step_time_s)
-    if interval_s is None:
+def _with_bar(prediction: Prediction) -> str:
+    words = format_seconds(prediction.step_time_s)
+    if prediction.interval_s is None:
         return words
-    low, high = map(format_seconds, interval_s)
+    low, high = map(format_seconds, prediction.interval_s)
     return f"{words}, error bar {low} to {high}"
 
 

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from trainscout.optimizer.trial import Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_percent, format_ranks
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.uncertainty import LEVEL, chosen, features_of, tie_share
+from trainscout.simulators.predictor.uncertainty import LEVEL, features_of, tie_share
 from trainscout.simulators.predictor.uncertainty.fastest import published_fastest
-
-
-def as_chosen(trial: Trial, job_of: JobOf) -> Trial:
-    """A trial of a search with the error bar of what was chosen by its prediction: the one that
-    reports show. One without an error bar stays as it is."""
-    expected = chosen(job_of(trial.recipe), predicted(trial))
-    if expected is None:
-        return trial
-    return replace(trial, prediction=replace(predicted(trial), interval_s=expected.interval_s))
 
 
 def format_selection() -> str:
@@ -31,8 +21,7 @@ def format_selection() -> str:
         "a search picks what is predicted most optimistically: where "
         f"{found.publications} publications have sweeps ({found.sweeps}), the layout predicted "
         f"best was {format_percent(math.expm1(found.shift))} slower against its prediction than "
-        f"those beside it (standard error {format_percent(math.expm1(found.error))}); the figure "
-        "and the bar above count that"
+        f"those beside it (standard error {format_percent(math.expm1(found.error))})"
     )
 
 

@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import chosen
+from trainscout.simulators.predictor.uncertainty import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"
@@ -120,16 +120,10 @@ def trial_row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[
     return row
 
 
-def chosen_record(best: Trial, job_of: JobOf) -> dict[str, Any] | None:
-    """What to expect of the best of a search, as data; None without an error bar."""
-    expected = chosen(job_of(best.recipe), predicted(best))
-    if expected is None:
-        return None
-    return {
-        **asdict(expected),
-        "faster": expected.faster,
-        "measure_first": expected.measure_first,
-    }
+def claim_record(best: Trial, job_of: JobOf) -> dict[str, Any]:
+    """What the best of a search claims beside what was published, as data."""
+    own = claim(job_of(best.recipe), predicted(best).mfu)
+    return {**asdict(own), "faster": own.faster, "measure_first": own.measure_first}
 
 
 def save_search(
@@ -157,10 +151,9 @@ def save_search(
         REPORT: report,
     }
     if result.certificate is not None:
-        expected = (
-            chosen_record(shown[0], job_of) if shown and len(result.objectives) == 1 else None
-        )
-        record = {**result.certificate.to_dict(), "chosen": expected}
+        single = shown and len(result.objectives) == 1
+        own = claim_record(shown[0], job_of) if single else None
+        record = {**result.certificate.to_dict(), "claim": own}
         texts[CERTIFICATE] = json.dumps(record, indent=2) + "\n"
     if checks:
         texts[VERIFICATION] = verification_json(checks)

@@ -38,7 +38,7 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.uncertainty import LEVEL, Chosen, chosen
+from trainscout.simulators.predictor.uncertainty import LEVEL, claim
 
 _NOTED_MFU = 0.9
 """As a share of the MFU, the causal count of it that is low enough to stand beside it."""
@@ -67,11 +67,10 @@ def first_screen(
     """
     best = result.best[0]
     job, prediction = job_of(best.recipe), predicted(best)
-    expected = chosen(job, prediction)
     answer = _labelled(
         ("Run", Text(format_layout(job), "bold")),
         ("", format_recipe(job.recipe, job.dp)),
-        ("Step", format_step(prediction, expected)),
+        ("Step", format_step(prediction)),
         ("Cost", format_run(prediction, job, assumed)),
         ("Memory", format_memory(prediction)),
     )
@@ -83,7 +82,7 @@ def first_screen(
     notes.append(("Sure", _format_sure(result, others)))
     if result.stopped in _CUT_SHORT or result.resumed_trials:
         notes.append(("Ended", _format_end(result)))
-    unheard_of = None if expected is None else format_measure_first(expected)
+    unheard_of = format_measure_first(claim(job, prediction.mfu))
     if unheard_of is not None:
         notes.append(("Caution", f"measure first: {unheard_of}"))
     if directory is not None:
@@ -177,19 +176,16 @@ def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
     return table
 
 
-def format_step(prediction: Prediction, expected: Chosen | None) -> str:
-    """The step and its MFU, and what to expect of a recipe that was chosen by its prediction."""
+def format_step(prediction: Prediction) -> str:
+    """The step, its MFU and its error bar."""
     step, mfu = format_seconds(prediction.step_time_s), format_percent(prediction.mfu)
-    interval_s = prediction.interval_s if expected is None else expected.interval_s
     words = f"{step}, MFU {mfu}"
     if prediction.mfu_causal <= _NOTED_MFU * prediction.mfu:
         words += f", counted causal {format_percent(prediction.mfu_causal)}"
-    if interval_s is None:
+    if prediction.interval_s is None:
         return words
-    bar = f"{round(LEVEL * 5)} in 5 such runs: {' to '.join(map(format_seconds, interval_s))}"
-    if expected is None or format_seconds(expected.step_time_s) == step:
-        return f"{words} ({bar})"
-    return f"{words}; chosen of many, expect {format_seconds(expected.step_time_s)} ({bar})"
+    bar = " to ".join(map(format_seconds, prediction.interval_s))
+    return f"{words} ({round(LEVEL * 5)} in 5 such runs: {bar})"
 
 
 def format_run(prediction: Prediction, job: Job, assumed: Collection[str]) -> str:

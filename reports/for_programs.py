@@ -10,7 +10,7 @@ from typing import Any
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
-from trainscout.reports.files import chosen_record, top_recipes, trial_columns, trial_row
+from trainscout.reports.files import claim_record, top_recipes, trial_columns, trial_row
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
@@ -39,14 +39,14 @@ def search_json(
         tracked: where MLflow has it; None: nowhere.
         relief: what would have made a recipe fit, where none did.
     """
-    why = expected = None
+    why = own = None
     if shown and len(result.objectives) == 1:
         why = why_best(result, job_of)
-        expected = chosen_record(shown[0], job_of)
+        own = claim_record(shown[0], job_of)
     record: dict[str, Any] = {
         "objectives": list(result.objectives),
         "recipes": top_recipes(shown, job_of),
-        "chosen": expected,
+        "claim": own,
         "tight": top_recipes(result.tight, job_of),
         "why_best": why,
         "why_nothing": None if shown else why_nothing_fits(result, job_of).splitlines(),

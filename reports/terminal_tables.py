@@ -18,7 +18,6 @@ from trainscout.reports.answer import (
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
 from trainscout.reports.error_bars import (
-    as_chosen,
     format_distinguishable,
     format_selection,
 )
@@ -39,7 +38,7 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import chosen
+from trainscout.simulators.predictor.uncertainty import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 
@@ -88,9 +87,8 @@ def search_report(
     parts: list[RenderableType] = [Text(format_question(job, assumed), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
-        expected = chosen(job, predicted(shown[0]))
-        parts.append(figures(predicted(shown[0]), job, expected, assumed))
-        unheard_of = None if expected is None else format_measure_first(expected)
+        parts.append(figures(predicted(shown[0]), job, assumed))
+        unheard_of = format_measure_first(claim(job, predicted(shown[0]).mfu))
         if unheard_of is not None:
             parts.append(Text.assemble(("measure first  ", "bold"), unheard_of))
         if directory is not None and not first_launch(job).impossible:
@@ -109,9 +107,9 @@ def search_report(
         distinguishable = format_distinguishable(shown, job_of)
         if distinguishable is not None:
             notes.append(("How sure", distinguishable))
-    if single and chosen(job, predicted(shown[0])) is not None:
-        notes.append(("As chosen", format_selection()))
-    notes += prediction_notes(predicted(as_chosen(shown[0], job_of)), job, verbose)
+        if predicted(shown[0]).interval_s is not None:
+            notes.append(("Chosen", format_selection()))
+    notes += prediction_notes(predicted(shown[0]), job, verbose)
     if directory is not None:
         notes += _launch_notes(job, directory, verbose, launch_files)
     notes += _search_notes(result, directory, verbose)

@@ -8,7 +8,6 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainscout.optimizer.tracking.metrics import (
 )
 from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.error_bars import as_chosen, format_distinguishable
+from trainscout.reports.error_bars import format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import recipe_dict
 from trainscout.reports.nothing_found import why_nothing_fits
@@ -57,11 +56,6 @@ def search_record(
     ``settings`` is the whole configuration as plain values; ``group`` names the searches that
     belong together; ``directory`` is the search's, and has the ``files``.
     """
-    result = replace(
-        result,
-        best=tuple(as_chosen(trial, declared.job) for trial in result.best),
-        pareto=tuple(as_chosen(trial, declared.job) for trial in result.pareto),
-    )
     kept = {trial.number: trial for trial in (*result.best[:top_k], *result.pareto)}
     tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
     tags |= code_tags("trainscout optimize")

@@ -165,7 +165,7 @@ def _cell_record(
     }
     if point is None:
         return record
-    best, share, expected = point.best, point.goodput, point.expected
+    best, share = point.best, point.goodput
     targets = outcome.study.targets
     return {
         **record,
@@ -176,8 +176,8 @@ def _cell_record(
         "recipe_words": format_recipe(best.recipe, best.dp),
         "dp": best.dp,
         "step_time_s": best.step_time_s,
-        "step_interval_s": None if expected is None else expected.interval_s,
-        "measure_first": None if expected is None else format_measure_first(expected),
+        "step_interval_s": best.interval_s,
+        "measure_first": format_measure_first(point.claim),
         "mfu": best.mfu,
         "tokens_per_s": best.tokens_per_s,
         "tokens_per_s_per_gpu": best.tokens_per_s / cell.num_gpus,

@@ -12,7 +12,7 @@ import numpy as np
 from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.error_bars import as_chosen, format_distinguishable
+from trainscout.reports.error_bars import format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_claim, format_proof
@@ -48,7 +48,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
     """Everything the report shows, ready for JSON; figures carry their unit in their name."""
     result, declared = searched.result, searched.declared
     job_of = declared.job
-    ranked = [as_chosen(trial, job_of) for trial in searched.shown[:MOST_RECIPES]]
+    ranked = searched.shown[:MOST_RECIPES]
     drawn = ranked or _closest_misses(result)
     trials = latest_trials(result)
     notes = {trial.number: why for trial, why in choices_of(result)}

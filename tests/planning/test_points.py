@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from tests.planning.fakes import point
 from trainscout.planning.points import answer_target, front, preferred
 from trainscout.planning.study import Target
-from trainscout.simulators.predictor.uncertainty import chosen
 
 SIZES = st.lists(
     st.tuples(st.sampled_from([8, 16, 32, 64]), st.floats(0.1, 10)), min_size=1, max_size=12
@@ -20,10 +19,9 @@ def test_days_and_dollars_of_a_run():
     days = 1e12 / 131072 / 86400 / 0.8
     assert found.days == pytest.approx(days)
     assert found.usd == pytest.approx(days * 24 * 16 * 2)
-    # The step's bar, as wide as that of any step that a search chose.
-    expected = chosen(found.cell.declared.job(found.best.recipe), found.best)
+    # As wide as the step's bar.
     per_second = found.days / found.best.step_time_s
-    assert found.days_interval == tuple(end * per_second for end in expected.interval_s)
+    assert found.days_interval == tuple(end * per_second for end in found.best.interval_s)
     low, high = found.days_interval
     assert low <= 0.9 * days
     assert 1.2 * days <= high < 1.25 * days

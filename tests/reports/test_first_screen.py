@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty.fastest import Selection, published_fastest
+from trainscout.simulators.predictor.uncertainty.fastest import published_fastest
 
 
 def found(step_s, headroom_gib=3.0, number=0, status="ok", **fields):
@@ -111,18 +111,6 @@ def test_what_nobody_published_is_to_be_measured_first(monkeypatch, gpu, faster,
     assert shown.count("Caution  measure first") == cautions
     if cautions:
         assert f"reaches {best.mfu:.1%} MFU".replace("%", " %") in shown
-
-
-def test_the_bar_of_the_best_counts_that_it_was_chosen(monkeypatch):
-    plain = line(screen(monkeypatch=monkeypatch), "Step")
-    costly = replace(published_fastest(), selection=Selection(0.05, 0.1, 9, 9))
-    monkeypatch.setattr(
-        "trainscout.simulators.predictor.uncertainty.fastest.published_fastest", lambda: costly
-    )
-    chosen = line(screen(monkeypatch=monkeypatch), "Step")
-    assert "2.000 s" in plain
-    assert "chosen of many, expect 2.103 s" in chosen
-    assert plain.split("runs: ")[1] != chosen.split("runs: ")[1]
 
 
 def test_what_nothing_speaks_for_makes_room(monkeypatch):

@@ -7,10 +7,8 @@ from rich.console import Console
 
 from tests.samples import job_of, prediction, search_result
 from trainscout.reports import error_bars
-from trainscout.reports.error_bars import as_chosen
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal_tables import search_report
-from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -58,9 +56,9 @@ def chosen_from(monkeypatch, mfu, verbosity="verbose"):
     return " ".join(report(verbosity=verbosity, best=best).split())
 
 
-def test_the_best_of_a_search_counts_that_it_was_chosen(monkeypatch):
+def test_what_choosing_costs_is_said(monkeypatch):
     text = chosen_from(monkeypatch, 0.5)
-    assert "as chosen 2.020 s, error bar 1.818 s to 2.424 s" in text
+    assert "step time 2.000 s, error bar 1.800 s to 2.400 s" in text
     assert "3 publications have sweeps (7), the layout predicted best was 1.0 % slower" in text
     assert "measure first" not in text
 
@@ -70,7 +68,7 @@ def test_what_nobody_published_is_to_be_measured_first(monkeypatch, verbosity):
     text = chosen_from(monkeypatch, 0.4, verbosity)
     assert (
         "measure first the best published run of this kind reaches 40.0 % MFU (Tiny on 1,024 "
-        "h100, undeclared: their paper), this claims 49.5 %"
+        "h100, undeclared: their paper), this claims 50.0 %"
     ) in text
 
 
@@ -125,7 +123,7 @@ def test_verbose_leaves_nothing_out():
 def test_a_prediction_shows_its_interval():
     result = search_result()
     best = replace(result.best[0], prediction=replace(prediction(), interval_s=(1.9, 2.1)))
-    low, high = map(format_seconds, predicted(as_chosen(best, job_of)).interval_s)
+    low, high = map(format_seconds, best.prediction.interval_s)
     assert f"Error bar: {low} to {high}" in " ".join(report(best=(best,)).split())
 
 

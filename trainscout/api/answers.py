@@ -45,7 +45,7 @@ from trainscout.simulators.predictor.question.framework import declared_framewor
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import Chosen, chosen
+from trainscout.simulators.predictor.uncertainty import Claim, claim
 from trainscout.simulators.registry import SimulatorSpec
 
 _FITS = {FITS: "fits", TIGHT: "tight in memory", NO: "does not fit in memory"}
@@ -148,12 +148,12 @@ class SearchResult(Shown):
         return self.top[0] if self.top else None
 
     @property
-    def chosen(self) -> Chosen | None:
-        """What to expect of ``best`` for having been chosen by its prediction, and the fastest
-        published run of its kind; None when nothing fits, or for several objectives."""
+    def claim(self) -> Claim | None:
+        """The MFU of ``best`` beside the fastest published run of its kind; None when nothing
+        fits, or for several objectives."""
         if self.best is None or len(self.found.objectives) > 1:
             return None
-        return chosen(self.best.job, self.best)
+        return claim(self.best.job, self.best.mfu)
 
     @functools.cached_property
     def top(self) -> tuple[Prediction, ...]:

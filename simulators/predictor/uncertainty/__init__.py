@@ -1,6 +1,6 @@
 """How sure a prediction is, from how far predictions of measured runs like it were off."""
 
-from trainscout.simulators.predictor.uncertainty.fastest import Chosen, chosen
+from trainscout.simulators.predictor.uncertainty.fastest import Claim, claim
 from trainscout.simulators.predictor.uncertainty.features import (
     LAUNCH_BOUND,
     Features,
@@ -12,9 +12,9 @@ from trainscout.simulators.predictor.uncertainty.ties import tie_share
 __all__ = [
     "LAUNCH_BOUND",
     "LEVEL",
-    "Chosen",
+    "Claim",
     "Features",
-    "chosen",
+    "claim",
     "error_bar",
     "features_of",
     "log_interval",

@@ -20,4 +20,4 @@ def test_an_exact_search_says_that_nothing_was_overlooked():
     )
     first, *_, last = why_no_recipe(result, asked.job).splitlines()
     assert first.startswith("No recipe fits")
-    assert last.startswith("No recipe fits: all were bounded or simulated. Of 2 points")
+    assert last.startswith("No recipe fits: all were simulated, or their bounds rule them out.")

@@ -14,7 +14,6 @@ from tests.reports.search_page.searches import (
 )
 from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Choices
-from trainscout.reports.error_bars import as_chosen
 from trainscout.reports.search_page import page_data
 from trainscout.reports.search_page.page_data import MOST_RECIPES, page_record
 from trainscout.reports.trials import choices_of
@@ -32,7 +31,7 @@ def test_figures_are_those_of_the_predictions():
     record = page_record(given)
     assert len(record["recipes"]) == len(RECIPES)
     for row, trial in zip(record["recipes"], given.shown, strict=True):
-        prediction = as_chosen(trial, given.declared.job).prediction
+        prediction = trial.prediction
         for name in ("step_time_s", "mfu", "hfu", "tokens_per_s", "cost_of_run_usd"):
             assert row[name] == getattr(prediction, name)
         assert (row["low_s"], row["high_s"]) == prediction.interval_s

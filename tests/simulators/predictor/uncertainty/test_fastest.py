@@ -1,12 +1,10 @@
-import math
 from dataclasses import replace
 
 import pytest
 
 from tests.simulators.jobs import make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty import chosen, fastest
+from trainscout.simulators.predictor.uncertainty import claim, fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (
     Fastest,
     FastRun,
@@ -80,30 +78,10 @@ def test_every_kind_of_layer_has_a_size():
         assert kind_of(replace(JOB, model=model)).size >= 0
 
 
-def expected(monkeypatch, selection, mfu, prediction=None):
-    monkeypatch.setattr(fastest, "published_fastest", lambda: Fastest(selection, (of_kind(mfu),)))
-    return chosen(JOB, ReplaySimulator().simulate(JOB) if prediction is None else prediction)
-
-
-def test_choosing_costs_time_and_certainty(monkeypatch):
-    prediction = ReplaySimulator().simulate(JOB)
-    assert prediction.interval_s is not None
-    plain = expected(monkeypatch, Selection(), 0.5, prediction)
-    assert plain.step_time_s == prediction.step_time_s
-    assert plain.interval_s == pytest.approx(prediction.interval_s)
-    costly = expected(monkeypatch, COSTS, 0.5, prediction)
-    assert costly.step_time_s == pytest.approx(prediction.step_time_s * math.exp(0.02))
-    assert costly.mfu == pytest.approx(prediction.mfu * math.exp(-0.02))
-    wider = costly.interval_s[1] / costly.interval_s[0]
-    assert wider > prediction.interval_s[1] / prediction.interval_s[0]
-    assert chosen(JOB, replace(prediction, interval_s=None)) is None
-
-
 def test_only_what_exceeds_every_published_run_is_to_be_measured_first(monkeypatch):
-    prediction = ReplaySimulator().simulate(JOB)
-    near, far = (expected(monkeypatch, Selection(), prediction.mfu / by) for by in (1.04, 1.06))
-    assert near is not None
-    assert far is not None
+    found = Fastest(COSTS, (RUN,))
+    monkeypatch.setattr(fastest, "published_fastest", lambda: found)
+    near, far = (claim(JOB, RUN.mfu * by) for by in (1.04, 1.06))
     assert not near.measure_first
     assert far.measure_first
     assert far.faster == pytest.approx(0.06)
