@@ -12,6 +12,7 @@ from dataclasses import replace
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.samplers import SearchSpec
+from trainscout.optimizer.survey import INTERRUPTED
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import SimulatorSpec
 
@@ -28,6 +29,10 @@ def legs_of(search: SearchSpec) -> tuple[SearchSpec, ...]:
     if options.prove and not bounded:
         name, allowed = search.simulator.name, "false, or simulator=replay"
         raise InputError("search.prove", True, f"needs bounds, which {name} has not", allowed)
+    if search.survey.why_sampled == INTERRUPTED:
+        # To be ranked and shown, and no more.
+        known = replace(_sampling(options), n_trials=len(search.survey.first), patience=None)
+        return (replace(search, options=known),)
     if options.sampler == AUTO:
         legs = [_sampling(options)]
         if bounded and search.survey.why_sampled is None:

@@ -27,6 +27,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.survey import (
+    INTERRUPTED,
     Degrees,
     LeftOut,
     Survey,
@@ -61,13 +62,9 @@ class _TooManyOpenError(InputError):
     """Bounds rule hardly any recipe of a space out."""
 
 
-class _TooLateError(Exception):
-    """Sifting takes longer than ``auto`` may try to prove its answer."""
-
-
 class UnprovedError(Exception):
-    """A search that has a sampler besides is not to prove its answer: ``why``, and what is
-    ``known`` by then."""
+    """A search is not to prove its answer, which has a sampler besides or was interrupted:
+    ``why``, and what is ``known`` by then."""
 
     def __init__(self, why: str, known: KnownBest) -> None:
         super().__init__(why)
@@ -84,7 +81,8 @@ def sifted_survey(
     """The recipes of ``space`` that an exact search has to look at.
 
     Raises:
-        UnprovedError: for ``search=auto`` when bounds leave too many or take too long.
+        UnprovedError: for ``search=auto`` when bounds leave too many or take too long; for Ctrl-C
+            once something fits.
         InputError: when bounds leave too many, or the space holds no launchable recipe.
     """
     require_ranks(space)
@@ -106,9 +104,10 @@ def sifted_survey(
         if not auto:
             raise
         raise UnprovedError("bounds rule hardly any recipe out", known) from None
-    except _TooLateError:
-        why = f"proving its best takes more than {within_s:g} s"
-        raise UnprovedError(why, known) from None
+    except KeyboardInterrupt:
+        if known.best is None:
+            raise
+        raise UnprovedError(INTERRUPTED, known) from None
     if not left_out.recipes:
         raise nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
@@ -137,18 +136,19 @@ class _Standing:
     def sampled(self, passes: int) -> None:
         self._total += passes
         self._sampled_s = time.monotonic()
-        self._show(self._total, None, "passes sampled", None)
+        self._show(self._total, None, "groups of recipes sampled", None)
 
     def sifted(self, passes: int) -> None:
         self._done += passes
         spent_s = time.monotonic() - self._sampled_s
         eta_s = spent_s / max(1, self._done) * (self._total - self._done)
-        self._show(self._done, self._total, "passes sifted", eta_s)
+        self._show(self._done, self._total, "groups of recipes sifted", eta_s)
 
     def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:
         elapsed_s = time.monotonic() - self._started_s
         if elapsed_s > self._within_s:
-            raise _TooLateError
+            why = f"proving its best takes more than {self._within_s:g} s"
+            raise UnprovedError(why, self._known)
         if self._on_progress is not None:
             best = self._known.best
             self._on_progress(Progress(done, total, {}, best, elapsed_s, eta_s, counted))

@@ -23,7 +23,7 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
-from trainscout.optimizer.survey import Survey
+from trainscout.optimizer.survey import INTERRUPTED, Survey
 from trainscout.optimizer.survey_choice import survey_once
 from trainscout.optimizer.trial import OnProgress, Progress, SearchResult
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
@@ -147,6 +147,8 @@ def search_legs(
             stopped = search.run(started_s, on_progress)
         except KeyboardInterrupt:
             stopped = "interrupted"
+    if surveyed.why_sampled == INTERRUPTED:
+        stopped = "interrupted"
     return SearchResult(
         trials=tuple(ledger.trials),
         best=tuple(ledger.best(options.top_k)),

@@ -156,6 +156,9 @@ class LeftOut:
     degrees: dict[tuple[int, int], Degrees] = field(default_factory=dict)
 
 
+INTERRUPTED = "the search was interrupted"
+
+
 @dataclass(frozen=True)
 class Survey:
     """The launchable recipes of a space, each with its points.
@@ -175,7 +178,8 @@ class Survey:
     left_out: LeftOut | None = None
     """Where not all recipes are listed, what is known of all."""
     why_sampled: str | None = None
-    """Where only some points are listed, because nothing could be proved of all, why."""
+    """Where only some points are listed, because nothing could be proved of all, why
+    (``INTERRUPTED``: nothing but what was simulated by then)."""
     first: tuple[int, ...] = ()
     """Rows to try first."""
 

@@ -16,9 +16,10 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.sifted import UnprovedError, sifted_survey
 from trainscout.optimizer.space import Space
-from trainscout.optimizer.survey import Survey, listed_survey, survey
+from trainscout.optimizer.survey import INTERRUPTED, Survey, listed_survey, survey
 from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import compile_space
+from trainscout.pruning.launchable import Rejected
 from trainscout.pruning.recipe_table import joined
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
@@ -95,13 +96,16 @@ def _survey_to_prove(
 
 def _some(space: Space, unproved: UnprovedError) -> Survey:
     """Some points of ``space`` at random, and first of all the best of those simulated."""
-    listed = survey(space, some_blocks(space, SOME_POINTS))
-    known = unproved.known
+    known, why = unproved.known, unproved.why
     points, recipes = known.found()
-    if len(points):
-        points = np.concatenate([points, listed.points.indices])
-        found = listed_survey(space, points, joined([recipes, listed.recipes]))
-        best = recipes.take(slice(0, known.top_k))
-        first = tuple(found.row_of[found.point_of(recipe)] for recipe in best)
-        listed = replace(found, rejected=listed.rejected, first=first)
-    return replace(listed, why_sampled=unproved.why)
+    best = recipes.take(slice(0, len(recipes) if why == INTERRUPTED else known.top_k))
+    rejected: dict[str, Rejected] = {}
+    if why != INTERRUPTED:
+        listed = survey(space, some_blocks(space, SOME_POINTS))
+        if not len(points):
+            return replace(listed, why_sampled=why)
+        points, rejected = np.concatenate([points, listed.points.indices]), listed.rejected
+        recipes = joined([recipes, listed.recipes])
+    found = listed_survey(space, points, recipes)
+    first = tuple(found.row_of[found.point_of(recipe)] for recipe in best)
+    return replace(found, rejected=rejected, first=first, why_sampled=why)

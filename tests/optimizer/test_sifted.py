@@ -145,6 +145,21 @@ def test_sifting_says_how_far_it_is():
     assert sifted[-1].best.prediction.fits
 
 
+@pytest.mark.parametrize("sampler", ["auto", "exact"])
+def test_interrupted_while_sifting_it_says_the_best_that_is_known(sampler, not_listed):
+    not_listed()
+
+    def interrupt(progress):
+        if progress.best is not None and progress.counted.endswith("sifted"):
+            raise KeyboardInterrupt
+
+    declared_, space = CASES["switches"]
+    result = search(sampler, declared_, space=space, on_progress=interrupt)
+    assert (result.stopped, result.certificate) == ("interrupted", None)
+    assert result.best[0].prediction.fits
+    assert result.trials[0].recipe == result.best[0].recipe
+
+
 @pytest.mark.parametrize("case", ["dense", "several frameworks"])
 @pytest.mark.parametrize("why", ["late", "too many open"])
 def test_where_nothing_can_be_proved_a_sampler_goes_on_from_what_is_known(
