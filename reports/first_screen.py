@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
@@ -34,7 +34,7 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.io.terminal import plain_table
+from trainscout.simulators.predictor.io.terminal import Hanging, plain_table
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -93,19 +93,32 @@ def first_screen(
         notes.append(("Start", start))
         notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
     question = Text(format_question(job, assumed), "bold")
-    while True:
-        between = [_table(others, job, best)] if others else []
-        screen = Group(question, answer, *between, _labelled(*notes))
-        # The slowest of the layouts for which nothing speaks but that they are others.
-        plain = [each for each in others if each.note in ("", "tie")]
-        if not plain or _count_lines(screen) <= _MOST_LINES:
-            return Constrain(screen, _MOST_COLUMNS)
-        others.remove(plain[-1])
+    shown = _Option(best, job, "", None)
+    return _Screen(Group(question, answer), shown, others, _labelled(*notes))
 
 
-def _count_lines(screen: RenderableType) -> int:
-    console = Console(width=_MOST_COLUMNS, color_system=None)
-    return len(console.render_lines(screen))
+@dataclass(frozen=True)
+class _Screen:
+    """In at most 100 columns the answer, the other options and the notes; of the options so many
+    that lines are few."""
+
+    answer: RenderableType
+    best: _Option
+    others: Sequence[_Option]
+    notes: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fitting = options.update(width=min(options.max_width, _MOST_COLUMNS))
+        shown = list(self.others)
+        while True:
+            between = [_table(shown, self.best, fitting.max_width)] if shown else []
+            screen = Group(self.answer, *between, self.notes)
+            # The slowest of the layouts for which nothing speaks but that they are others.
+            plain = [each for each in shown if each.note in ("", "tie")]
+            if not plain or len(console.render_lines(screen, fitting)) <= _MOST_LINES:
+                break
+            shown.remove(plain[-1])
+        yield Constrain(screen, _MOST_COLUMNS)
 
 
 def _labelled(*rows: tuple[str, str | Text]) -> Table:
@@ -153,14 +166,17 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
     return listed
 
 
-def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
+def _table(listed: Sequence[_Option], best: _Option, width: int) -> Table:
     """One row an option; of its switches those that the answer does not have."""
+    # Rather many short lines of notes than a switch in two parts.
+    notes = None if width >= _MOST_COLUMNS else max(13, (width - 33) * 2 // 5)
     table = plain_table(header_style="bold")
     table.add_column("Otherwise", overflow="fold")
     for name in ("step", "against it", "free"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    ours = {*format_recipe(job.recipe, job.dp).split(), f"mb{job.recipe.micro_batch}"}
+    table.add_column("", overflow="fold", max_width=notes)
+    words = format_recipe(best.job.recipe, best.job.dp).split()
+    ours = {*words, f"mb{best.job.recipe.micro_batch}"}
     for option in listed:
         prediction = predicted(option.trial)
         words = format_recipe(option.job.recipe, option.job.dp).split()
@@ -169,10 +185,10 @@ def _table(listed: Sequence[_Option], job: Job, best: Trial) -> Table:
         if other:
             # Where the column is narrow, a line ends before a bracket rather than amid a word.
             cell.append(f" {' '.join(other)}".replace("(", " ("), "dim")
-        behind = prediction.step_time_s / predicted(best).step_time_s - 1
+        behind = prediction.step_time_s / predicted(best.trial).step_time_s - 1
         room = round(prediction.memory.headroom_bytes / 2**30, 1) + 0.0  # never -0.0
-        step = format_seconds(prediction.step_time_s)
-        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{room:.1f} GiB", option.note)
+        step, free = format_seconds(prediction.step_time_s), f"{room:.1f} GiB"
+        table.add_row(Hanging(cell), step, f"{behind * 100:+.1f} %", free, option.note)
     return table
 
 

@@ -45,7 +45,7 @@ PROOF = Certificate(
 )
 
 
-def screen(*, lead=0.03, monkeypatch=None, assumed=(), **changes):
+def screen(*, lead=0.03, monkeypatch=None, assumed=(), width=100, **changes):
     monkeypatch.setattr(module, "tie_shares", lambda ranked, job_of: [lead] * len(ranked))
     trials = (BEST, OTHER, ROOMY, SIMPLE, FASTER)
     result = SearchResult(
@@ -64,7 +64,7 @@ def screen(*, lead=0.03, monkeypatch=None, assumed=(), **changes):
         replace(result, **changes), job_of, 10, Path("outputs/here"), assumed=assumed
     )
     buffer = io.StringIO()
-    Console(file=buffer, width=100, highlight=False).print(shown)
+    Console(file=buffer, width=width, highlight=False).print(shown)
     return [each.rstrip() for each in buffer.getvalue().splitlines()]
 
 
@@ -127,6 +127,10 @@ def test_what_nothing_speaks_for_makes_room(monkeypatch):
     assert line(lines, "simplest")
     assert line(lines, "TP 4 x PP 1 ")
     assert not any("TP 4 x PP 19 " in each for each in lines)
+    narrow = screen(monkeypatch=monkeypatch, choices=choices, width=80)
+    assert len(narrow) <= 29
+    assert max(map(len, narrow)) <= 80
+    assert any(each.startswith("  recompute=full") for each in narrow)
 
 
 def test_other_layouts_say_what_speaks_for_them(monkeypatch):

@@ -13,6 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
+from rich.text import Text
 
 from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import run_command
@@ -156,7 +157,7 @@ def optimize(config: DictConfig) -> int:
         if not shown:
             print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
     elif tracked is not None and not quiet:
-        show_text(f"Tracked: {tracked}\n")
+        show(Text(f"Tracked: {tracked}", overflow="fold"))
     if failures:
         return unwritten(failures[0])
     if result.stopped == "interrupted":

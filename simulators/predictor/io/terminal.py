@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -52,6 +55,25 @@ def plain_table(
         figures = name.startswith("#")
         table.add_column(name.removeprefix("#"), justify="right" if figures else "left")
     return table
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """Text of which all lines but the first are indented."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first = self.text.wrap(console, options.max_width, overflow="fold")[0]
+        yield first
+        rest = self.text[len(first.plain.rstrip()) :]
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        if rest.plain:
+            yield Padding(rest, (0, 0, 0, 2))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        least, most = Measurement.get(console, options, self.text)
+        return Measurement(min(least + 2, most), most)
 
 
 def redraws(console: Console) -> bool:
