@@ -91,7 +91,8 @@ def format_tuning(job: Job) -> str:
     """What sets a training apart from one of all weights, of one precision, on whole sequences."""
     training, words = job.training, [f"{name} in {own}" for name, own in job.module_precision]
     if (lora := training.lora) is not None:
-        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}")
+        dropped = f", dropout {lora.dropout:g}" if lora.dropout else ""
+        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}{dropped}")
     if training.frozen:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:

@@ -256,8 +256,9 @@ class HuggingFaceReader:
         options = self.options
         rank = self._whole("--lora_r", "--lora_rank")
         asked = self.options.on("--use_peft") or options.text("--finetuning_type") == "lora"
-        for name in ("--lora_alpha", "--lora_dropout", "--lora_task_type"):
+        for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
+        dropout = options.number("--lora_dropout") or 0.0
         if rank is None and not asked:
             return declared
         named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
@@ -272,7 +273,7 @@ class HuggingFaceReader:
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"
             )
         chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
-        return Lora(rank=rank or 8, targets=chosen)
+        return Lora(rank or 8, chosen, dropout)
 
     def framework(
         self, base: Framework, model: Model, recipe: Recipe, training: Training

@@ -141,7 +141,8 @@ def _adapters(job: Job) -> dict[str, Section]:
     if lora is None:
         return {}
     # Scaled by one, as the rank is: no speed depends on it.
-    return {"peft": {"target_modules": list(lora.targets), "dim": lora.rank, "alpha": lora.rank}}
+    section = {"target_modules": list(lora.targets), "dim": lora.rank, "alpha": lora.rank}
+    return {"peft": section | ({"dropout": lora.dropout} if lora.dropout else {})}
 
 
 def _dataset(job: Job, settings: Settings) -> Section:

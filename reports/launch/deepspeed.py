@@ -57,6 +57,7 @@ def _script(job: Job) -> str:
         arguments = {
             "r": lora.rank,
             "lora_alpha": lora.rank,
+            "lora_dropout": lora.dropout,
             "target_modules": hugging_face_targets(job),
             "task_type": "CAUSAL_LM",
         }

@@ -74,4 +74,5 @@ def _adapters(statement: Statement) -> Lora:
         for target, names in _TARGETS.items()
         if target in named or any(name in named for name in names)
     )
-    return Lora(rank, targets or _BENCHMARKED.targets)
+    dropout = float(statement.facts.get("adapter_dropout", 0))
+    return Lora(rank, targets or _BENCHMARKED.targets, dropout)

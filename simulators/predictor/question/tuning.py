@@ -29,6 +29,8 @@ class Lora:
     targets: tuple[str, ...] = LORA_TARGETS
     """Linear layers that have adapters, of ``linear_qkv``, ``linear_proj``, ``linear_fc1`` and
     ``linear_fc2``."""
+    dropout: float = 0.0
+    """Chance that an element of an adapter's input is dropped (PEFT's ``lora_dropout``)."""
 
     def check(self) -> None:
         """Refuse impossible adapters.
@@ -40,6 +42,9 @@ class Lora:
         _require_some("training.lora.targets", self.targets, LORA_TARGETS)
         if not self.targets:
             raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)
+        if not 0 <= self.dropout < 1:
+            chance = "a chance of 0 or more and below 1"
+            raise InputError("training.lora.dropout", self.dropout, f"is not {chance}", chance)
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,10 @@ def is_adapted(shard: Shard, name: str) -> bool:
 
 def input_bytes(shard: Shard, name: str) -> float:
     """Bytes per element that linear layer ``name`` keeps of its input: an adapter needs it in 16
-    bits, a frozen weight not at all."""
+    bits (as dropped, with the mask), a frozen weight not at all."""
     if is_adapted(shard, name):
-        return shard.element_bytes
+        assert shard.lora is not None
+        return shard.element_bytes + bool(shard.lora.dropout)
     return shard.of_product(name).linear_input_bytes if shard.trains else 0
 
 
@@ -65,7 +66,8 @@ def adapter(
         moved = tokens * width * size
         return [Collective(f"{own}{what}", kind, moved, "tp", dtype)] if sharded > 1 else []
 
-    forward: list[Op] = [Gemm(f"{own}in_fwd", tokens, narrow, inputs, dtype)]
+    forward = _dropout(shard, f"{own}dropout_fwd", tokens * inputs)
+    forward.append(Gemm(f"{own}in_fwd", tokens, narrow, inputs, dtype))
     backward: list[Op] = []
     if parallel == "row":
         forward += exchange("sum", "all_reduce", rank)
@@ -87,11 +89,19 @@ def adapter(
     backward += [
         Gemm(f"{own}in_dgrad", tokens, inputs, narrow, dtype, layout="NN"),
         _gradient(shard, f"{own}in", narrow, inputs, tokens),
+        *_dropout(shard, f"{own}dropout_bwd", tokens * inputs),
         Streaming(f"{own}grad_add", "elementwise", 3 * tokens * inputs * size),
     ]
     if parallel == "column" and not shard.sp:
         backward += exchange("grad", "all_reduce", inputs)
     return forward, backward
+
+
+def _dropout(shard: Shard, name: str, elements: int) -> list[Op]:
+    """Of an adapter's input, or of its gradient, with a mask of a byte an element."""
+    assert shard.lora is not None
+    moved = elements * (2 * shard.element_bytes + 1)
+    return [Streaming(name, "dropout", moved)] if shard.lora.dropout else []
 
 
 def _gradient(shard: Shard, name: str, rows: int, columns: int, tokens: int) -> Gemm:
@@ -119,6 +129,7 @@ def expert_adapter(
 
     return (
         [
+            *_dropout(shard, f"{own}dropout_fwd", total * inputs),
             product("in_fwd", rank, inputs, "TN"),
             product("out_fwd", outputs, rank, "TN"),
             Streaming(f"{own}add", "elementwise", 5 * total * outputs * size, launches=2),
@@ -129,6 +140,7 @@ def expert_adapter(
             product("out_wgrad", outputs, rank, "NT"),
             product("in_dgrad", inputs, rank, "NN"),
             product("in_wgrad", rank, inputs, "NT"),
+            *_dropout(shard, f"{own}dropout_bwd", total * inputs),
             Streaming(f"{own}grad_add", "elementwise", 3 * total * inputs * size),
         ],
     )

@@ -125,11 +125,12 @@ def test_what_zero_alone_cannot_run_is_not_written(changes, words):
 
 
 def test_adapters_are_those_of_peft():
-    job = dense_job(training=replace(TRAINING, lora=Lora(8, ("linear_qkv", "linear_fc2"))))
+    job = dense_job(training=replace(TRAINING, lora=Lora(8, ("linear_qkv", "linear_fc2"), 0.1)))
     script = launch(job).files["deepspeed_train.py"]
     compile(script, "deepspeed_train.py", "exec")
     assert "from peft import LoraConfig, get_peft_model" in script
     assert "target_modules=['q_proj', 'k_proj', 'v_proj', 'down_proj']" in script
+    assert "lora_dropout=0.1" in script
     assert "if each.requires_grad" in script
     frozen = dense_job(training=replace(TRAINING, frozen=("language_model",)))
     assert any("frozen" in reason for reason in launch(frozen).impossible)

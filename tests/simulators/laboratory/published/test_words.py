@@ -121,7 +121,7 @@ def test_adapters_are_replayed_as_adapters():
     ("notes", "rank", "targets"),
     [
         (
-            "LoRA of rank 64 on c_attn, c_proj, w1 and w2",
+            "LoRA of rank 64 on c_attn, c_proj, w1 and w2; lora_dropout 0.05",
             64,
             ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
         ),
@@ -131,7 +131,7 @@ def test_adapters_are_replayed_as_adapters():
 )
 def test_adapters_are_those_that_are_said(notes, rank, targets):
     outcome = replayable(notes=notes)
-    assert outcome.job.training.lora == Lora(rank, targets)
+    assert outcome.job.training.lora == Lora(rank, targets, 0.05 if "dropout" in notes else 0)
     assert not any("adapters not published" in text for text in outcome.assumptions)
     assert statement(notes=notes).unread == ()
 

@@ -10,7 +10,13 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, kernel_flops
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Gemm,
+    GroupedGemm,
+    Streaming,
+    kernel_flops,
+)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 LORA = Lora(8)
@@ -101,6 +107,19 @@ def test_an_adapter_keeps_its_input_and_a_frozen_layer_does_not() -> None:
     assert everywhere - attention == 2 * 64 * (256 + 256 + 704 + 3 * 8)
 
 
+def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
+    def ran(lora):
+        runs = build_workload(tuned(LLAMA, lora)).stages[0].chunks[0].runs
+        run = next(run for run in runs if run.forward.name == "layer_forward")
+        ops = [*run.forward.ops, *run.backward.ops]
+        return sum(op.bytes for op in ops if isinstance(op, Streaming) and "lora_drop" in op.name)
+
+    # Two bytes in, two out and one of the mask, of each input of a layer's four adapters.
+    tokens = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length
+    assert ran(Lora(8, dropout=0.1)) == 2 * 5 * tokens * (3 * 256 + 704)
+    assert ran(LORA) == 0
+
+
 def test_packed_sequences_attend_to_themselves() -> None:
     job = tuned(LLAMA, lora=None, packed=(8, 16, 24), micro_batch=2)
     # (64 + 256 + 576) / 48 = 18.67: seven sequences of 18 tokens are nearest to 128.
@@ -157,6 +176,7 @@ def test_frozen_parts_have_no_gradients(frozen, gradients) -> None:
         (tuned(LLAMA, Lora(0)), "training.lora.rank"),
         (tuned(LLAMA, Lora(8, ("qkv",))), "training.lora.targets"),
         (tuned(LLAMA, Lora(8, ())), "training.lora.targets"),
+        (tuned(LLAMA, Lora(8, dropout=1.0)), "training.lora.dropout"),
         (tuned(LLAMA, Lora(6), tp=4), "recipe.tp"),
         (tuned(LLAMA, None, ("towers",)), "training.frozen"),
         (tuned(LLAMA, None, ("language_model",)), "training.frozen"),
