@@ -58,7 +58,7 @@ TYPES = Path("tests/conf/types.json")
 CONF = Path(config_json.__file__).parent
 DEFAULTS = CONF / "transformers_defaults.json"
 # Published configurations name code of their own for what Transformers has under another name.
-_SAME = {"kimi_k2": "deepseek_v3"}
+_SAME = {"kimi_k2": "deepseek_v3", "minimax_m1": "minimax", "minimax_text_01": "minimax"}
 # Types whose default configuration Transformers cannot build: what a published one says.
 _NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},

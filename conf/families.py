@@ -59,7 +59,8 @@ class Family:
     """Every so many-th layer attends to everything, others to ``sliding_window``, where no field
     says otherwise (0: no such rule)."""
     recurrent: str | None = None
-    """What a linear layer is: ``delta``, ``kda``, ``short_conv``, ``mamba1`` (``mamba1_normed``:
+    """What a linear layer is: ``delta``, ``kda``, ``kda_full``
+    (its gates whole products), ``lightning``, ``short_conv``, ``mamba1`` (``mamba1_normed``:
     Jamba's), or ``mamba2`` by one of three namings of its sizes (``mamba2_half``: Nemotron-H's,
     ``mamba2_prefixed``: Bamba's)."""
     refused: Sequence[str] = ()

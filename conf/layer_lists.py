@@ -52,7 +52,10 @@ _MIXERS = {
     "mamba2": "linear",
 }
 # How often a layer attends to everything: a number, or letters of that many layers.
-_PERIODS = ("sliding_window_pattern", "global_attn_every_n_layers")
+_PERIODS = (
+    *("sliding_window_pattern", "global_attn_every_n_layers"),
+    *("full_attention_interval", "attn_layer_period"),
+)
 # The first layer with experts, by whichever of these is said.
 _FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # Nemotron-H's letters; a layer is a mixer or an MLP.
@@ -131,8 +134,12 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         return _compressed(config)
     if family.recurrent == "delta":
         found["linear"] = Mixer(delta=_delta(config))
-    if family.recurrent == "kda":
-        found["linear"] = Mixer(delta=_kimi_delta(config))
+    if family.recurrent in ("kda", "kda_full"):
+        delta = _kimi_delta(config)
+        whole = replace(delta, gate="full")
+        found["linear"] = Mixer(delta=delta if family.recurrent == "kda" else whole)
+    if family.recurrent == "lightning":
+        found["linear"] = Mixer(mamba2=_lightning(config))
     if family.recurrent in _MAMBA1:
         found["linear"] = Mixer(mamba1=_selective(config, _MAMBA1[str(family.recurrent)]))
     if family.recurrent == "short_conv":
@@ -255,9 +262,16 @@ def _kimi_delta(config: Config) -> DeltaNet:
             )
         heads, dim, taps = (int(str(size)) for size in sizes)
     else:
-        names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
-        heads, dim, taps = map(config.whole, names)
+        heads = config.whole("linear_num_heads", config.fields.get("num_attention_heads"))
+        dim, taps = map(config.whole, ("linear_head_dim", "linear_conv_kernel_dim"))
     return DeltaNet(heads, heads, dim, dim, conv=taps, gate="vector")
+
+
+def _lightning(config: Config) -> Mamba2:
+    """MiniMax's: states of keys by values, one of the attention's heads each."""
+    heads = config.whole("num_attention_heads")
+    dim = config.whole("head_dim", config.whole("hidden_size") // heads)
+    return Mamba2(heads, dim, dim, heads, chunk=config.whole("block_size"), fixed_decay=True)
 
 
 def _single_layers(config: Config) -> list[str]:
@@ -287,44 +301,29 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
             if word not in _MIXERS:
                 raise InputError(f"{FILE}: layer_types", word, "is no known layer", _MIXERS)
         return [_MIXERS[word] for word in words]
-    if kind in ("mamba", "mamba2", "falcon_mamba"):
-        return ["linear"] * number
-    if kind == "jamba":
-        period, first = map(config.whole, ("attn_layer_period", "attn_layer_offset"))
-        return ["full" if at % period == first else "linear" for at in range(number)]
     if kind == "deepseek_v4":
         return _compressed_layers(config, number)
     if kind == "mllama_text_model":
         across = config.fields.get("cross_attention_layers") or range(3, number, 5)
         return ["cross" if at in across else "full" for at in range(number)]
-    if family.recurrent == "short_conv":
-        whole = config.fields.get("full_attn_idxs")
-        if whole is None and kind != "lfm2":
-            raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
-        return ["full" if whole is None or at in whole else "conv" for at in range(number)]
-    if kind == "granitemoehybrid":
-        raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
-    if kind == "bamba":
-        attends = config.fields.get("attn_layer_indices") or ()
-        return ["full" if at in attends else "linear" for at in range(number)]
-    if family.recurrent == "delta":
-        period = config.whole("full_attention_interval", 4)
-        return ["linear" if (at + 1) % period else "full" for at in range(number)]
-    if kind == "kimi_linear":
-        older = config.fields.get("linear_attn_config")
-        whole = older.get("full_attn_layers") if isinstance(older, dict) else None
-        if not isinstance(whole, list):
-            raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
-        return ["full" if at + 1 in whole else "linear" for at in range(number)]
-    if family.period and config.has("sliding_window"):
+    other = {None: "window", "short_conv": "conv"}.get(family.recurrent, "linear")
+    listed = None if other == "window" else _whole_layers(config, number)
+    if listed is not None:
+        return ["full" if at in listed else other for at in range(number)]
+    if family.period and (other != "window" or config.has("sliding_window")):
         name = next((name for name in _PERIODS if config.has(name)), _PERIODS[0])
         stated = config.fields.get(name)
         period = len(stated) if isinstance(stated, str) else config.whole(name, family.period)
         ends = {"gemma4_text": number - 1, "mimo_v2_flash": 0}.get(kind)
-        first = 0 if family.whole_first else 1
+        first = config.whole("attn_layer_offset", 0 if family.whole_first else max(0, period - 1))
         return [
-            "window" if (at + first) % period and at != ends else "full" for at in range(number)
+            other if (at - first) % max(1, period) and at != ends else "full"
+            for at in range(number)
         ]
+    if kind in ("bamba", "mamba", "mamba2", "falcon_mamba"):
+        return [other] * number
+    if family.recurrent is not None:
+        raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
     if kind == "llama4_text" and config.has("attention_chunk_size"):
         rotated: Any = config.fields.get("no_rope_layers") or [
             int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)
@@ -342,6 +341,22 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
             )
         return ["index" if each else "full" for each in chosen]
     return _windows(config, family, number)
+
+
+def _whole_layers(config: Config, number: int) -> Sequence[int] | None:
+    """Which layers attend to everything among others that are recurrent, as older files list."""
+    older = config.fields.get("linear_attn_config")
+    if isinstance(older, Mapping) and isinstance(older.get("full_attn_layers"), list):
+        return [at - 1 for at in older["full_attn_layers"]]
+    for name in ("attn_type_list", "attn_layer_indices", "full_attn_idxs"):
+        stated = config.fields.get(name)
+        if isinstance(stated, list) and (name != "attn_type_list" or len(stated) == number):
+            whole = [at for at, each in enumerate(stated) if each]
+            return whole if name == "attn_type_list" else stated
+        if stated is not None:
+            problem = f"does not say what each of {number} layers is"
+            raise InputError(f"{FILE}: {name}", stated, problem)
+    return None
 
 
 def _repeated(config: Config, number: int) -> list[str] | None:

@@ -128,7 +128,7 @@ def _has_arguments(mixer: Mixer, *, hybrid: bool) -> bool:
     if set(mixer.parts) not in ({"attention"}, {"mamba2"}):
         return False
     if ssm is not None:
-        return ssm.norm and ssm.conv == _TAPS
+        return ssm.norm and ssm.conv == _TAPS and not ssm.fixed_decay
     assert attention is not None
     limited = attention.chunk is not None or attention.index is not None or attention.gated
     limited |= not attention.causal or attention.has_own_heads

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import (
     CROSSING,
+    GATED,
     HYBRID,
     JOINED,
     LLAMA,
@@ -43,6 +44,7 @@ MODELS = (
     _MTP,
     HYBRID,
     SPARSE,
+    GATED,
     UNCUT,
     SHARING,
     STREAMS,

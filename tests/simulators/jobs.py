@@ -104,6 +104,18 @@ SPARSE = replace(
         "kda": Mixer(delta=replace(DELTA, v_heads=8, gate="vector")),
     },
 )
+# As MiniMax-01's lightning attention, and Ling's gates of whole products.
+LIGHTNING = Mamba2(heads=16, head_dim=16, state=16, groups=16, chunk=16, fixed_decay=True)
+GATED = replace(
+    SPARSE,
+    name="tiny_gated",
+    layers="4*lightning/dense, 8*(3*ling/moe, heads/moe)",
+    kinds={
+        "lightning": Mixer(mamba2=LIGHTNING),
+        "ling": Mixer(delta=replace(DELTA, v_heads=8, gate="full")),
+        "heads": Mixer(attention=AttentionMixer(head_gates=True)),
+    },
+)
 # Mixers that no framework cuts, and heads of layers' own.
 UNCUT = replace(
     MOE,

@@ -311,4 +311,5 @@ def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, floa
         values = 0 if attention.keys_are_values else model.v_head_dim
         return {"qkv": 2.0 * hidden * (queries + model.kv_heads * (model.qk_head_dim + values))}
     up = mla.up_weights(hidden, model.num_heads)
+    up += attention.head_gates * model.num_heads * hidden
     return {"mla_down_proj": 2.0 * mla.down_weights(hidden), "mla_up_proj": 2.0 * up}

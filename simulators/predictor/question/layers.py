@@ -199,11 +199,19 @@ class Mamba2:
     """Tokens whose products are computed at once."""
     norm: bool = True
     """The gated output is normalised."""
+    fixed_decay: bool = False
+    """A constant of each head decays its state, and no convolution runs before it (lightning
+    attention, arXiv 2501.08313: queries and keys are C and B of a group for each head)."""
 
     @property
     def inner(self) -> int:
         """Channels of all heads."""
         return self.heads * self.head_dim
+
+    @property
+    def steps(self) -> int:
+        """Steps of a token, which inputs decide: one a head."""
+        return 0 if self.fixed_decay else self.heads
 
     @property
     def convolved(self) -> int:
@@ -212,7 +220,7 @@ class Mamba2:
 
     def weights(self, hidden: int) -> int:
         """Of its projections in and out."""
-        return hidden * (2 * self.inner + self.convolved + self.heads)
+        return hidden * (2 * self.inner + self.convolved + self.steps)
 
 
 @dataclass(frozen=True)
@@ -261,7 +269,9 @@ class DeltaNet:
     conv: int = 4
     """Taps of the causal convolutions of queries, keys and values."""
     gate: str = "scalar"
-    """How the state decays: ``scalar`` (one rate a head) or ``vector`` (one a channel)."""
+    """How the state decays: ``scalar`` (one rate a head), ``vector`` (one a channel, which a
+    low-rank product makes, as the output's gate) or ``full`` (one whole product makes each: Ling's
+    hybrids)."""
     chunk: int = 64
     """Tokens whose products are computed at once."""
 
@@ -271,19 +281,28 @@ class DeltaNet:
         return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
 
     @property
-    def is_vector(self) -> bool:
+    def is_low_rank(self) -> bool:
         """Whether the decay and the output's gate are low-rank products, through one head's width
         (Kimi-Linear)."""
         return self.gate == "vector"
 
+    @property
+    def decays(self) -> int:
+        """Decays of a token: one a head or one a channel."""
+        return self.v_heads if self.gate == "scalar" else self.k_heads * self.k_dim
+
+    @property
+    def projected(self) -> int:
+        """Columns of the projection in: what is convolved, steps, and the output's gate and the
+        decays unless low-rank products make them."""
+        gates = 0 if self.is_low_rank else self.v_heads * self.v_dim + self.decays
+        return self.convolved + self.v_heads + gates
+
     def weights(self, hidden: int) -> int:
         """Of queries, keys, values, the output, its gate, decays and steps."""
         values = self.v_heads * self.v_dim
-        gates = hidden * (values + 2 * self.v_heads)
-        if self.is_vector:
-            narrow = 2 * hidden + self.k_heads * self.k_dim + values
-            gates = self.v_dim * narrow + hidden * self.v_heads
-        return hidden * (self.convolved + values) + gates
+        low = self.v_dim * (2 * hidden + self.decays + values) if self.is_low_rank else 0
+        return hidden * (self.projected + values) + low
 
 
 @dataclass(frozen=True)
@@ -362,7 +381,7 @@ class Mixer:
             problem = f"does not divide the {ssm.heads} heads"
             raise InputError(f"{field}.mamba2.groups", ssm.groups, problem)
         if delta is not None:
-            require_choice(f"{field}.delta.gate", delta.gate, ("scalar", "vector"))
+            require_choice(f"{field}.delta.gate", delta.gate, ("scalar", "vector", "full"))
             if delta.v_heads % delta.k_heads:
                 problem = f"does not divide the {delta.v_heads} value heads"
                 raise InputError(f"{field}.delta.k_heads", delta.k_heads, problem)

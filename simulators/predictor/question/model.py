@@ -302,7 +302,7 @@ class Model:
             problem = "is beside no latents"
             raise InputError(f"{field}.text", attention.text, problem, "model.diffusion")
         own_sizes = ("heads", "kv_heads", "head_dim")
-        for name in ("gated", "head_gates", "keys_are_values", "reuses_kv", *own_sizes):
+        for name in ("gated", "keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):
                 given = getattr(attention, name)
                 raise InputError(

@@ -88,7 +88,8 @@ def estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> li
     attention = [each.attention for each in mixers if each is not None and each.attention]
     found = {
         "state-space scans": any(
-            each and (each.mamba1 or (each.mamba2 and not timed)) for each in mixers
+            each and (each.mamba1 or (each.mamba2 and not (timed and each.mamba2.steps)))
+            for each in mixers
         ),
         "short convolutions": any(each and each.short_conv and not timed for each in mixers),
         "delta rules": any(each is not None and each.delta for each in mixers),

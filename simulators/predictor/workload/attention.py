@@ -31,7 +31,8 @@ _TILE = 128
 
 def attention_parts(shard: Shard, attention: AttentionMixer) -> list[Part]:
     """The parts of one attention sub-layer, from the projections to the output projection."""
-    project = _mla_projection(shard) if shard.model.mla else projection(shard, attention)
+    latent = shard.model.mla is not None
+    project = _mla_projection(shard, attention) if latent else projection(shard, attention)
     if attention.index is not None:
         return [*project, *index_parts(shard, attention.index), output(shard)]
     gate = [_gate(shard, attention)] if attention.gated or attention.head_gates else []
@@ -113,7 +114,7 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     ]
 
 
-def _mla_projection(shard: Shard) -> list[Part]:
+def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     """Low-rank query and key/value projections (DeepSeek-V2, equations 9-19).
 
     The down projections are replicated over the tensor-parallel group, the up projections
@@ -154,6 +155,11 @@ def _mla_projection(shard: Shard) -> list[Part]:
         parallel="column",
         gathered=latent,
     )
+    if attention.head_gates:
+        gate, gate_back = linear(
+            shard, "head_gate", shard.tokens, model.hidden_size, shard.heads, parallel="column"
+        )
+        q_forward, q_backward = q_forward + gate, gate_back + q_backward
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
     projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
     # One by one (as recorded from Megatron-Core 0.16): the angles, their cosine and sine in 16

@@ -22,15 +22,13 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     hidden, size = shard.model.hidden_size, shard.element_bytes
     values = delta.v_heads * delta.v_dim // shard.tp
     keys = delta.k_heads * delta.k_dim // shard.tp
-    width = delta.convolved // shard.tp + delta.v_heads // shard.tp
+    width = delta.projected // shard.tp
     low, low_back = _low_rank(shard, delta, keys, values)
-    if delta.gate == "scalar":
-        width += values + delta.v_heads // shard.tp
     into, into_back = linear(shard, "delta_in", shard.tokens, hidden, width, parallel="column")
     out, out_back = linear(shard, "delta_out", shard.tokens, values, hidden, parallel="row")
     full = shard.tokens * hidden * size
     made, gate = shard.tokens * width * size, shard.tokens * values * size
-    decay = shard.tokens * (keys if delta.gate == "vector" else delta.v_heads // shard.tp) * 4
+    decay = shard.tokens * delta.decays // shard.tp * 4
     gathered = full if shard.sp else 0
     norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
     kept = input_bytes(shard, "delta_out")
@@ -82,7 +80,7 @@ def _low_rank(shard: Shard, delta: DeltaNet, keys: int, values: int) -> tuple[li
     """The decay of every channel and the output gate through one head's width (Kimi-Linear)."""
     forward: list[Op] = []
     backward: list[Op] = []
-    for name, width in (("decay", keys), ("gate", values)) if delta.gate == "vector" else ():
+    for name, width in (("decay", keys), ("gate", values)) if delta.is_low_rank else ():
         hidden, rank = shard.model.hidden_size, delta.v_dim
         down, down_back = linear(shard, f"delta_{name}_down", shard.tokens, hidden, rank)
         up, up_back = linear(shard, f"delta_{name}_up", shard.tokens, rank, width)

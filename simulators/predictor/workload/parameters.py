@@ -164,12 +164,13 @@ def _compressed(shard: Shard, mixer: CompressedAttention) -> int:
 
 
 def _mamba2(shard: Shard, ssm: Mamba2) -> int:
-    """Projections in and out, the convolution with its bias, and for each head the decay, the
-    skip and the step's bias; heads and groups are sharded."""
+    """Projections in and out and, where decays are not fixed, the convolution with its bias, and
+    for each head the decay, the skip and the step's bias; heads and groups are sharded."""
     h, tp = shard.model.hidden_size, shard.tp
     norms = ssm.inner if ssm.norm else 0
-    sharded = ssm.weights(h) + ssm.convolved * (ssm.conv + 1) + 3 * ssm.heads + norms
-    bias = ssm.inner + ssm.convolved + ssm.heads if shard.model.linear_bias else 0
+    own = 0 if ssm.fixed_decay else ssm.convolved * (ssm.conv + 1) + 3 * ssm.heads
+    sharded = ssm.weights(h) + own + norms
+    bias = ssm.inner + ssm.convolved + ssm.steps if shard.model.linear_bias else 0
     return (sharded + bias) // tp + (h if shard.model.linear_bias else 0)
 
 
@@ -177,13 +178,13 @@ def _delta(shard: Shard, delta: DeltaNet) -> int:
     """Queries, keys, values, output gate, decay and step in; convolutions; one norm that all heads
     share.
 
-    A scalar gate has a rate and a bias a head; a vector gate and the output gate beside it are
-    low-rank products through one head's width (Kimi-Linear), with a bias a channel of the decay.
+    A rate a head, and a bias of each decay; what low-rank products have through one head's width
+    (Kimi-Linear) is whole on every rank.
     """
     h = shard.model.hidden_size
-    low_rank = 2 * h * delta.v_dim if delta.is_vector else 0
-    channels = delta.k_heads * delta.k_dim if delta.is_vector else delta.v_heads
-    sharded = delta.weights(h) - low_rank + delta.convolved * delta.conv + delta.v_heads + channels
+    low_rank = 2 * h * delta.v_dim if delta.is_low_rank else 0
+    own = delta.convolved * delta.conv + delta.v_heads + delta.decays
+    sharded = delta.weights(h) - low_rank + own
     return sharded // shard.tp + delta.v_dim + low_rank
 
 
@@ -206,7 +207,7 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
         # The down projections and their norms are replicated over the tensor-parallel group.
         narrow = mla.kv_lora_rank, *([mla.q_lora_rank] if mla.q_lora_rank else [])
         down = mla.down_weights(h) + sum(norm_parameters(shard, width) for width in narrow)
-        up = mla.up_weights(h, shard.heads)
+        up = mla.up_weights(h, shard.heads) + attention.head_gates * shard.heads * h
         return down + up + output + extra
     width = sum(projected_widths(shard, attention))
     own = 1 if attention.reuses_kv else 2

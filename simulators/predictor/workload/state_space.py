@@ -31,15 +31,15 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
     """The parts of one mixer, from the projection in to the projection out; heads and groups are
     sharded over the tensor-parallel group, as in Megatron-Core."""
     hidden, size = shard.model.hidden_size, shard.element_bytes
-    inner, heads = ssm.inner // shard.tp, ssm.heads // shard.tp
-    width = (ssm.inner + ssm.convolved + ssm.heads) // shard.tp
+    inner = ssm.inner // shard.tp
+    width = (ssm.inner + ssm.convolved + ssm.steps) // shard.tp
     into, into_back = linear(shard, "ssm_in", shard.tokens, hidden, width, parallel="column")
     out, out_back = linear(shard, "ssm_out", shard.tokens, inner, hidden, parallel="row")
     full = shard.tokens * hidden * size
     made = shard.tokens * width * size
     gathered = full if shard.sp else 0
     values = shard.tokens * inner * size
-    gate = shard.tokens * (inner + heads) * size
+    gate = shard.tokens * (inner + ssm.steps // shard.tp) * size
     norm, norm_back = norm_ops(shard, "ssm_norm", shard.tokens * inner) if ssm.norm else ([], [])
     if ssm.groups > 1 and shard.fused_norm:
         # Programs of a group each, not of whole rows (``layernorm_gated.py``).
@@ -59,7 +59,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
             forward_peak_bytes=gathered + made,
             backward_peak_bytes=made + full + gathered,
         ),
-        convolution(shard, "ssm", ssm.convolved // shard.tp, remade=True),
+        _before(shard, ssm),
         _scan(shard, ssm),
         Part(
             (
@@ -85,6 +85,20 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
     ]
 
 
+def _before(shard: Shard, ssm: Mamba2) -> Part:
+    """The convolution with its SiLU, or that alone."""
+    channels = ssm.convolved // shard.tp
+    if not ssm.fixed_decay:
+        return convolution(shard, "ssm", channels, remade=True)
+    moved = shard.tokens * channels * shard.element_bytes
+    return Part(
+        (Streaming("ssm_activation_fwd", "activation", 2 * moved),),
+        (Streaming("ssm_activation_bwd", "activation", 3 * moved),),
+        (Alloc("ssm_activation_input", moved), Alloc("ssm_activated", moved)),
+        backward_peak_bytes=moved,
+    )
+
+
 def _scan(shard: Shard, ssm: Mamba2) -> Part:
     """Within chunks, ``C B^T`` of each group, decayed, times the inputs; across chunks, each
     chunk's state, passed on, and what it adds to the outputs. Backward makes scores and states
@@ -104,7 +118,8 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
     passed = number * heads * dim * state * 4
     tokens = number * length
     # Inputs, B and C, steps and outputs, read or written once by each fused kernel.
-    moved = tokens * (2 * heads * dim + 2 * groups * state) * size + tokens * heads * 4
+    moved = tokens * (2 * heads * dim + 2 * groups * state) * size
+    moved += 0 if ssm.fixed_decay else tokens * heads * 4
     # Backward, five kernels read the inputs (states, the gradients of inputs, B, scores, decays),
     # five the outputs' gradients (of states, inputs, C, scores, decays), and one writes.
     moved_back = 2 * moved + 7 * tokens * heads * dim * size
@@ -122,7 +137,7 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
         (
             *again((*scores, *states)),
             *inside_back,
-            decays,
+            *([] if ssm.fixed_decay else [decays]),
             *across_back,
             *states_back,
             *scores_back,

@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.question.layers import (
     MOE,
     NONE,
     Layer,
+    Mamba2,
     Mixer,
     format_layers,
     plain_layer,
@@ -214,7 +215,8 @@ def _has_mixer(mixer: Mixer) -> bool:
     ssm = mixer.mamba2
     if ssm is None:
         return mixer == Mixer(attention=WHOLE_ATTENTION)
-    return mixer == Mixer(mamba2=ssm) and (ssm.chunk, ssm.conv, ssm.norm) == (128, 4, True)
+    plain = Mamba2(ssm.heads, ssm.head_dim, ssm.state, ssm.groups, chunk=128)
+    return mixer == Mixer(mamba2=plain)
 
 
 def _modules(job: Job) -> str:

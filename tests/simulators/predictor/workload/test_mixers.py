@@ -5,7 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, UNCUT, make_job
+from tests.simulators.jobs import (
+    DELTA,
+    GATED,
+    HYBRID,
+    LIGHTNING,
+    LLAMA,
+    SPARSE,
+    SSM,
+    UNCUT,
+    make_job,
+)
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import (
     attention_core_flops,
@@ -36,7 +46,7 @@ from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import layer_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
-MODELS = (HYBRID, SPARSE)
+MODELS = (HYBRID, SPARSE, GATED)
 LAYERS = [(model, layer) for model in MODELS for layer in model.layer_kinds]
 
 
@@ -101,6 +111,28 @@ def test_the_parameters_of_a_delta_net() -> None:
     projections = h * (2 * keys + 2 * values + 2 * 16) + values * h
     expected = projections + 4 * (2 * keys + values) + 2 * 16 + 16
     shard = Shard.of(make_job(only(Mixer(delta=DELTA))))
+    assert layer_parameters(shard, Layer("x", "none")).total == expected + h
+
+
+def test_fixed_decays_leave_out_steps_and_the_convolution() -> None:
+    # Queries, keys, values, the gate and the output of every head, and one norm over them.
+    expected = LLAMA.hidden_size * 5 * LIGHTNING.inner + LIGHTNING.inner
+    shard = Shard.of(make_job(only(Mixer(mamba2=LIGHTNING))))
+    held = layer_parameters(shard, Layer("x", "none")).total
+    assert held == expected + LLAMA.hidden_size
+    moving = only(Mixer(mamba2=replace(LIGHTNING, fixed_decay=False)))
+    for fixed, learned in zip(passes(only(Mixer(mamba2=LIGHTNING))), passes(moving), strict=True):
+        assert flops(fixed) < flops(learned)
+        assert not any(getattr(op, "name", "").startswith("ssm_conv") for op in fixed)
+
+
+def test_gates_of_whole_products_are_as_wide_as_what_they_gate() -> None:
+    h, width = LLAMA.hidden_size, 8 * 16
+    delta = replace(DELTA, v_heads=8, gate="full")
+    # Queries, keys, values, decays, gate and output; steps; convolutions; biases of decays, a rate
+    # a head, one norm.
+    expected = h * (6 * width + 8) + 3 * 4 * width + width + 8 + 16
+    shard = Shard.of(make_job(only(Mixer(delta=delta))))
     assert layer_parameters(shard, Layer("x", "none")).total == expected + h
 
 
