@@ -88,7 +88,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         head_dim=None if mla else family.head_dim,
         gated_mlp=gated,
         normalization=family.normalization,
-        position="learned" if statement.says("learned_positions") else family.position,
+        position=statement.get("positions") or family.position,
         linear_bias=family.linear_bias or statement.says("linear_biases"),
         qkv_bias=family.qkv_bias or statement.says("linear_biases"),
         qk_norm=family.qk_norm,

@@ -69,7 +69,8 @@ class Framework:
     """Unfused attention scales, masks and normalises its scores in one kernel (Megatron-LM's);
     without, in one for each, and in fp32."""
     complex_rope: bool = False
-    """Rotary positions are products of complex numbers, which no compiler fuses."""
+    """Rotary positions are never one kernel: products of complex numbers, which no compiler fuses,
+    or written out beside hand-made kernels (Megatron-LM before late 2023)."""
     repeats_kv: bool = False
     """Grouped keys and values are written out for every query head before attention, and exchanged
     so under context parallelism."""

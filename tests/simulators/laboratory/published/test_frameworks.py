@@ -252,7 +252,8 @@ def test_the_kernel_behind_a_library_s_attention(label, gpu, notes, attention):
 def test_when_megatron_had_kernels_for_llama_s_parts(label, notes, fusion, fused_norm):
     found = framework(framework=label, notes=notes)
     assert (found.fusion, found.fused_norm) == (fusion, fused_norm)
-    assert framework(framework=label, gated_mlp=0).fusion == "fused"
+    plain = framework(framework=label, gated_mlp=0)
+    assert (plain.fusion, plain.complex_rope) == ("fused", "October 2023" in label)
 
 
 def test_experts_were_megatron_core_s_before_its_dense_models():

@@ -166,6 +166,11 @@ def test_what_a_script_leaves_on_is_read():
     assert (plain.linear_bias, plain.qkv_bias, plain.dropout) == (False, False, False)
     assert (found.linear_bias, found.qkv_bias, found.dropout) == (True, True, True)
     assert (plain.position, found.position) == ("rope", "learned")
+    rotary = replayable(model="GPT-7B", gated_mlp=0, notes="rotary positions").job.model
+    partly = replayable(
+        model="GPT-7B", gated_mlp=0, notes="rotary positions on a quarter"
+    ).job.model
+    assert (rotary.position, partly.position) == ("rope", "learned")
     usual, *without = (
         replayable(model="GPT-175B", gated_mlp=0, notes=notes).job.model.dropout
         for notes in ("", "no dropout", "dropout 0")
