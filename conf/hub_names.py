@@ -25,6 +25,7 @@ def hub_choice(field: str, name: str) -> str | None:
     Raises:
         InputError: for a name of that form that none has, with the nearest.
     """
+    name = name.removeprefix("https://huggingface.co/").rstrip("/")
     if not _HUB_NAME.fullmatch(name) or name.endswith((".yaml", ".json")) or Path(name).exists():
         return None
     known = {_plain(hub): (hub, shipped) for shipped, each in _names().items() for hub in each}

@@ -187,7 +187,8 @@ def _unparsable(error: OverrideParseException) -> InputError:
     if not equals:
         instead = "name=value, without spaces; --help shows settings"
         return InputError("command line", name, "is not of the form name=value", instead)
-    reason = f"cannot be read: {_first_sentence(error)}"
+    odd = next((each for each in str(error.override) if not each.isascii()), None)
+    reason = "cannot be read" if odd is None else f"cannot be read: {odd!r} is no plain character"
     return InputError(name, value, reason, "a value; quote it when it holds special characters")
 
 
@@ -202,7 +203,7 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
             "a file of --config-dir",
         )
     group, _, name = error.missing_cfg_file.rpartition("/")
-    if group == "model" and Path(name).is_dir():
+    if group == "model" and name and Path(name).is_dir():
         problem = "is a directory without the model's configuration"
         return InputError(group, name, problem, f"a directory with {FILE}, or a model's name")
     nearest = meant_choice(group, name)
@@ -215,6 +216,8 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
     name, given = _text_of(override)
     if override.is_sweep_override():
         allowed, nearest = "one value, or a sweep with -m", meant_choice(name, given)
+        if name == "objective" and nearest is None:
+            allowed = f"objective.names=[{given}], for their Pareto front"
         return InputError(name, given, "holds several values", allowed, nearest)
     if isinstance(error, AssertionError | AttributeError):
         # OmegaConf fails unexplained where a path runs into an optional group that is null.

@@ -418,5 +418,7 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         with pytest.raises(InputError):
             load_catalogue().models.chosen("model", str(tmp_path / name))
+    page = "https://huggingface.co/meta-llama/Llama-3.1-8B"
+    assert load_catalogue().models.chosen("model", page).name == "llama3_8b"
     with pytest.raises(InputError, match=r"did you mean .meta-llama/Llama-3\.1-8B"):
         load_catalogue().models.chosen("model", "meta-llama/Llama-3.1-9B")

@@ -35,7 +35,9 @@ class CheckFirst(Callback):
                 check_writable("hydra.run.dir", directory)
                 check_plan(plan, plan.options.storage)
             else:
-                _check_directory(directory, resume=config.resume)
+                chosen = OmegaConf.is_interpolation(config.hydra.run, "dir")
+                among = directory.parent if chosen else directory
+                _check_directory(directory, among, resume=config.resume)
                 check_plan(plan, str(directory / STORE) if config.resume else None)
             if not config.resume or plan.options.storage is not None:
                 _reserve(config)
@@ -58,7 +60,7 @@ def refusing(config: DictConfig) -> Iterator[None]:
         raise SystemExit(explain(as_input_error(error), debug=config.debug)) from None
 
 
-def _check_directory(directory: Path, *, resume: bool) -> None:
+def _check_directory(directory: Path, among: Path, *, resume: bool) -> None:
     check_writable("hydra.run.dir", directory)
     store = directory / STORE
     if store.exists() and not resume:
@@ -72,7 +74,7 @@ def _check_directory(directory: Path, *, resume: bool) -> None:
         raise InputError(
             "resume",
             "true",
-            f"there is no search in {directory.parent}",
+            f"there is no search in {among}",
             "the model and cluster of an earlier search, or hydra.run.dir=<its directory>",
         )
 

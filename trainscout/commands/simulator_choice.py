@@ -55,5 +55,10 @@ def build_congested(config: Mapping[str, Any]) -> CongestedNetwork | None:
 def _measured(path: Path) -> MeasuredKernels:
     from trainscout.simulators.predictor.kernels.measured import load_measured
 
+    try:
+        digest = load_measured(path).digest
+    except InputError as error:
+        field, allowed = "simulator.measured_kernels", error.allowed
+        raise InputError(field, error.value, error.problem, allowed) from error
     # Workers may run elsewhere in the file system.
-    return MeasuredKernels(str(path.absolute()), load_measured(path).digest)
+    return MeasuredKernels(str(path.absolute()), digest)

@@ -138,7 +138,8 @@ def _read_csv(path: Path, source: Path | io.StringIO) -> tuple[str, pd.DataFrame
     try:
         rows = pd.read_csv(source, low_memory=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError("table", path, f"cannot be read ({error})") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError("table", path, f"cannot be read ({reason})") from error
     kind = table_class(list(rows.columns), path)
     rows["unreadable"] = ""
     for name in COLUMNS[kind]:

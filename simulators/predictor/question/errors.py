@@ -94,7 +94,8 @@ def require_positive(
     finite = isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
     if not finite or value < 0 or (value == 0 and not allow_zero):
         bound = ">= 0" if allow_zero else "> 0"
-        raise InputError(field, value, "is out of range", f"a finite number {bound}")
+        kind = "a whole number" if type(value) is int else "a finite number"
+        raise InputError(field, value, "is out of range", f"{kind} {bound}")
     if value > most:
         allowed = f"at most {MOST:g}" if most == MOST else f"{int(not allow_zero)}..{most}"
         raise InputError(field, value, "is out of range", allowed)
