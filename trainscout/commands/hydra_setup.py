@@ -21,7 +21,6 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import BooleanNode, OmegaConf
 from omegaconf.errors import ValidationError
 
-from trainscout.commands.kept_compositions import keep_compositions
 from trainscout.commands.schemas import register_commands
 from trainscout.simulators.predictor.io.yaml_files import Loader, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
@@ -36,7 +35,6 @@ def prepare_hydra(command: str | None = None) -> None:
     register_commands(command)
     _share_schemas()
     _compose_once()
-    keep_compositions()
     _look_at_own_files_first()
     omegaconf._utils.get_yaml_loader = lambda: Loader
     OmegaConf.to_yaml = staticmethod(_redacted_yaml)  # type: ignore[method-assign,assignment]
