@@ -56,7 +56,6 @@ GPU = Gpu(
     memory_bytes=80 * GIB,
     memory_bandwidth_bytes_per_s=3350e9,
     l2_bytes=50 * 2**20,
-    nvlink_generation=4,
     nvlink_links=18,
     nvlink_bytes_per_s=450e9,
     pcie_bytes_per_s=64e9,

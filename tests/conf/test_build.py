@@ -180,7 +180,6 @@ def _gpu() -> dict[str, Any]:
         "memory_bytes": 1,
         "memory_bandwidth_bytes_per_s": 1.0,
         "l2_bytes": 1,
-        "nvlink_generation": 4,
         "nvlink_links": 1,
         "nvlink_bytes_per_s": 1.0,
         "pcie_bytes_per_s": 1.0,

@@ -303,11 +303,11 @@ def test_export_parts_differ_in_nvlink_alone(cut: str, whole: str) -> None:
 
 @pytest.mark.parametrize("name", names("gpu"))
 def test_nvlink_links_carry_what_their_generation_does(name: str) -> None:
-    per_link = {0: 0.0, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
+    per_link = {"blackwell": 50e9, **dict.fromkeys(("volta", "ampere", "hopper", "ada"), 25e9)}
     built = gpu(name)
     if built.architecture.link != "NVLink":
         pytest.skip(f"joined by {built.architecture.link}")
-    expected = 14.0625e9 if name in ("a40", "a6000") else per_link[built.nvlink_generation]
+    expected = 14.0625e9 if name in ("a40", "a6000") else per_link[built.architecture.name]
     assert built.nvlink_bytes_per_s == built.nvlink_links * expected
 
 

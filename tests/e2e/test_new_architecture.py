@@ -31,7 +31,6 @@ FILES = {
         memory_bytes: 103079215104
         memory_bandwidth_bytes_per_s: 2000.0e9
         l2_bytes: 67108864
-        nvlink_generation: 0
         nvlink_links: 4
         nvlink_bytes_per_s: 200.0e9
         pcie_bytes_per_s: 64.0e9

@@ -19,10 +19,10 @@ from trainscout.evidence import attention, links, products, runs_by
 from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import as_written
 from trainscout.reference.settings_page import settings_page
+from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.command_line import OK, explain
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
-from trainscout.simulators.predictor.kernels.coefficients import fitted_gpus
 from trainscout.simulators.predictor.kernels.uncertainty import OF_THE_MEDIAN
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -77,12 +77,16 @@ _PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), "tf32": ("tf32",), "fp8": ("fp8",)}
 def hardware_page() -> str:
     """The whole page, in Markdown."""
     catalogue = load_catalogue()
-    fitted = sorted({catalogue.architectures[fit.architecture].vendor for fit in fitted_gpus()})
-    declared = sorted({gpu.architecture.vendor for gpu in catalogue.gpus.values()} - {*fitted})
+    gpus = catalogue.gpus.values()
+    fitted = {
+        gpu.architecture.vendor
+        for gpu in gpus
+        if products(gpu, ("bf16", "fp16")) == Evidence.FITTED.value
+    }
     page: str = TEXTS["hardware"]
     return page.format(
-        fitted=", ".join(fitted),
-        declared=", ".join(declared),
+        fitted=", ".join(sorted(fitted)),
+        estimated=", ".join(sorted({gpu.architecture.vendor for gpu in gpus} - fitted)),
         matrix=support_matrix(catalogue),
         of_the_median=OF_THE_MEDIAN,
     )

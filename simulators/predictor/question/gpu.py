@@ -34,8 +34,6 @@ class Gpu:
     """Peak of its DRAM."""
     l2_bytes: int
     """Its last cache."""
-    nvlink_generation: int
-    """0 without NVLink."""
     nvlink_links: int
     """Links that the collective library sees."""
     nvlink_bytes_per_s: float

@@ -31,7 +31,6 @@ def gpu(
         memory_bytes=80 << 30,
         memory_bandwidth_bytes_per_s=memory,
         l2_bytes=40 << 20,
-        nvlink_generation=0,
         nvlink_links=links,
         nvlink_bytes_per_s=nvlink,
         pcie_bytes_per_s=pcie,

@@ -162,7 +162,6 @@ def test_launches_that_wait_for_their_kernels_hide_behind_nothing(machine: Machi
         {"l2_bytes": 1},
         {"pcie_bytes_per_s": 1.0},
         {"nvlink_links": 1},
-        {"nvlink_generation": 1},
         {"nvlink_bytes_per_s": 1.0},
         {"architecture": ARCHITECTURES["volta"]},
         {"compute_capability": 7.0},
