@@ -49,7 +49,7 @@ from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
-from trainscout.simulators.predictor.replay.meeting import unhurried_step
+from trainscout.simulators.predictor.replay.whole_step import unhurried_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 KINDS = {"PP": pipeline, "TP": tensor_ring, "DP": data_ring, "mixed": mixed}

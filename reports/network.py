@@ -13,8 +13,8 @@ from rich.text import Text
 from trainscout.reports.wording import format_percent, format_seconds
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.network.topology.network import KINDS, Network
-from trainscout.simulators.predictor.replay.meeting import MOST_TASKS, Meeting
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
+from trainscout.simulators.predictor.replay.whole_step import MOST_TASKS, WholeStep
 
 _HOT_LINKS = 4
 _ENDS = {
@@ -119,7 +119,7 @@ def network_record(use: NetworkUse) -> list[dict[str, Any]]:
     ]
 
 
-def meeting_report(of: Meeting | None) -> RenderableType:
+def whole_step_report(of: WholeStep | None) -> RenderableType:
     """What it costs the step that all of its communication meets on one network (None: it was too
     large to play)."""
     if of is None:
@@ -139,10 +139,10 @@ def meeting_report(of: Meeting | None) -> RenderableType:
         slowed = each.together_s / each.alone_s if each.alone_s else 1.0
         words = f"  {each.messages:,} messages of {each.communicator}, begin to end"
         table.add_row(words, format_seconds(each.together_s), f"{slowed:.2f} x alone")
-    return Group(table, Text(f" {format_meeting(of)}"), Text())
+    return Group(table, Text(f" {format_whole_step(of)}"), Text())
 
 
-def format_meeting(of: Meeting) -> str:
+def format_whole_step(of: WholeStep) -> str:
     """How much of the step was played, and at what cost, in one line."""
     if of.reached < 1:
         return (
@@ -153,7 +153,7 @@ def format_meeting(of: Meeting) -> str:
     return f"Played {micro_batches}, {of.flows:,} flows, in {of.cpu_s:.1f} CPU s."
 
 
-def meeting_record(of: Meeting | None) -> dict[str, Any] | None:
+def whole_step_record(of: WholeStep | None) -> dict[str, Any] | None:
     """The same as plain values, for JSON."""
     if of is None:
         return None

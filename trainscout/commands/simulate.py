@@ -136,13 +136,13 @@ def _add_network(
     """What a declared network does to the step: its record, its report, its picture."""
     from trainscout.reports.fabric_picture import fabric_picture
     from trainscout.reports.network import (
-        meeting_record,
-        meeting_report,
         network_record,
         network_report,
+        whole_step_record,
+        whole_step_report,
     )
-    from trainscout.simulators.predictor.replay.meeting import meeting
     from trainscout.simulators.predictor.replay.network_use import network_use
+    from trainscout.simulators.predictor.replay.whole_step import whole_step
 
     assert spec.network is not None
     workload = simulator.workload(job)
@@ -151,9 +151,9 @@ def _add_network(
     below += [Text(), network_report(use)]
     leaves_nodes = any(each.busy is not None for each in use.communicators)
     if spec.network.choice.plays_whole_step and leaves_nodes:
-        met = meeting(job, workload, spec.network, spec.calibration)
-        beside["whole_step"] = meeting_record(met)
-        below.append(meeting_report(met))
+        whole = whole_step(job, workload, spec.network, spec.calibration)
+        beside["whole_step"] = whole_step_record(whole)
+        below.append(whole_step_report(whole))
     if heat_map_file is not None:
         picture = fabric_picture(use, job, spec.network.fabric.name)
         write_output("heat_map.file", Path(heat_map_file), picture)

@@ -35,7 +35,7 @@ MICRO_BATCHES = "micro_batches"
 MEGATRON_LM, MEGATRON_BRIDGE = "megatron_lm", "megatron_bridge"
 TORCHTITAN, DEEPSPEED = "torchtitan", "deepspeed"
 ENVIRONMENT = "environment"
-_SAID_BY = (MEGATRON_LM, MEGATRON_BRIDGE, TORCHTITAN, DEEPSPEED, ENVIRONMENT)
+_DIALECTS = (MEGATRON_LM, MEGATRON_BRIDGE, TORCHTITAN, DEEPSPEED, ENVIRONMENT)
 
 
 # What a search may change of what is computed: nothing that was declared; 16-bit gradients and
@@ -155,8 +155,8 @@ class Knob:
 def knob(default: Any, label: str, enters: tuple[str, ...], **declared: Any) -> Any:
     """The default of a field that is a knob; further arguments as in ``Knob``, and by framework
     its flag, or the name of one that says the value itself (``torchtitan="--training.steps"``)."""
-    said = {name: declared.pop(name) for name in _SAID_BY if name in declared}
-    flags = {name: Flag(flag) if isinstance(flag, str) else flag for name, flag in said.items()}
+    stated = {name: declared.pop(name) for name in _DIALECTS if name in declared}
+    flags = {name: Flag(flag) if isinstance(flag, str) else flag for name, flag in stated.items()}
     made = Knob(label, enters, flags=flags, **declared)
     return dataclasses.field(default=default, metadata={"knob": made})
 

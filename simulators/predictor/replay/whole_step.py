@@ -1,4 +1,4 @@
-"""What it costs a step that all of its communication meets on one network.
+"""What it costs a step that all of its communication shares one network.
 
 Predictions price every communication as slowed by its own dimension alone (``congestion``). Here
 the step is played once over: gradients, pipeline transfers and experts' exchanges of all ranks on
@@ -44,7 +44,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class WholeStep:
     """A step's seconds if nothing shares links (``alone_s``), if only what one dimension sends
     does (``apart_s``), and if all of it does (``together_s``); ``priced_s`` is what predictions go
     by, the factor of every dimension's slowest group for all of it.
@@ -70,14 +70,14 @@ class Meeting:
 
     @property
     def cost(self) -> float:
-        """Share by which meeting makes the step longer."""
+        """Share by which sharing links makes the step longer."""
         return self.together_s / self.apart_s - 1
 
 
-def meeting(
+def whole_step(
     job: Job, workload: Workload, of: CongestedNetwork, calibration: Calibration | None = None
-) -> Meeting | None:
-    """Play a valid job's step over a network on which all of its communication meets.
+) -> WholeStep | None:
+    """Play a valid job's step over a network that all of its communication shares.
 
     None: it has more tasks over all replicas than ``MOST_TASKS``, and was not.
 
@@ -105,7 +105,7 @@ def meeting(
     )
     with np.errstate(invalid="ignore", divide="ignore"):
         busy = played.link_bytes / network.rate_bytes_per_s / played.now_s
-    return Meeting(
+    return WholeStep(
         alone_s=unhurried.step_time_s * scale,
         priced_s=priced.step_time_s * scale,
         apart_s=(unhurried.step_time_s + apart_late_s) * scale,

@@ -1,4 +1,4 @@
-"""What meeting costs a step: nothing where nothing is shared, and only where dimensions meet."""
+"""What sharing links costs a step: nothing where nothing is shared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainscout.simulators.predictor.network.together import (
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.replay.meeting import Meeting, meeting
+from trainscout.simulators.predictor.replay.whole_step import WholeStep, whole_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 # What meets does so layer by layer: few layers say as much as many.
@@ -50,9 +50,9 @@ JOBS = [
 ]
 
 
-def met(job: Job, fabric: Any, **choice: Any) -> Meeting:
+def played(job: Job, fabric: Any, **choice: Any) -> WholeStep:
     network = CongestedNetwork(NetworkChoice(**{"engine": "flow", **choice}), fabric)
-    found = meeting(job, build_workload(job), network)
+    found = whole_step(job, build_workload(job), network)
     assert found is not None
     return found
 
@@ -60,21 +60,21 @@ def met(job: Job, fabric: Any, **choice: Any) -> Meeting:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_network_on_which_nothing_is_shared_costs_nothing(job: Job) -> None:
     """One GPU sends at a time over each NIC, and nothing else limits."""
-    found = met(job, FULL)
+    found = played(job, FULL)
     assert found.reached == 1
     for seconds in (found.priced_s, found.apart_s):
         assert seconds == pytest.approx(found.alone_s, rel=1e-6)
 
 
-def test_what_has_one_dimension_meets_nobody() -> None:
-    found = met(LLAMA.job(RECIPES[1]), HALF)
+def test_what_has_one_dimension_shares_with_nobody() -> None:
+    found = played(LLAMA.job(RECIPES[1]), HALF)
     assert found.together_s == pytest.approx(found.apart_s, rel=1e-9)
     assert found.apart_s == pytest.approx(found.priced_s, rel=0.01)
     assert found.apart_s > 1.01 * found.alone_s
 
 
 def test_gradients_beside_passes_slow_what_goes_between_stages() -> None:
-    found = met(LLAMA.job(OVERLAPPED), replace(HASHED, oversubscription=4.0))
+    found = played(LLAMA.job(OVERLAPPED), replace(HASHED, oversubscription=4.0))
     assert found.alone_s < found.apart_s < found.together_s
     by_name = {each.communicator: each for each in found.slowdowns}
     assert set(by_name) == {"dp", "pp"}
@@ -85,32 +85,36 @@ def test_gradients_beside_passes_slow_what_goes_between_stages() -> None:
 def test_engines_agree_on_a_small_step() -> None:
     job = SHORT.job(OVERLAPPED)
     fabric = fabric_named("leaf_spine", nics_per_leaf=16, oversubscription=2.0)
-    fluid, hybrid = (met(job, fabric, engine=name, budget_s=60.0) for name in ("flow", "hybrid"))
+    fluid, hybrid = (
+        played(job, fabric, engine=name, budget_s=60.0) for name in ("flow", "hybrid")
+    )
     assert hybrid.reached == 1
     assert hybrid.together_s == pytest.approx(fluid.together_s, rel=0.02)
 
 
 def test_a_budget_ends_with_what_is_known_so_far() -> None:
-    found = met(SHORT.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
+    found = played(SHORT.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
     assert 0 <= found.reached < 1
     assert found.together_s >= found.alone_s
 
 
-def test_what_meeting_costs_is_told_of_as_much_as_both_were_played(
+def test_the_cost_is_of_as_much_as_both_were_played(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The step on one network gets far, the one on networks of their own does not."""
 
     def cut_short(of: Activities, *others: Any, apart: bool = False) -> PlayedTogether:
-        played = play_together(of, *others[:2], apart=apart)
-        last_s = played.end_s.max() * (0.3 if apart else 0.9)
-        return replace(played, end_s=np.where(played.end_s <= last_s, played.end_s, np.inf))
+        found = play_together(of, *others[:2], apart=apart)
+        last_s = found.end_s.max() * (0.3 if apart else 0.9)
+        return replace(found, end_s=np.where(found.end_s <= last_s, found.end_s, np.inf))
 
-    whole = met(SHORT.job(OVERLAPPED), HALF, engine="flow")
-    monkeypatch.setattr("trainscout.simulators.predictor.replay.meeting.play_together", cut_short)
-    cut = met(SHORT.job(OVERLAPPED), HALF, engine="flow")
+    full = played(SHORT.job(OVERLAPPED), HALF, engine="flow")
+    monkeypatch.setattr(
+        "trainscout.simulators.predictor.replay.whole_step.play_together", cut_short
+    )
+    cut = played(SHORT.job(OVERLAPPED), HALF, engine="flow")
     assert cut.reached < 0.5
-    assert cut.together_s - cut.alone_s < 0.6 * (whole.together_s - whole.alone_s)
+    assert cut.together_s - cut.alone_s < 0.6 * (full.together_s - full.alone_s)
 
 
 def test_white_box_prices_have_nowhere_to_meet() -> None:
