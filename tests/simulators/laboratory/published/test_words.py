@@ -138,7 +138,11 @@ def test_adapters_are_those_that_are_said(notes, rank, targets):
 
 @pytest.mark.parametrize(
     "notes",
-    ["weights, gradients and optimizer states in bf16", "optimizer in bf16 without fp32 weights"],
+    [
+        "weights, gradients and optimizer states in bf16",
+        "weights and optimizer states in bf16",
+        "optimizer in bf16 without fp32 weights",
+    ],
 )
 def test_states_in_16_bits_leave_no_fp32_copy(notes: str):
     outcome = replayable(notes=notes, framework="Hugging Face", recompute="full")
