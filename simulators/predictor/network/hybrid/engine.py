@@ -123,7 +123,6 @@ class HybridEngine(RepeatingEngine):
         # What was skipped and sent in trains, where somebody wants to know.
         self._rests: list[Rest | Trains] | None = None
         self.skips = 0
-        self.skipped_bytes = 0
 
     def _reserve(self, flows: int, ties: int) -> None:
         super()._reserve(flows, ties)
@@ -195,7 +194,6 @@ class HybridEngine(RepeatingEngine):
         assert isinstance(engine, HybridEngine)
         assert engine._rests is not None
         self.skips += engine.skips
-        self.skipped_bytes += engine.skipped_bytes
         return tuple(engine._rests)
 
     def _play_again(self, episode: Episode, now: int, code: int) -> None:
@@ -322,10 +320,6 @@ class HybridEngine(RepeatingEngine):
         whole = np.minimum(credit.astype(np.int64), np.maximum(most, 0)) // packet * packet
         flows[own, t.SENT] += whole
         flows[own, t.DELIVERED] += whole
-        wire = whole + whole // packet * self.settings.header_bytes
-        for hop in range(self._paths.shape[1]):
-            there = flows[own, t.HOPS] > hop
-            np.add.at(self._ports[:, t.BYTES_SENT], self._paths[own[there], hop], wire[there])
         shift(skipped, parked.ports, own, self._ports, flows, self._packets)
         self._ports[parked.ports, t.PARKED] = 0
         events = parked.events
@@ -335,7 +329,6 @@ class HybridEngine(RepeatingEngine):
         self._seen[own] = self._label[own] = self._changes[own] = 0
         flows[own, t.CUT] = packet
         self.skips += 1
-        self.skipped_bytes += int(whole.sum())
 
     def _take_events(self, links: Ints) -> Ints:
         """Take the events of some ports out of the heap."""

@@ -9,16 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
-    MOST_QUEUED,
-    PORT_STATISTICS,
-    Floats,
-    Ints,
-)
+from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.union_find import root_of
-
-# Places in a port's statistics of what grows with the bytes that cross it.
-_GROWS = [at for at, column in enumerate(PORT_STATISTICS) if column != MOST_QUEUED]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,14 +45,13 @@ class Recording:
     """An episode that nobody met, from idle links to idle links; times count from its opening.
 
     ``begins``, ``ends``: of each flow. ``first``, ``last``: of each port, when the first flow over
-    it begins and when the last is over. ``statistics``: what each port did.
+    it begins and when the last is over.
     """
 
     begins: Ints
     ends: Ints
     first: Ints
     last: Ints
-    statistics: Ints
     rests: tuple[Rest | Trains, ...]
 
     @functools.cached_property
@@ -78,11 +69,9 @@ class Recording:
         which port is done with when, all are at the end."""
         under_way = self.ends - self.begins - latency
         ends = self.begins + latency + np.rint(under_way * by).astype(np.int64)
-        did = self.statistics.copy()
-        did[:, _GROWS] = np.rint(did[:, _GROWS] * by)
         rests = tuple(each.stretched(by) for each in self.rests)
         last = np.full(len(self.last), ends.max())
-        return replace(self, ends=ends, last=last, statistics=did, rests=rests)
+        return replace(self, ends=ends, last=last, rests=rests)
 
 
 @dataclass(eq=False)

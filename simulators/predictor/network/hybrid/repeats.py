@@ -26,19 +26,17 @@ from .memory import Episode, Recording, Rest, Trains, joined, key_of, spans
 
 # An episode of fewer packet-hops is played as fast as it is remembered.
 _LEAST_WORK = 500
-# Episodes from memory that may be over before statistics are added up.
-_SETTLE_FROM = 64
+# Episodes from memory that may be over before they are let go of.
+_LET_GO_FROM = 64
 # None: what is marked by chance, which nothing is remembered of.
 Memories = dict[bytes, Recording | None]
 _STATISTICS = list(t.PORT_STATISTICS)
-_MOST_QUEUED = _STATISTICS.index(t.MOST_QUEUED)
-_DRAWS = _STATISTICS.index(t.DRAWS)
 
 
 class RepeatingEngine(PacketEngine):
     """A packet engine that plays what repeats itself from memory, to the picosecond.
 
-    Only what is marked by chance is always played.
+    Only what is marked by chance is always played. What ports did is known of what was played.
     """
 
     def __init__(
@@ -58,9 +56,8 @@ class RepeatingEngine(PacketEngine):
         # Episodes from memory that are not over, by number; the latest one over each port.
         self._recalled: dict[int, Episode] = {}
         self._claim = np.full(links, t.NONE, dtype=np.int64)
-        self._settled = 0
+        self._kept = 0
         self._first_over = np.full(links, t.NONE, dtype=np.int64)
-        self._from_memory = np.zeros((links, len(_STATISTICS)), dtype=np.int64)
         self._numbered = 0
         self._played = 0
         self.recalls = 0
@@ -70,14 +67,6 @@ class RepeatingEngine(PacketEngine):
         """When flows began to send; infinite for those that have not, shape (n,)."""
         starts = super().start_s(flows)
         return np.where(starts > self._played / t.PICOSECONDS, np.inf, starts)
-
-    def _statistics(self) -> Ints:
-        """As of the last time that an episode from memory was over."""
-        self._settle(int(self._count[t.NOW]))
-        whole = super()._statistics() + self._from_memory
-        most = whole[:, _MOST_QUEUED]
-        most[:] = np.maximum(self._ports[:, t.MOST_QUEUED], self._from_memory[:, _MOST_QUEUED])
-        return whole
 
     def _run(self, until: int) -> None:
         while (outcome := self._play(until)) not in (t.REACHED, t.STOPPED):
@@ -127,8 +116,9 @@ class RepeatingEngine(PacketEngine):
     def _open(self, episode: Episode) -> None:
         """An episode's first flow starts: play it from memory, note it, or just play it."""
         own, now = episode.flows, int(self._heap[0, 0])
-        if len(self._recalled) > 2 * self._settled + _SETTLE_FROM:
-            self._settle(now)
+        if len(self._recalled) > 2 * self._kept + _LET_GO_FROM:
+            self._recalled = {n: each for n, each in self._recalled.items() if each.over > now}
+            self._kept = len(self._recalled)
         self._episodes[episode.number, t.STATE] = t.PLAIN
         rows = self._flows[own]
         if (rows[:, t.WAITS] != episode.inner_waits).any():
@@ -182,15 +172,15 @@ class RepeatingEngine(PacketEngine):
         engine.add(routes, rows[:, t.SIZE], starts_s, after=episode.ties, delay_s=lag_s)
         engine.advance()
         self._count[t.HOPS_DONE] += engine._count[t.HOPS_DONE]
-        did, state = engine._statistics(), engine._ports
-        if did[:, _DRAWS].any():
+        state = engine._ports
+        if state[:, t.DRAWS].any():
             return None
         begins, ends = engine._flows[: len(rows), t.BEGAN], engine._flows[: len(rows), t.DONE]
         first = np.full(len(ports), t.CLOCK_END)
         # A pause may end after the last packet of its link has arrived.
         last = state[:, t.FLIPS_AT].copy()
         spans(episode.places, begins, ends, first, last)
-        return Recording(begins.copy(), ends.copy(), first, last, did, self._rests_of(engine))
+        return Recording(begins.copy(), ends.copy(), first, last, self._rests_of(engine))
 
     def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
         """An engine without memory over some links, whose clock begins when ours is ``opened``."""
@@ -215,22 +205,6 @@ class RepeatingEngine(PacketEngine):
         self._claim[episode.ports] = episode.number
         self._recalled[episode.number] = episode
         self.recalls += 1
-
-    def _settle(self, now: int) -> None:
-        """Count what the ports of episodes did that were played from memory and are over."""
-        for episode in [each for each in self._recalled.values() if each.over <= now]:
-            del self._recalled[episode.number]
-            if episode.undisturbed:
-                assert episode.recording is not None
-                self._add_statistics(episode.ports, episode.recording.statistics)
-        self._settled = len(self._recalled)
-
-    def _add_statistics(self, ports: Ints, did: Ints) -> None:
-        rows = self._from_memory[ports]
-        most = np.maximum(rows[:, _MOST_QUEUED], did[:, _MOST_QUEUED])
-        rows += did
-        rows[:, _MOST_QUEUED] = most
-        self._from_memory[ports] = rows
 
     def _give_way(self, flow: int, now: int, code: int) -> None:
         """A flow is about to start, by event ``code``, over ports of episodes from memory."""
@@ -300,7 +274,6 @@ class RepeatingEngine(PacketEngine):
         self._heap = t.grown(self._heap, int(count[t.EVENTS_DUE]) + len(events))
         events_heap.put(events[:, 0], events[:, 1], self._heap, count)
         there = self._ports[ports]
-        self._add_statistics(ports, there[:, _STATISTICS])
         there[:, _STATISTICS] = here[:, _STATISTICS]
         self._ports[ports] = np.where((episode.last() <= now)[:, None], here, there)
 
