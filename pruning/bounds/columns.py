@@ -25,6 +25,7 @@ from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, MOST_STAGES, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
 from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
+from trainscout.simulators.predictor.collectives import open_channels
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (
@@ -42,7 +43,6 @@ from trainscout.simulators.predictor.replay.boundary import (
     boundary_seconds,
 )
 from trainscout.simulators.predictor.replay.prices import price_together
-from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, boundary_bytes
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
@@ -385,7 +385,9 @@ class Columns:
         job = self.given.job(self.table[row])
         groups = communicators(job)
         key = (job.network, *groups.values())
-        channels = self.given.once("channels", key, partial(open_channels, job, groups))
+        channels = self.given.once(
+            "channels", key, partial(open_channels, groups.values(), job.gpu, job.network)
+        )
         return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
 
     def exchanging_s(self, ends: dict[str, NDArray[Any]]) -> Floats:

@@ -18,11 +18,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.collectives import open_channels
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import BANDS, SPREAD, Spread, band_of
-from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 from .published.groups import source_group
@@ -98,7 +98,8 @@ def evidence(
             continue
         job = outcome.job
         workload = build_workload(job)
-        memory = footprint(job, workload, open_channels(job, workload.communicators))
+        channels = open_channels(workload.communicators.values(), job.gpu, job.network)
+        memory = footprint(job, workload, channels)
         used = memory.capacity_bytes - memory.headroom_bytes
         off, measured = None, measured_memory(row)
         # What is reserved exceeds what is needed where segments do not expand, and so does what

@@ -3,6 +3,7 @@ and the exchange of tokens by kernels of their own."""
 
 from trainscout.simulators.predictor.collectives.price import (
     CollectivePrice,
+    open_channels,
     price_collective,
     price_exchange,
     price_send_recv,
@@ -10,6 +11,7 @@ from trainscout.simulators.predictor.collectives.price import (
 
 __all__ = [
     "CollectivePrice",
+    "open_channels",
     "price_collective",
     "price_exchange",
     "price_send_recv",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -85,26 +85,29 @@ def price_collective(
     price = _white_box(call, gpu, cluster)
     if cluster.measured and price.seconds:
         return _as_measured(price, call, gpu, cluster)
-    return _over_slower(price, call, gpu, cluster, set()) if price.nic_bytes else price
-
-
-def _over_slower(
-    best: CollectivePrice, call: _Call, gpu: Gpu, cluster: Cluster, seen: set[Cluster]
-) -> CollectivePrice:
-    """The best of a price and those over networks slower than ``cluster``, and slower still, but
-    for those ``seen`` before."""
-    for slower in _slower_networks(call.communicator, cluster):
-        if slower in seen:
-            continue
-        seen.add(slower)
-        wiring = wiring_of(call.communicator, gpu, slower)
+    if not price.nic_bytes or communicator.nodes < 2:
+        return price
+    for slower in _slower_networks(cluster):
+        wiring = wiring_of(communicator, gpu, slower)
         # Nothing gets a node's bytes out sooner than its NICs' rate.
-        if _on_paper_s(call.kind, call.size_bytes, wiring) < best.seconds:
-            price = _white_box(call, gpu, slower)
-            best = min(best, price, key=lambda each: each.seconds)
-            if price.nic_bytes:
-                best = _over_slower(best, call, gpu, slower, seen)
-    return best
+        if _on_paper_s(kind, size_bytes, wiring) < price.seconds:
+            other = _price_wired(call, wiring, cluster.nccl_algo or "")
+            price = min(price, other, key=lambda each: each.seconds)
+    return price
+
+
+# Large enough to use every channel that a communicator opens.
+_LARGE_BYTES = 256 * 2**20
+
+
+def open_channels(communicators: Iterable[Communicator], gpu: Gpu, cluster: Cluster) -> int:
+    """NCCL channels that all communicators of one rank open together."""
+    return sum(_channels(each, gpu, cluster) for each in communicators)
+
+
+@functools.lru_cache(maxsize=8192)
+def _channels(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> int:
+    return _white_box(_Call("all_reduce", _LARGE_BYTES, communicator), gpu, cluster).channels
 
 
 def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:
@@ -116,19 +119,19 @@ def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:
     return least * size_bytes / (1e9 * wiring.nics_gbs)
 
 
-@functools.lru_cache(maxsize=1024)
-def _slower_networks(communicator: Communicator, cluster: Cluster) -> tuple[Cluster, ...]:
-    """The same nodes with NICs of half the rate, and with half of the NICs: no network is taken to
-    be slower than these, although NCCL, whose search then settles on fewer and faster channels and
-    whose tuning on another protocol, now and then would be."""
-    if communicator.nodes < 2:
-        return ()
-    slower = []
-    if cluster.nic_gbps >= 2 * SLOWEST_NIC_GBPS:
-        slower.append(replace(cluster, nic_gbps=cluster.nic_gbps / 2))
-    if cluster.nics_per_node > 1 and cluster.nics_per_node % 2 == 0:
-        slower.append(replace(cluster, nics_per_node=cluster.nics_per_node // 2))
-    return tuple(slower)
+@functools.lru_cache(maxsize=256)
+def _slower_networks(cluster: Cluster) -> tuple[Cluster, ...]:
+    """The same nodes with NICs of half the rate, with half of the NICs, and so on: no network is
+    taken to be slower than these, although NCCL, whose search then settles on fewer and faster
+    channels and whose tuning on another protocol, now and then would be."""
+    rates, counts = [cluster.nic_gbps], [cluster.nics_per_node]
+    while rates[-1] >= 2 * SLOWEST_NIC_GBPS:
+        rates.append(rates[-1] / 2)
+    while counts[-1] > 1 and counts[-1] % 2 == 0:
+        counts.append(counts[-1] // 2)
+    others = [(rate, counts[0]) for rate in rates[1:]]
+    others += [(rate, count) for rate in reversed(rates) for count in counts[1:]]
+    return tuple(replace(cluster, nic_gbps=rate, nics_per_node=count) for rate, count in others)
 
 
 @dataclass(frozen=True)
@@ -263,9 +266,15 @@ def price_forced(
     if communicator.size <= 1 or size_bytes == 0:
         return _FREE
     wiring = wiring_of(communicator, gpu, cluster)
+    return _price_wired(_Call(kind, size_bytes, communicator, dtype), wiring, algorithm)
+
+
+def _price_wired(call: _Call, wiring: Wiring, algorithm: str) -> CollectivePrice:
+    """``price_forced`` of a call that sends something to somebody."""
+    kind, size_bytes = call.kind, call.size_bytes
     if kind == "all_to_all":
         return _price_all_to_all(size_bytes, wiring)
-    if dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
+    if call.dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
         wiring = replace(wiring, multicast=False, sharp=False)
     option = choose(kind, size_bytes, wiring, algorithm)
     node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)

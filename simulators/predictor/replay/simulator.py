@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -12,7 +11,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives import open_channels
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
@@ -37,7 +36,6 @@ from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
 from trainscout.simulators.predictor.uncertainty.posterior import SHARES
-from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -45,8 +43,6 @@ if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
     from trainscout.simulators.predictor.replay.rules import Rules
 
-# A collective large enough to use every channel its communicator opens.
-_LARGE_BYTES = 256 * 2**20
 # A part smaller than this fraction of the step is rounding left over from subtractions.
 ROUNDING = 1e-12
 
@@ -168,7 +164,8 @@ def _predict(
     scale: float,
     network: CongestedNetwork | None,
 ) -> Prediction:
-    memory = footprint(job, workload, open_channels(job, workload.communicators))
+    channels = open_channels(workload.communicators.values(), job.gpu, job.network)
+    memory = footprint(job, workload, channels)
     seconds = step.step_time_s * scale
     parts = _stage_parts(step) * scale
     critical = int(parts[:, PART_INDEX[BUBBLE]].argmin())
@@ -236,15 +233,6 @@ def _shares(job: Job, prediction: Prediction, streaming: float) -> tuple[float, 
         "straggler_time": parts.get(STRAGGLERS, 0.0) / seconds,
     }
     return tuple(min(1.0, max(0.0, shares[name] / busy)) for name in SHARES)
-
-
-def open_channels(job: Job, groups: Mapping[str, Communicator]) -> int:
-    """NCCL channels all communicators of one rank open together."""
-    return sum(
-        price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.network).channels
-        for group in groups.values()
-        if group.size > 1
-    )
 
 
 def _evidence(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives import open_channels
 from trainscout.simulators.predictor.memory.footprint import process_bytes
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -34,8 +34,6 @@ from .program import MARK, NO_CONTENT, Contents, Priced
 
 # Memory of one rank over its trace: the allocator's events at the times of the replay.
 
-# A collective large enough to use every channel its communicator opens.
-_LARGE_BYTES = 256 * 2**20
 # What a rank that does not fit would need is found on a device so many times larger.
 _AMPLE = 16
 
@@ -101,11 +99,7 @@ def rank_memory(
 def outside_of(gpu: Gpu, cluster: Cluster, groups: Sequence[Communicator]) -> dict[str, int]:
     """Bytes a process holds outside the allocator's events: context, NCCL's buffers, and scratch
     that libraries are given and traces do not show."""
-    channels = sum(
-        price_collective("all_reduce", _LARGE_BYTES, group, gpu, cluster).channels
-        for group in groups
-        if group.size > 1
-    )
+    channels = open_channels(groups, gpu, cluster)
     workspace = {"workspace": gpu.architecture.workspace_bytes}
     return process_bytes(gpu, cluster, channels) | workspace
 
