@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND, similarity
+from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND, similarity, unlike
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL, Own, interval
 from trainscout.simulators.predictor.uncertainty.neighbours import source_balanced
 from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
@@ -182,7 +182,8 @@ def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
     for row in range(n):
         one = slice(row, row + 1)
         left = groups != groups[row]
-        near = similarity(table.kinds, table.sizes, table.kinds[:, one], table.sizes[:, one])
+        apart = unlike(table.kinds, table.kinds[:, one])
+        near = similarity(apart, table.sizes, table.sizes[:, one])
         near = np.where(left, np.maximum(near, 1e-300), 0.0)
         weights[row], novelty[row] = source_balanced(near, table.sources)
         same = left & (table.gpus == table.gpus[row])

@@ -110,30 +110,47 @@ def kinds_of(features: Features) -> tuple[str, ...]:
     return tuple(str(getattr(features, name)) for name in KINDS)
 
 
-def sizes_of(features: Features) -> tuple[float, ...]:
-    """The values that are more or less alike, each in its own unit of distance."""
+SIZES = ("num_gpus", "layer_s", "communication_share", "host_share")
+"""The values that are more or less alike."""
+
+
+def distances(
+    num_gpus: float, layer_s: float, communication_share: float, host_share: float
+) -> tuple[float, ...]:
+    """Values of ``SIZES``, each in its own unit of distance."""
     return (
-        math.log2(features.num_gpus) / _GPU_DOUBLINGS,
-        math.log10(features.layer_s) / _LAYER_DECADES,
-        features.communication_share / _COMMUNICATION_SHARE,
-        features.host_share / _HOST_SHARE,
+        math.log2(num_gpus) / _GPU_DOUBLINGS,
+        math.log10(layer_s) / _LAYER_DECADES,
+        communication_share / _COMMUNICATION_SHARE,
+        host_share / _HOST_SHARE,
     )
+
+
+def sizes_of(features: Features) -> tuple[float, ...]:
+    """``distances`` of one prediction."""
+    return distances(*(getattr(features, name) for name in SIZES))
 
 
 _PENALTIES = np.array([distance**2 for distance in KINDS.values()])
 
 
+def unlike(kinds: NDArray[np.int64], of_kinds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What of the squared distances from each of ``n`` predictions to one is for their kinds.
+
+    ``kinds`` (8, n) are codes of ``kinds_of``; those of the one have shape (8, 1).
+    """
+    squared: NDArray[np.float64] = _PENALTIES @ (kinds != of_kinds)
+    return squared
+
+
 def similarity(
-    kinds: NDArray[np.int64],
-    sizes: NDArray[np.float64],
-    of_kinds: NDArray[np.int64],
-    of_sizes: NDArray[np.float64],
+    unlike: NDArray[np.float64], sizes: NDArray[np.float64], of_sizes: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """``exp(-d^2 / 2)`` of the distances ``d`` from each of ``n`` predictions to one.
 
-    ``kinds`` (8, n) are codes of ``kinds_of``, ``sizes`` (4, n) columns of ``sizes_of``; those
-    of the one have shape (8, 1) and (4, 1).
+    ``unlike`` (n,) as above, ``sizes`` (4, n) columns of ``sizes_of``; the one's have shape
+    (4, 1).
     """
-    squared = _PENALTIES @ (kinds != of_kinds) + ((sizes - of_sizes) ** 2).sum(axis=0)
+    squared = unlike + ((sizes - of_sizes) ** 2).sum(axis=0)
     weights: NDArray[np.float64] = np.exp(-0.5 * squared)
     return weights

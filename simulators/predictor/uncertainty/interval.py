@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
-from trainscout.simulators.predictor.uncertainty.features import (
-    Features,
-    features_of,
-    similarity,
-    sizes_of,
-)
+from trainscout.simulators.predictor.uncertainty.features import Features, features_of
 from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
 from trainscout.simulators.predictor.uncertainty.table import (
     ResidualTable,
@@ -61,11 +56,9 @@ def log_interval(
     table: ResidualTable, features: Features, level: float = LEVEL
 ) -> tuple[float, float]:
     """Logarithms of the interval's ends over the prediction."""
-    near = similarity(
-        table.kinds, table.sizes, table.codes(features), np.array([sizes_of(features)]).T
-    )
     # No run is infinitely far: with all of them at zero there would be nothing to go by.
-    weights, novelty = source_balanced(np.maximum(near, 1e-300), table.sources)
+    near = np.maximum(table.near(features), 1e-300)
+    weights, novelty = source_balanced(near, table.sources, table.even)
     own = Own(
         features.kernel_error,
         features.host_share,

@@ -11,7 +11,9 @@ _ANYTHING_WEIGHT = 2.0
 
 
 def source_balanced(
-    similarity: NDArray[np.float64], sources: NDArray[np.int64]
+    similarity: NDArray[np.float64],
+    sources: NDArray[np.int64],
+    even: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], float]:
     """Weights of runs from their similarities to a prediction, and how novel that is.
 
@@ -23,19 +25,26 @@ def source_balanced(
     Args:
         similarity: (n,), 0 to 1.
         sources: (n,), each run's source as a number.
+        even: ``evenly`` of those runs that have a similarity, for whoever has it.
 
     Returns:
         Weights (n,) that sum to one, and the novelty: 0 with many sources near, 1 with none.
     """
-    present = similarity > 0
     per_source = np.bincount(sources, similarity)
     near = similarity / (1 + per_source)[sources]
     mass = float(near.sum())
-    runs = np.bincount(sources, present)[sources]
-    anything = np.divide(present, runs, out=np.zeros_like(near), where=runs > 0)
-    anything /= anything.sum()
-    weights = near + _ANYTHING_WEIGHT * anything
+    if even is None:
+        even = evenly(sources, similarity > 0)
+    weights = near + _ANYTHING_WEIGHT * even
     return weights / weights.sum(), _ANYTHING_WEIGHT / (_ANYTHING_WEIGHT + mass)
+
+
+def evenly(sources: NDArray[np.int64], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Weights (n,) of the runs that are ``present``, which sum to one: every source's the same."""
+    runs = np.bincount(sources, present)[sources]
+    weights = np.divide(present, runs, out=np.zeros(len(sources)), where=runs > 0)
+    weights /= weights.sum()
+    return weights
 
 
 def quantiles(

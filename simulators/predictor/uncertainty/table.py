@@ -20,10 +20,15 @@ from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import (
     KINDS,
+    SIZES,
     Features,
+    distances,
     kinds_of,
+    similarity,
     sizes_of,
+    unlike,
 )
+from trainscout.simulators.predictor.uncertainty.neighbours import evenly
 
 RESIDUALS = Path(__file__).with_name("residuals.csv")
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "micro_batch")
@@ -35,7 +40,7 @@ SWITCHES = (
     "overlap_param_gather",
     "tp_comm_overlap",
 )
-_COLUMNS = (
+COLUMNS = (
     "id",
     "source",
     "sweep",
@@ -89,35 +94,51 @@ class ResidualTable:
     as numbers.
     """
 
-    def __init__(self, rows: Sequence[Residual], tuning: Tuning) -> None:
-        if not rows:
+    def __init__(self, cells: Sequence[Sequence[str]], tuning: Tuning) -> None:
+        """Of runs, each with the cells of ``COLUMNS``."""
+        if not cells:
             raise ValueError("a table of residuals needs rows")
-        rows = sorted(rows, key=lambda row: (row.log_residual, row.id))
+        place = {name: number for number, name in enumerate(COLUMNS)}
+        residual, own = place["log_residual"], place["id"]
+        rows = sorted(cells, key=lambda row: (float(row[residual]), row[own]))
+        columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+        columns["moe"] = tuple(str(bool(int(cell))) for cell in columns["moe"])
+        self._columns = columns
         self.tuning = tuning
-        self.ids = frozenset(row.id for row in rows)
-        self.residuals = np.array([row.log_residual for row in rows])
-        self._vocabulary: tuple[dict[str, int], ...] = tuple({} for _ in KINDS)
-        codes = [
-            [
-                known.setdefault(kind, len(known))
-                for known, kind in zip(self._vocabulary, kinds_of(row.features), strict=True)
-            ]
-            for row in rows
-        ]
+        self.ids = frozenset(columns["id"])
+        self.residuals = self._numbers("log_residual")
+        self.kernel_errors = self._numbers("kernel_error")
+        self.host_shares = self._numbers("host_share")
+        codes, self._vocabulary = [], list[dict[str, int]]()
+        for name in KINDS:
+            known = {kind: number for number, kind in enumerate(dict.fromkeys(columns[name]))}
+            codes.append([known[kind] for kind in columns[name]])
+            self._vocabulary.append(known)
         # Row after row in memory: each prediction is compared with all of every row.
-        self.kinds = np.ascontiguousarray(np.array(codes, dtype=np.int64).T)
-        self.sizes = np.ascontiguousarray(np.array([sizes_of(row.features) for row in rows]).T)
-        self.kernel_errors = np.array([row.features.kernel_error for row in rows])
-        self.host_shares = np.array([row.features.host_share for row in rows])
-        pairs = {(row.features.gpu, row.source) for row in rows}
+        self.kinds = np.array(codes, dtype=np.int64)
+        sizes = zip(*(map(float, columns[name]) for name in SIZES), strict=True)
+        self.sizes = np.ascontiguousarray(np.array([distances(*each) for each in sizes]).T)
+        self._unlike: dict[tuple[str, ...], NDArray[np.float64]] = {}
+        pairs = set(zip(columns["gpu"], columns["source"], strict=True))
         self._publications = Counter(gpu for gpu, _ in pairs)
-        self.source_names = tuple(sorted({row.source for row in rows}))
-        self.sources = numbered([row.source for row in rows])
-        self.sweeps = numbered([f"{row.source}: {row.sweep}" for row in rows])
-        self.doublings = np.array([doublings_of(row.recipe) for row in rows]).T
-        self.switches = np.array(
-            [numbered([str(getattr(row.recipe, name)) for row in rows]) for name in SWITCHES]
-        )
+        self.source_names = tuple(sorted(set(columns["source"])))
+        self.sources = numbered(columns["source"])
+
+    def _numbers(self, name: str) -> NDArray[np.float64]:
+        return np.array([float(cell) for cell in self._columns[name]])
+
+    @functools.cached_property
+    def sweeps(self) -> NDArray[np.int64]:
+        pairs = zip(self._columns["source"], self._columns["sweep"], strict=True)
+        return numbered([f"{source}: {sweep}" for source, sweep in pairs])
+
+    @functools.cached_property
+    def doublings(self) -> NDArray[np.float64]:
+        return np.array([[_log2(int(cell)) for cell in self._columns[name]] for name in DEGREES])
+
+    @functools.cached_property
+    def switches(self) -> NDArray[np.int64]:
+        return np.array([numbered(self._columns[name]) for name in SWITCHES])
 
     @property
     def gpus(self) -> NDArray[np.int64]:
@@ -156,6 +177,19 @@ class ResidualTable:
         """Whether a run has this value of one of ``KINDS``."""
         return value in self._vocabulary[list(KINDS).index(kind)]
 
+    @functools.cached_property
+    def even(self) -> NDArray[np.float64]:
+        """Weights (n,) by which all sources count the same."""
+        return evenly(self.sources, np.ones(len(self.sources), dtype=np.bool_))
+
+    def near(self, features: Features) -> NDArray[np.float64]:
+        """``features.similarity`` of every run to a prediction, (n,)."""
+        kinds = kinds_of(features)
+        if kinds not in self._unlike:
+            # Recipes of one search are of the same kinds.
+            self._unlike[kinds] = unlike(self.kinds, self.codes(features))
+        return similarity(self._unlike[kinds], self.sizes, np.array([sizes_of(features)]).T)
+
     def codes(self, features: Features) -> NDArray[np.int64]:
         """``kinds_of`` as the table numbers them, (8, 1); -1 for what it has not seen."""
         pairs = zip(self._vocabulary, kinds_of(features), strict=True)
@@ -174,7 +208,8 @@ def _log2(degree: int) -> float:
 
 def numbered(labels: Sequence[str]) -> NDArray[np.int64]:
     """Equal labels, equal numbers: each label's place in alphabetical order."""
-    return np.unique(np.array(labels), return_inverse=True)[1].astype(np.int64)
+    place = {label: number for number, label in enumerate(sorted(set(labels)))}
+    return np.array([place[label] for label in labels], dtype=np.int64)
 
 
 @functools.cache
@@ -190,7 +225,9 @@ def read_table(text: str) -> ResidualTable:
         ValueError, KeyError, TypeError: when it did not.
     """
     header, rows = read_headed_csv(text, "residuals")
-    return ResidualTable([_residual(cells) for cells in rows], Tuning(**header["tuning"]))
+    return ResidualTable(
+        [[row[name] for name in COLUMNS] for row in rows], Tuning(**header["tuning"])
+    )
 
 
 def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, Any]) -> str:
@@ -213,35 +250,4 @@ def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, A
         for name in SWITCHES:
             cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
         lines.append(cells)
-    return headed_csv({**provenance, "tuning": asdict(tuning)}, _COLUMNS, lines)
-
-
-def _residual(cells: dict[str, str]) -> Residual:
-    features = Features(
-        gpu=cells["gpu"],
-        architecture=cells["architecture"],
-        bits=int(cells["bits"]),
-        moe=bool(int(cells["moe"])),
-        num_gpus=int(cells["num_gpus"]),
-        attention=cells["attention"],
-        fusion=cells["fusion"],
-        framework=cells["framework"],
-        fabric=cells["fabric"],
-        layer_s=float(cells["layer_s"]),
-        communication_share=float(cells["communication_share"]),
-        host_share=float(cells["host_share"]),
-        kernel_error=float(cells["kernel_error"]),
-    )
-    recipe: dict[str, Any] = {name: int(cells[name]) for name in (*DEGREES, "zero_stage")}
-    recipe["recompute"] = cells["recompute"]
-    for name in SWITCHES:
-        if name not in recipe:
-            recipe[name] = bool(int(cells[name]))
-    return Residual(
-        id=cells["id"],
-        source=cells["source"],
-        sweep=cells["sweep"],
-        features=features,
-        recipe=Recipe(**recipe),
-        log_residual=float(cells["log_residual"]),
-    )
+    return headed_csv({**provenance, "tuning": asdict(tuning)}, COLUMNS, lines)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty.features import Features, similarity, sizes_of
+from trainscout.simulators.predictor.uncertainty.features import Features
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
 from trainscout.simulators.predictor.uncertainty.table import (
@@ -62,9 +62,7 @@ def tie_share(features: Features, one: Recipe, other: Recipe) -> float:
 
 def _per_step(table: ResidualTable, features: Features) -> float:
     pairs = layout_pairs(table)
-    near = similarity(
-        table.kinds, table.sizes, table.codes(features), np.array([sizes_of(features)]).T
-    )
+    near = table.near(features)
     both = np.sqrt(near[pairs.first] * near[pairs.second])
     weights, _ = source_balanced(np.maximum(both, 1e-300), table.sources[pairs.first])
     return quantiles(pairs.per_step, weights, [LEVEL])[0]

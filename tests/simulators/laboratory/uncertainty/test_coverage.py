@@ -3,11 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
+from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.laboratory.uncertainty.coverage import calibrate
 from trainscout.simulators.predictor.uncertainty.interval import log_interval
 from trainscout.simulators.predictor.uncertainty.table import (
-    ResidualTable,
     Tuning,
     published_residuals,
 )
@@ -24,7 +23,7 @@ def drawn(seed, source_spread):
             rows.append(
                 residual(len(rows), common + rng.normal(0, 0.1), str(source), num_gpus=size)
             )
-    return ResidualTable(rows, Tuning())
+    return table_of(rows, Tuning())
 
 
 def test_tuned_intervals_hold_what_they_say():
@@ -74,11 +73,11 @@ def test_a_new_gpu_reaches_as_far_as_gpus_are_apart():
         ]
 
     apart = drawn(lambda gpu: {"gpu": f"g{gpu}", "architecture": f"a{gpu}"})
-    tuning, found = calibrate(ResidualTable(apart, Tuning()))
+    tuning, found = calibrate(table_of(apart, Tuning()))
     assert tuning.new_gpu > 0.1
     assert found.per_gpu >= 0.8
     # One GPU's publications tell each other what its error is: nothing is left to reach for.
-    assert calibrate(ResidualTable(drawn(lambda gpu: {}), Tuning()))[0].new_gpu == 0
+    assert calibrate(table_of(drawn(lambda gpu: {}), Tuning()))[0].new_gpu == 0
 
 
 def test_software_and_fabrics_that_nobody_ran_have_wider_bars():
@@ -86,9 +85,9 @@ def test_software_and_fabrics_that_nobody_ran_have_wider_bars():
         residual(n, 0.05 * (n % 7 - 3) + 0.2 * (n % 3 - 1), f"s{n % 9}", framework=f"f{n % 3}")
         for n in range(90)
     ]
-    tuning = calibrate(ResidualTable(rows, Tuning()))[0]
+    tuning = calibrate(table_of(rows, Tuning()))[0]
     assert tuning.new_framework > 1.1
-    table = ResidualTable(rows, tuning)
+    table = table_of(rows, tuning)
     known = log_interval(table, replace(FEATURES, framework="f1"))
     for stranger in (
         replace(FEATURES, framework="undeclared"),
@@ -109,7 +108,7 @@ def waiting(error, seed=3):
             share = rng.uniform(0.0, 0.6)
             value = share * host + rng.normal(0, 0.03)
             rows.append(residual(len(rows), value, str(source), host_share=share))
-    return ResidualTable(rows, Tuning())
+    return table_of(rows, Tuning())
 
 
 def test_the_error_of_waits_for_the_host_follows_from_launch_bound_runs():

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import Features
-from trainscout.simulators.predictor.uncertainty.table import Residual
+from trainscout.simulators.predictor.uncertainty.table import (
+    COLUMNS,
+    Residual,
+    ResidualTable,
+    Tuning,
+)
 
 FEATURES = Features(
     gpu="h100",
@@ -43,3 +49,13 @@ def residual(
         recipe=Recipe() if recipe is None else recipe,
         log_residual=value,
     )
+
+
+def table_of(rows: Sequence[Residual], tuning: Tuning) -> ResidualTable:
+    """The table of such runs, whose figures a file would round."""
+    cells = []
+    for row in rows:
+        values = {**vars(row.recipe), **vars(row.features), **vars(row)}
+        own = [values[name] for name in COLUMNS]
+        cells.append([str(int(each) if isinstance(each, bool) else each) for each in own])
+    return ResidualTable(cells, tuning)

@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.uncertainty.features import (
     kinds_of,
     similarity,
     sizes_of,
+    unlike,
 )
 
 
@@ -76,9 +77,8 @@ def test_likeness_is_the_similarity_of_a_table():
         for other in others
     ]
     found = similarity(
-        np.array(kinds, dtype=int).T,
+        unlike(np.array(kinds, dtype=int).T, np.zeros((len(KINDS), 1), dtype=int)),
         np.array([sizes_of(other) for other in others]).T,
-        np.zeros((len(KINDS), 1), dtype=int),
         np.array([sizes_of(FEATURES)]).T,
     )
     assert found == pytest.approx([likeness(FEATURES, other) for other in others])

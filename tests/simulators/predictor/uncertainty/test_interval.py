@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import make_job
-from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
+from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import error_bar
 from trainscout.simulators.predictor.uncertainty.interval import (
@@ -17,7 +17,6 @@ from trainscout.simulators.predictor.uncertainty.interval import (
 )
 from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
 from trainscout.simulators.predictor.uncertainty.table import (
-    ResidualTable,
     Tuning,
     published_residuals,
 )
@@ -27,7 +26,7 @@ levels = st.floats(0.05, 0.99)
 
 
 def table(rows, tail_factor=1.0):
-    return ResidualTable(rows, Tuning(tail_factor))
+    return table_of(rows, Tuning(tail_factor))
 
 
 def test_equal_weights_give_the_usual_quantiles():
@@ -127,7 +126,7 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
         (-math.hypot(low, reach), math.hypot(high, reach)), 1e-3
     )
     # As much of it as steps were found to have.
-    half = log_interval(ResidualTable(rows, Tuning(kernel_error=0.5)), loan)
+    half = log_interval(table_of(rows, Tuning(kernel_error=0.5)), loan)
     assert half == pytest.approx((-math.hypot(low, reach / 2), math.hypot(high, reach / 2)), 1e-3)
     better = replace(FEATURES, kernel_error=0.01)
     assert log_interval(table(rows), better) == (low, high)
@@ -136,11 +135,11 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
 def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
     stranger = replace(FEATURES, gpu="tomorrow")
-    found = log_interval(ResidualTable(rows, Tuning(new_gpu=0.2)), stranger)
+    found = log_interval(table_of(rows, Tuning(new_gpu=0.2)), stranger)
     assert found == pytest.approx((-0.2 * UNSEEN_FASTER, 0.2 * UNSEEN_SLOWER["network"]))
     # Where the runs are wider off than that, nothing is cut.
     wide = [replace(row, log_residual=20 * row.log_residual) for row in rows]
-    assert log_interval(ResidualTable(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
+    assert log_interval(table_of(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
         table(wide), stranger
     )
 
@@ -149,7 +148,7 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
     others = [residual(n, n / 1000, f"s{n}", gpu="other") for n in range(-25, 26)]
     for known in range(4):
         rows = others + [residual(100 + n, 0.0, f"here {n}") for n in range(known)]
-        tuned = ResidualTable([*rows, *rows], Tuning(new_gpu=0.2))
+        tuned = table_of([*rows, *rows], Tuning(new_gpu=0.2))
         assert tuned.publications("h100") == known
         least = 0.2 / math.sqrt(1 + known)
         reach = (-UNSEEN_FASTER * least, UNSEEN_SLOWER["network"] * least)
@@ -167,7 +166,7 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
 )
 def test_strangers_lean_to_the_slow_side_the_more_the_farther_their_gpus(place, joined):
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
-    tuned = ResidualTable(rows, Tuning(new_gpu=0.2))
+    tuned = table_of(rows, Tuning(new_gpu=0.2))
     low, high = log_interval(tuned, replace(FEATURES, gpu="tomorrow", **place))
     assert high / -low == pytest.approx(UNSEEN_SLOWER[joined] / UNSEEN_FASTER)
 
@@ -191,7 +190,7 @@ def test_gpus_that_nobody_published_are_less_sure_than_their_kin(gpu, published,
 
 def test_waits_for_the_host_widen_the_bar_by_what_neighbours_did_not_wait():
     rows = [residual(n, n / 50, f"s{n}", host_share=0.3) for n in range(-25, 26)]
-    tuned = ResidualTable(rows, Tuning(host_error=0.5))
+    tuned = table_of(rows, Tuning(host_error=0.5))
     beside = replace(FEATURES, host_share=0.3)
     assert log_interval(tuned, beside) == log_interval(table(rows), beside)
     beyond = replace(FEATURES, host_share=0.5)

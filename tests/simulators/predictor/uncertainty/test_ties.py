@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 
-from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
+from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import tie_share
-from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
+from trainscout.simulators.predictor.uncertainty.table import Tuning
 from trainscout.simulators.predictor.uncertainty.ties import layout_pairs, layout_steps
 
 
@@ -33,7 +33,7 @@ def test_pairs_are_of_one_sweep_and_of_different_layouts():
         residual(4, 0.9, sweep="b", recipe=Recipe(tp=2)),
         residual(5, 0.9, source="two", sweep="a", recipe=Recipe(tp=2)),
     ]
-    pairs = layout_pairs(ResidualTable(rows, Tuning()))
+    pairs = layout_pairs(table_of(rows, Tuning()))
     # Two doublings apart: their difference over the square root of two.
     assert pairs.per_step == pytest.approx(np.array([0.1, 0.3]) / math.sqrt(2))
 
