@@ -9,9 +9,11 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
+_THREADS = "OPENBLAS_NUM_THREADS"
 _LABORATORY, _CLUSTER = "simulators.laboratory", "simulators.virtual_cluster"
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -149,11 +151,17 @@ def _dispatch(given: Sequence[str]) -> int | None:
 
 def _load_settings() -> None:
     """OmegaConf, but for what it takes classes of attrs by, which is slow to load: settings have
-    none."""
+    none. And NumPy with one thread: its matrices are small here, and OpenBLAS would start one for
+    every core, which wait busily."""
     if "attr" not in sys.modules:
         sys.modules["attr"] = None  # type: ignore[assignment]
         importlib.import_module("omegaconf")
         del sys.modules["attr"]
+    if _THREADS not in os.environ:
+        # A script that a command starts has its own.
+        os.environ[_THREADS] = "1"
+        importlib.import_module("numpy")
+        del os.environ[_THREADS]
 
 
 def _asks_for_help(given: Sequence[str]) -> bool:
