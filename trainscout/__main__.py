@@ -1,8 +1,6 @@
 """``python -m trainscout``."""
 
-import sys
-
-from trainscout.cli import main
+from trainscout.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run()

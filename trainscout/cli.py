@@ -7,11 +7,14 @@ nor NumPy.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from typing import NoReturn
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 _LABORATORY, _CLUSTER = "simulators.laboratory", "simulators.virtual_cluster"
@@ -122,11 +125,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from trainscout.simulators.predictor.io.command_line import exit_code
 
     # What a command makes by the hundred thousand (prices, recipes) it keeps, and looking through
-    # it for cycles over and over takes a sixth of a large proof, taking it apart at the end an
-    # eighth of a search.
+    # it for cycles over and over takes a sixth of a large proof.
     gc.set_threshold(1_000_000, 50, 100)
-    atexit.register(gc.freeze)
     return exit_code(_dispatch, given)
+
+
+def run() -> NoReturn:
+    """``main`` as a process, which ends with its exit code.
+
+    Python would take apart all that was made before it leaves, which is a twentieth of one
+    prediction and an eighth of a search; what has to happen at the end happens here.
+    """
+    code = main()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        # That it could not be written was said.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _dispatch(given: Sequence[str]) -> int | None:

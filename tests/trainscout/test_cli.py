@@ -2,6 +2,8 @@
 
 import importlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -85,3 +87,13 @@ def test_two_commands_in_one_process_do_not_know_of_each_other(capsys):
     assert main(["simulate", "model=gpt13b", "cluster=a800_8", "verbosity=quiet"]) == 0
     assert main(["explain", "model=gpt13b", "cluster=a800_8", "verbosity=quiet"]) == 0
     assert "did you mean" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("word", "code"), [("--version", 0), ("optimise", 2)])
+def test_a_process_ends_with_its_code_when_all_has_happened(word, code):
+    program = (
+        "import atexit; from trainscout.cli import run; atexit.register(print, 'last'); run()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, word], capture_output=True, cwd=ROOT)
+    assert ended.returncode == code
+    assert ended.stdout.decode().splitlines()[-1] == "last"
