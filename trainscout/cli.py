@@ -71,7 +71,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "parts": {
         "network": ("", "fabrics: draw one under a recipe's load"),
         "network show": ("commands.network_show", "draw a fabric, a recipe's load on its cables"),
-        "moe": ("simulators.predictor.moe.command", "route tokens to experts; time the exchange"),
+        "moe": (
+            "simulators.expert_exchange.command",
+            "route tokens to experts; time the exchange",
+        ),
     },
     "around": {
         "init": ("commands.init", "write a model and a cluster of your own to start from"),

@@ -12,7 +12,6 @@ from trainscout.simulators.predictor.moe.dispatch import (
     copies_by_expert,
     cut_to_capacity,
 )
-from trainscout.simulators.predictor.moe.experiment import Message
 from trainscout.simulators.predictor.moe.router import Router, route
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -52,17 +51,3 @@ def test_an_expert_takes_its_capacity_from_each_node() -> None:
     for factor in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="capacity_factor"):
             cut_to_capacity(copies, 8, 2, factor)
-
-
-def test_a_message_carries_weight_destination_source_position_and_embedding() -> None:
-    assert Message(2, 2, 4).copy_bytes == 2 + 2 + 4 + 4
-    assert Message(4, 1, 2, embed_dim=4096, embed_precision=2).copy_bytes == 4 + 1 + 2 + 2 + 8192
-
-
-@pytest.mark.parametrize(
-    "field",
-    ["weight_precision", "routing_precision", "id_precision", "embed_dim", "embed_precision"],
-)
-def test_impossible_sizes_are_refused(field: str) -> None:
-    with pytest.raises(InputError, match=field):
-        Message(**{field: -1}).check()

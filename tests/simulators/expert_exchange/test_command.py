@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.in_process import command
-from trainscout.simulators.predictor.moe.command import GROUPS, parameters, parse
+from trainscout.simulators.expert_exchange.command import GROUPS, parameters, parse
 from trainscout.simulators.predictor.moe.router import Router, route
 
 main = command("moe")
@@ -191,7 +191,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     def breaks(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("trainscout.simulators.predictor.moe.command.write_log", breaks)
+    monkeypatch.setattr("trainscout.simulators.expert_exchange.command.write_log", breaks)
     assert main([f"log_file={log}"]) == 1
     assert log.read_text() == "old"
     assert list(tmp_path.iterdir()) == [log]

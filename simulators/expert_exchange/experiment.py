@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.communication import (
+from trainscout.simulators.expert_exchange.communication import (
     Communication,
     communicate,
     even_load_time_ms,
 )
+from trainscout.simulators.expert_exchange.mesh import UNLIMITED, Mesh
 from trainscout.simulators.predictor.moe.dispatch import (
     copies_between,
     copies_by_expert,
     cut_to_capacity,
 )
-from trainscout.simulators.predictor.moe.mesh import UNLIMITED, Mesh
 from trainscout.simulators.predictor.moe.router import Counts, Experts, Router, parameter, route
 from trainscout.simulators.predictor.question.errors import (
     InputError,

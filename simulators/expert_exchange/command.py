@@ -13,11 +13,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.output import show_text, writing
-from trainscout.simulators.predictor.moe.communication import play
-from trainscout.simulators.predictor.moe.dispatch import token_bounds
-from trainscout.simulators.predictor.moe.experiment import (
+from trainscout.simulators.expert_exchange.communication import play
+from trainscout.simulators.expert_exchange.experiment import (
     Experiment,
     Extent,
     Layer,
@@ -25,7 +22,10 @@ from trainscout.simulators.predictor.moe.experiment import (
     Routed,
     layers_of,
 )
-from trainscout.simulators.predictor.moe.mesh import Mesh
+from trainscout.simulators.expert_exchange.mesh import Mesh
+from trainscout.simulators.predictor.io.command_line import OK
+from trainscout.simulators.predictor.io.output import show_text, writing
+from trainscout.simulators.predictor.moe.dispatch import token_bounds
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
@@ -168,12 +168,12 @@ def run(experiment: Experiment, files: Files) -> None:
         InputError: when a file cannot be written.
     """
     # rich takes a tenth of a second to load.
-    from trainscout.simulators.predictor.io.terminal import show
-    from trainscout.simulators.predictor.moe.terminal_tables import (
+    from trainscout.simulators.expert_exchange.terminal_tables import (
         load_tables,
         times_of,
         times_table,
     )
+    from trainscout.simulators.predictor.io.terminal import show
 
     times = []
     for layer in _written(experiment, files):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.predictor.moe.mesh import UNLIMITED, Mesh
+from trainscout.simulators.expert_exchange.mesh import UNLIMITED, Mesh
 from trainscout.simulators.predictor.moe.router import Counts
 
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe.communication import (
+from trainscout.simulators.expert_exchange.communication import (
     communicate,
     even_load_time_ms,
     one_round,
     packets_of,
     play,
 )
-from trainscout.simulators.predictor.moe.mesh import Mesh
+from trainscout.simulators.expert_exchange.mesh import Mesh
 from trainscout.simulators.predictor.moe.router import Counts
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trainscout.simulators.expert_exchange.experiment import Experiment, Layer
 from trainscout.simulators.predictor.io.terminal import plain_table
-from trainscout.simulators.predictor.moe.experiment import Experiment, Layer
 from trainscout.simulators.predictor.moe.router import Counts
 
 _MOST_ROWS = 16

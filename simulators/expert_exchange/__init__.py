@@ -1,0 +1,1 @@
+"""What the exchange of routed tokens costs on a full mesh, in rounds: ``trainscout moe``."""
