@@ -21,6 +21,7 @@ ARROWS: dict[str, set[str]] = {
     PREDICTOR: set(),
     "conf": {PREDICTOR},
     "simulators": {PREDICTOR},
+    "simulators.expert_exchange": {PREDICTOR},
     "simulators.virtual_cluster": {PREDICTOR, "conf"},
     "pruning": PREDICTING,
     "optimizer": {*PREDICTING, "conf", "pruning"},
@@ -64,16 +65,21 @@ def sources() -> Iterator[tuple[str, Path]]:
             yield name.removeprefix("trainscout."), path
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports, wherever in it; those of a package one by one."""
+def imports(path: Path, *, running: bool = False) -> Iterator[str]:
+    """Dotted names that a file imports, wherever in it; those of a package one by one. Without
+    those for type checkers alone, where ``running``."""
     folder = ("trainscout", *path.relative_to(ROOT).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    for node in module.body if running else ():
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    for node in ast.walk(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             # ``from .events``: of the file's own folder; ruff lets none be of one above (TID252).
-            module = ".".join(filter(None, (*folder, node.module))) if node.level else node.module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            base = ".".join(filter(None, (*folder, node.module))) if node.level else node.module
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 @functools.cache
@@ -103,6 +109,18 @@ def test_a_house_imports_only_those_below_it(house: str) -> None:
 
 def test_every_house_has_files() -> None:
     assert {house_of(name) for name, _ in own()} == set(ARROWS)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    below: dict[str, set[str]] = {name: set() for name, _ in sources()}
+    for name, path in sources():
+        for target in imports(path, running=True):
+            module = target.removeprefix("trainscout.")
+            below[name] |= {module if module in below else module.rpartition(".")[0]}
+    while free := [name for name, modules in below.items() if not modules & below.keys()]:
+        for name in free:
+            del below[name]
+    assert not {name: modules & below.keys() for name, modules in below.items()}
 
 
 def test_everything_is_imported_by_its_full_name() -> None:

@@ -49,6 +49,20 @@ class MeasuredTable:
     digest: str
     rows: tuple[tuple[str, pd.DataFrame], ...] = dataclasses.field(repr=False, compare=False)
 
+    def correct(self, gpu: Gpu, batch: Batch) -> tuple[Floats, NDArray[np.bool_]]:
+        """Factors on the formulas' seconds, and which kernels were measured, both (n,)."""
+        known = corrections(gpu, self)
+        factors = np.ones(len(batch))
+        measured = np.zeros(len(batch), dtype=bool)
+        for kind, positions, shapes in batch.kinds():
+            if kind in known:
+                ratios, measured[positions] = known[kind](shapes.astype(np.float64))
+                factors[positions] = np.exp(ratios)
+        if isinstance(batch, Streamings):
+            # One launch of the bytes was timed.
+            measured &= batch.sizes[:, 1] == 1
+        return factors, measured
+
 
 def load_measured(path: Path) -> MeasuredTable:
     """Every table at ``path``: a CSV file (optionally gzipped), a folder of them, or a file of
@@ -153,18 +167,3 @@ def _correction(entries: pd.DataFrame) -> Correction:
         log_ratios=kept.to_numpy(np.float64),
         exact=dict(zip(kept.index.to_list(), kept.to_list(), strict=True)),
     )
-
-
-def correct(gpu: Gpu, batch: Batch, table: MeasuredTable) -> tuple[Floats, NDArray[np.bool_]]:
-    """Factors on the formulas' seconds, and which kernels were measured, both (n,)."""
-    known = corrections(gpu, table)
-    factors = np.ones(len(batch))
-    measured = np.zeros(len(batch), dtype=bool)
-    for kind, positions, shapes in batch.kinds():
-        if kind in known:
-            ratios, measured[positions] = known[kind](shapes.astype(np.float64))
-            factors[positions] = np.exp(ratios)
-    if isinstance(batch, Streamings):
-        # One launch of the bytes was timed.
-        measured &= batch.sizes[:, 1] == 1
-    return factors, measured

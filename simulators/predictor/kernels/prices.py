@@ -179,9 +179,7 @@ def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:
 def _corrected(
     prices: KernelPrices, gpu: Gpu, batch: Batch, measured: MeasuredTable
 ) -> KernelPrices:
-    from trainscout.simulators.predictor.kernels.measured import correct
-
-    factors, hit = correct(gpu, batch, measured)
+    factors, hit = measured.correct(gpu, batch)
     return KernelPrices(
         prices.seconds * factors,
         np.where(hit, np.int8(_CODE[Evidence.MEASURED]), prices.evidence),
