@@ -180,7 +180,7 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     question = published.question
     space, options, objective = search_settings()
     serial = ExecutorOptions(name="serial")
-    survey, _ = prepare_search(
+    survey, *_ = prepare_search(
         question, space, objective, options, simulator=_SIMULATOR, executor=serial, seed=0
     )
     places = [place_of(recipe, survey) for recipe in _under_offered(ran, question)]
