@@ -96,7 +96,7 @@ def mlflow_pictures(browser: Browser, run: Path) -> dict[str, bytes]:
         pictures = {"mlflow-compare.png": page.screenshot()}
         page.get_by_role("tab", name="Scatter Plot").click()
         wait_for_plot(page)
-        choose(page, 0, "memory/peak_reserved_gib")
+        choose(page, 0, "memory/needed_gib")
         choose(page, 1, "step_time_s")
         pictures["mlflow-scatter.png"] = page.screenshot()
         page.context.close()

@@ -44,7 +44,7 @@ _PREDICTION_FIELDS = tuple(
     )
 )
 _MEMORY_FIELDS = (
-    *("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes"),
+    *("peak_allocated_bytes", "peak_reserved_bytes", "needed_bytes", "headroom_bytes"),
     *("fit_probability", "band", "worst_stage"),
 )
 

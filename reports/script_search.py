@@ -180,7 +180,7 @@ def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
 def _trials_csv(result: SearchResult) -> str:
     names = list(result.trials[0].point) if result.trials else []
     figures = ("step_time_s", "hfu", "tokens_per_s")
-    memory = ("peak_reserved_bytes", "headroom_bytes")
+    memory = ("needed_bytes", "headroom_bytes")
     rows = []
     for trial in result.trials:
         row = {
@@ -252,7 +252,7 @@ def _metrics(trials: Sequence[Trial], prefix: str) -> dict[str, float]:
     metrics = {
         "step_time_s": found.step_time_s,
         "hfu": found.hfu,
-        "memory/peak_reserved_gib": found.memory.peak_reserved_bytes / _GIB,
+        "memory/needed_gib": found.memory.needed_bytes / _GIB,
         "memory/headroom_gib": found.memory.headroom_bytes / _GIB,
         **{f"breakdown/{name}_s": value for name, value in found.breakdown_s.items()},
     }

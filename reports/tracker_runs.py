@@ -44,23 +44,23 @@ def search_record(
     declared: Question,
     *,
     settings: Mapping[str, Any],
-    top_k: int,
     group: str,
     directory: Path,
     files: Sequence[Path],
     checks: Sequence[Verification] = (),
 ) -> RunTree:
-    """What to track: the best ``top_k`` and every Pareto recipe become child runs, with what
-    tracing them found (``checks``).
+    """What to track: the recipes that the report compares, ranked as there, and what was traced
+    (``checks``) become child runs.
 
     ``settings`` is the whole configuration as plain values; ``group`` names the searches that
     belong together; ``directory`` is the search's, and has the ``files``.
     """
-    kept = {trial.number: trial for trial in (*result.best[:top_k], *result.pareto)}
+    shown = decided_between(result)
+    traced = {check.recipe: verification_metrics(check) for check in checks}
+    kept = (*shown, *(each for each in result.best if each.recipe in traced), *result.pareto)
     tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
     tags |= code_tags("trainscout optimize")
     ended_ms = int(time.time() * 1000)
-    shown = decided_between(result)
     parent = make_run(
         f"{declared.model.name} on {declared.cluster.name}, {declared.cluster.num_gpus} GPUs",
         ended_ms - int(result.wall_s * 1000),
@@ -77,9 +77,8 @@ def search_record(
         },
     )
     front = {trial.number for trial in result.pareto}
-    traced = {check.recipe: verification_metrics(check) for check in checks}
     children = []
-    for rank, trial in enumerate(kept.values(), start=1):
+    for rank, trial in enumerate({each.number: each for each in kept}.values(), start=1):
         own = {"rank": rank, "trial": trial.number, "pareto": str(trial.number in front).lower()}
         more = traced.get(trial.recipe, {})
         children.append(_recipe_run(trial, declared, ended_ms, {**tags, **own}, more))

@@ -136,7 +136,7 @@ class BestRecipe:
     step_time_s: float
     mfu: float
     tokens_per_s_per_gpu: float
-    peak_reserved_gib: float
+    needed_gib: float
     tracked: str
     version: str
     commit: str
@@ -205,7 +205,8 @@ def _read(run: Run) -> BestRecipe:
     }
     return BestRecipe(
         **same_names,
-        peak_reserved_gib=metrics["memory/peak_reserved_gib"],
+        # What earlier versions tracked lacks it.
+        needed_gib=metrics.get("memory/needed_gib", metrics["memory/peak_reserved_gib"]),
         tracked=f"{datetime.fromtimestamp(run.info.end_time / 1000, UTC):%Y-%m-%d %H:%M}",
         version=tags.get("version", ""),
         commit=tags.get("mlflow.source.git.commit", ""),
@@ -233,7 +234,7 @@ def best_text(rows: Sequence[BestRecipe], form: str) -> str:
             *(row.model, row.cluster, row.gpu, f"{row.num_gpus:,}", f"{row.global_batch_size:,}"),
             f"{row.sequence_length:,}",
             *(f"{row.step_time_s:.4g}", f"{row.mfu:.1%}", f"{row.tokens_per_s_per_gpu:,.0f}"),
-            *(f"{row.peak_reserved_gib:.1f}", row.tracked, row.recipe),
+            *(f"{row.needed_gib:.1f}", row.tracked, row.recipe),
         )
         for row in rows
     ]

@@ -44,7 +44,7 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
     memory = prediction.memory
     metrics |= interval_metrics("step_time", "s", prediction.interval_s)
     # In GiB, for people: charts would write bytes as billions.
-    for name in ("peak_allocated", "peak_reserved", "headroom"):
+    for name in ("peak_allocated", "peak_reserved", "needed", "headroom"):
         metrics[f"memory/{name}_gib"] = getattr(memory, f"{name}_bytes") / _GIB
     return metrics | breakdown_metrics(prediction.breakdown_s, prediction.evidence_share)
 

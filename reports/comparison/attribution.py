@@ -213,8 +213,8 @@ class _Sum:
         self.squared += weight * gain_s**2
         self.least_s = min(self.least_s, gain_s)
         self.most_s = max(self.most_s, gain_s)
-        reserved = after.memory.peak_reserved_bytes - before.memory.peak_reserved_bytes
-        self.memory_bytes += weight * reserved
+        needed = after.memory.needed_bytes - before.memory.needed_bytes
+        self.memory_bytes += weight * needed
         for part in {**before.breakdown_s, **after.breakdown_s}:
             gap = after.breakdown_s.get(part, 0.0) - before.breakdown_s.get(part, 0.0)
             self.parts_s[part] = self.parts_s.get(part, 0.0) + weight * gap

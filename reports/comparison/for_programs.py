@@ -34,7 +34,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
                 "after": list(each.after),
                 "step_time_s": each.prediction.step_time_s,
                 "difference_s": each.prediction.step_time_s - first.prediction.step_time_s,
-                "peak_reserved_bytes": each.prediction.memory.peak_reserved_bytes,
+                "needed_bytes": each.prediction.memory.needed_bytes,
                 "headroom_bytes": each.prediction.memory.headroom_bytes,
                 "fits": each.prediction.fits,
                 "distinguishable": each.distinguishable,
@@ -59,8 +59,8 @@ def _difference(first: Side, difference: Difference) -> dict[str, Any]:
     parts = dict.fromkeys([*first.prediction.breakdown_s, *other.prediction.breakdown_s])
     return {
         "step_time_s": other.prediction.step_time_s - first.prediction.step_time_s,
-        "peak_reserved_bytes": other.prediction.memory.peak_reserved_bytes
-        - first.prediction.memory.peak_reserved_bytes,
+        "needed_bytes": other.prediction.memory.needed_bytes
+        - first.prediction.memory.needed_bytes,
         "breakdown_s": {
             part: other.prediction.breakdown_s.get(part, 0.0)
             - first.prediction.breakdown_s.get(part, 0.0)
@@ -111,6 +111,7 @@ def _row(name: str, change: str, recipe: Any, prediction: Any) -> dict[str, Any]
         **{figure: getattr(prediction, figure) for figure in _FIGURES},
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "needed_bytes": memory.needed_bytes,
         "headroom_bytes": memory.headroom_bytes,
         **{f"breakdown_s.{part}": seconds for part, seconds in prediction.breakdown_s.items()},
     }

@@ -36,6 +36,8 @@ from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
+_SAME = 1e-3
+"""As a share of a step, what is not called a difference."""
 _GIB = 2**30
 _VERDICTS = {FITS: "yes", TIGHT: "tight", NO: "no"}
 # What the framework's allocator has no part in: it comes on top of what that reserves.
@@ -129,11 +131,13 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
     faster = "faster" if gap_s < 0 else "slower"
     share = abs(gap_s) / first.prediction.step_time_s
     words = (
-        f"{other.name} is {format_seconds(abs(gap_s))} a step ({format_percent(share)}) {faster}"
+        f"{other.name} is {format_seconds(abs(gap_s))} a step ({format_percent(share)}) {faster} "
+        f"than {first.name}"
     )
-    words += f" than {first.name}"
     limit = difference.tie_share
-    if limit is None:
+    if lead < _SAME:
+        words = f"{first.name} and {other.name} take the same step, to a thousandth."
+    elif limit is None:
         words += "; the simulator does not say how sure that is."
     else:
         apart = "is enough" if lead > limit else "is not enough"
@@ -174,7 +178,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     one, other = found[0], found[-1]
     gap = other.step_time_s - one.step_time_s
     dollars = other.cost_of_run_usd / one.cost_of_run_usd - 1 if one.cost_of_run_usd else None
-    reserved = [each.memory.peak_reserved_bytes for each in found]
+    needed = [each.memory.needed_bytes for each in found]
     figures = (
         (
             "step time",
@@ -203,8 +207,8 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
         ),
         (
             "memory, worst stage",
-            list(map(format_gib, reserved)),
-            f"{signed_gib(reserved[-1] - reserved[0])} GiB",
+            list(map(format_gib, needed)),
+            f"{signed_gib(needed[-1] - needed[0])} GiB",
         ),
         (
             "fits",
@@ -338,16 +342,16 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
     for neighbour in shown:
         prediction = neighbour.prediction
         gap = prediction.step_time_s - base.step_time_s
-        reserved = prediction.memory.peak_reserved_bytes - base.memory.peak_reserved_bytes
+        needed = prediction.memory.needed_bytes - base.memory.needed_bytes
         headroom = f"{prediction.memory.headroom_bytes / _GIB:.1f}"
         table.add_row(
             format_change(neighbour.fields, neighbour.before, neighbour.after),
             unit.signed(gap),
             f"{gap / base.step_time_s * 100:+.1f}",
-            signed_gib(reserved),
+            signed_gib(needed),
             headroom if prediction.fits else f"{headroom} !",
             ""
-            if neighbour.distinguishable is None
+            if neighbour.distinguishable is None or abs(gap) < _SAME * base.step_time_s
             else "yes"
             if neighbour.distinguishable
             else "no",

@@ -3,6 +3,7 @@ from pathlib import Path
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, search_result
 from trainscout.reports.tracker_runs import config_hash, git_commit, search_record
+from trainscout.reports.trials import decided_between
 from trainscout.simulators.predictor.question.question import Question
 
 DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
@@ -11,7 +12,6 @@ DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
 def record(result, **changes):
     given = {
         "settings": {"a": {"b": 1}},
-        "top_k": 10,
         "group": "sweep",
         "directory": Path(),
         "files": [],
@@ -23,12 +23,11 @@ def trials(made):
     return [int(child.tags["trial"]) for child in made.children]
 
 
-def test_the_best_and_the_front_are_kept_once():
+def test_what_the_report_compares_and_the_front_are_kept_once():
     result = search_result()  # two ok trials, the first of them on the front
-    assert trials(record(result)) == [0, 1]
-    assert trials(record(result, top_k=1)) == [0]
-    front = search_result(pareto=result.best[::-1])
-    made = record(front, top_k=1)
+    shown = [trial.number for trial in decided_between(result)]
+    assert trials(record(result)) == shown
+    made = record(search_result(pareto=result.best[::-1]))
     assert trials(made) == [0, 1]
     assert [child.tags["rank"] for child in made.children] == ["1", "2"]
     assert [child.tags["pareto"] for child in made.children] == ["true", "true"]

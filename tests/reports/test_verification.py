@@ -97,7 +97,6 @@ def test_child_runs_have_what_was_found(tmp_path: Path) -> None:
         result,
         Question(MODEL, GPU, CLUSTER, TRAINING),
         settings={},
-        top_k=2,
         group="group",
         directory=tmp_path,
         files=[],

@@ -73,7 +73,7 @@ class Prediction(Shown, predictor.Prediction):
 
     Figures are those of the simulator's prediction, units in their names: ``step_time_s``,
     ``interval_s`` (the error bar), ``mfu``, ``mfu_causal`` and ``hfu`` (fractions of the GPU's
-    dense peak), ``tokens_per_s``, ``cost_of_run_usd``, ``fits``, ``memory.peak_reserved_bytes``,
+    dense peak), ``tokens_per_s``, ``cost_of_run_usd``, ``fits``, ``memory.needed_bytes``,
     ``breakdown_s`` (part of the step to seconds, summing to the step), and more.
 
     Example:
@@ -274,12 +274,12 @@ class Explanation(Shown):
             changes = [(each, each.step_s, each.memory_bytes) for each in self.changes]
         else:
             base = self.comparison.first.prediction
-            reserved = base.memory.peak_reserved_bytes
+            needed = base.memory.needed_bytes
             changes = [
                 (
                     each,
                     each.prediction.step_time_s - base.step_time_s,
-                    each.prediction.memory.peak_reserved_bytes - reserved,
+                    each.prediction.memory.needed_bytes - needed,
                 )
                 for each in self.one_knob
             ]

@@ -131,7 +131,6 @@ def optimize(config: DictConfig) -> int:
         result,
         declared,
         settings=settings,
-        top_k=top_k,
         group=_group(),
         directory=directory,
         files=files,

@@ -35,7 +35,6 @@ def searched(directory: Path, cluster: str, seed: int, step_time_s: float, tp: i
         result,
         declared,
         settings=settings,
-        top_k=10,
         group="",
         directory=directory,
         files=[],

@@ -64,7 +64,7 @@ def test_each_cell_is_a_child_with_the_figures_of_the_record(tmp_path):
         for name in ("days", "usd", "gpu_hours", "mfu", "step_time_s", "goodput_share"):
             assert child.metrics[name] == cell[name]
         assert (child.metrics["days_low"], child.metrics["days_high"]) == cell["days_interval"]
-        assert child.metrics["memory/peak_reserved_gib"] == cell["peak_reserved_bytes"] / 2**30
+        assert child.metrics["memory/needed_gib"] == cell["needed_bytes"] / 2**30
         assert child.params["num_gpus"] == str(cell["num_gpus"])
         assert child.params["tp"] == "1"
         assert "etp" not in child.params
