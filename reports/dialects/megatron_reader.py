@@ -203,6 +203,8 @@ class MegatronReader:
         fields |= read_schedule(self.options, pp)
         fields |= self._recompute() | self._sharding(fields) | self._offload()
         fields |= self._quantised_parameters()
+        if fields["zero_stage"] and self._keeps_remainders():
+            fields["optimizer_states"] = "remainders"
         fields |= read_environment(self.environment, options)
         return Recipe(**fields)
 
@@ -272,6 +274,14 @@ class MegatronReader:
         if percent and not options.has(overlap):
             options.assume(f"no {overlap}", "copies run beside the host's optimizer")
         return {"optimizer_offload": percent}
+
+    def _keeps_remainders(self) -> bool:
+        """Whether the optimizer keeps of the master weights what bf16 parameters lack: the
+        precision-aware one does by default (Megatron-Core's ``store_param_remainders``)."""
+        words = self.options
+        others = any(words.has(name) for name in ("--fp16", "--optimizer-cpu-offload"))
+        whole = self._moments() == ["fp32", "fp32"]
+        return words.has("--use-precision-aware-optimizer") and whole and not others
 
     def _quantised_parameters(self) -> dict[str, Any]:
         """Whether parameters have the type they are multiplied in."""
@@ -346,14 +356,17 @@ class MegatronReader:
         if kind not in ("adam", "sgd"):
             options.assume(f"--optimizer {kind}", "the optimizer is Adam")
             kind = "adam"
-        aware = options.has("--use-precision-aware-optimizer")
-        names = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
-        moments = [options.text(name) or "fp32" for name in names]
+        aware, moments = options.has("--use-precision-aware-optimizer"), self._moments()
         if not aware or moments == ["fp32", "fp32"]:
             return kind
         if moments != ["bf16", "bf16"]:
             options.assume("moments in " + " and ".join(moments), "both moments are in bf16")
         return "adam_bf16"
+
+    def _moments(self) -> list[str]:
+        """The types of Adam's moments."""
+        names = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+        return [self.options.text(name) or "fp32" for name in names]
 
     def framework(
         self, base: Framework, model: Model, recipe: Recipe, training: Training

@@ -69,6 +69,18 @@ def test_without_a_global_batch_each_replica_takes_one_micro_batch():
     assert any("no --global-batch-size" in note for note in given.reading.notes)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "states"),
+    [
+        ("--bf16 --use-distributed-optimizer", None),
+        ("--bf16 --use-distributed-optimizer --use-precision-aware-optimizer", "remainders"),
+        ("--fp16 --use-distributed-optimizer --use-precision-aware-optimizer", None),
+    ],
+)
+def test_a_precision_aware_optimizer_keeps_remainders(arguments, states):
+    assert shape(arguments).recipe.optimizer_states == states
+
+
 def test_micro_batch_is_required_as_megatron_requires_it():
     with pytest.raises(InputError, match="--micro-batch-size"):
         read(SHAPE.replace("--micro-batch-size 2", ""))
