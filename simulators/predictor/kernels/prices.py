@@ -164,16 +164,18 @@ def _attention(gpu: Gpu, batch: Attentions, sustained: bool) -> _Columns:
     seconds, share, found = price_attention(
         gpu, batch.dtype, batch.pass_, batch.shapes, name, sustained
     )
+    if kernel in OLDER_ATTENTION:
+        found = Evidence.ESTIMATED
+        if kernel == "flash1":
+            times = np.interp(batch.shapes[:, 5], FLASH1_HEADS, FLASH1_TIMES)
+        else:
+            times = np.full(len(seconds), TRITON_TIMES[batch.pass_])
+        seconds, share = seconds * times, share / times
     if batch.dropout:
+        # Lanes draw as long beside either kernel.
         drawn = dropout_seconds(gpu, batch.shapes, batch.pass_, name)
         seconds, share = seconds + drawn, share * seconds / (seconds + drawn)
-    if kernel not in OLDER_ATTENTION:
-        return seconds, share, _CODE[found]
-    if kernel == "flash1":
-        times = np.interp(batch.shapes[:, 5], FLASH1_HEADS, FLASH1_TIMES)
-    else:
-        times = np.full(len(seconds), TRITON_TIMES[batch.pass_])
-    return seconds * times, share / times, _CODE[Evidence.ESTIMATED]
+    return seconds, share, _CODE[found]
 
 
 def _corrected(

@@ -87,8 +87,11 @@ def test_the_first_flash_attention_is_slower_than_the_second(
 ) -> None:
     op = attention(4096, heads=16, pass_=pass_)
     op = replace(op, head_dim=head_dim, head_dim_v=head_dim, kernel="flash2")
-    second, first = price_kernels(GPUS[gpu], [op, replace(op, kernel=kernel)]).seconds
+    both = [op, replace(op, kernel=kernel)]
+    second, first = price_kernels(GPUS[gpu], both).seconds
     assert first == pytest.approx(times * second)
+    added = price_kernels(GPUS[gpu], [replace(op, dropout=True) for op in both]).seconds
+    assert added[1] - first == pytest.approx(added[0] - second)
 
 
 @pytest.mark.parametrize(("gpu", "factor"), [("h100", 1.15), ("h800", 1.15), ("b200", 1.0)])
