@@ -81,7 +81,9 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     found: dict[str, Mixer] = {}
     layers: list[Layer] = []
     shared = len(mixers) - config.whole("num_kv_shared_layers", 0)
-    for mixer, mlp, own in zip(mixers, mlps, own_heads(config, kind, mixers), strict=True):
+    chosen = _chosen_before(config, len(mixers))
+    owns = own_heads(config, kind, mixers)
+    for at, (mixer, mlp, own) in enumerate(zip(mixers, mlps, owns, strict=True)):
         if mixer == NONE:
             layers.append(Layer(NONE, mlp))
             continue
@@ -91,12 +93,32 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
         if declared.attention is not None and own:
             declared = replace(declared, attention=replace(declared.attention, **own))
         name = mixer
+        if declared.attention is not None and declared.attention.index and chosen[at]:
+            index = replace(declared.attention.index, heads=0, dim=0)
+            declared, name = Mixer(attention=replace(declared.attention, index=index)), "chosen"
         if len(layers) >= shared and declared.attention is not None:
             declared = replace(declared, attention=replace(declared.attention, reuses_kv=True))
             name = f"reusing_{mixer}"
             mlp = WIDE if config.has("use_double_wide_mlp") else mlp
         layers.append(Layer(_name(name, declared, found), mlp))
     return found, layers
+
+
+def _chosen_before(config: Config, number: int) -> list[bool]:
+    """Which layers attend to the keys that an earlier layer chose (GLM-5), by a list of names, by
+    letters or by how many layers share."""
+    letters = config.fields.get("index_topk_pattern")
+    words = config.names("indexer_types", number)
+    if words is None and isinstance(letters, (str, list)):
+        words = [{"F": "full", "S": "shared"}.get(each, each) for each in letters]
+    if words is None:
+        every = max(1, config.whole("index_topk_freq", 1))
+        first = config.whole("index_skip_topk_offset", 2) - 1
+        words = ["shared" if max(at - first, 0) % every else "full" for at in range(number)]
+    if len(words) != number or not set(words) <= {"full", "shared"}:
+        problem = f"does not say what each of {number} layers does"
+        raise InputError(f"{FILE}: index_topk_pattern", letters, problem, "a letter F or S each")
+    return [word == "shared" for word in words]
 
 
 def _name(word: str, mixer: Mixer, found: dict[str, Mixer]) -> str:
@@ -129,7 +151,7 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         found["index"] = Mixer(attention=AttentionMixer(index=_blocks(config)))
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
-        found["index"] = Mixer(attention=AttentionMixer(index=index))
+        found["index"] = found["full"] = Mixer(attention=AttentionMixer(index=index))
     if kind == "deepseek_v4":
         return _compressed(config)
     if family.recurrent == "delta":

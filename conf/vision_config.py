@@ -110,10 +110,11 @@ def tower_fields(
     if sight.bare:
         return _bare_fields(whole, vision, width)
     hidden, heads = vision.whole(sight.width), vision.whole("num_attention_heads")
-    for name, usual in (("head_dim", hidden // max(1, heads)), ("num_key_value_heads", heads)):
-        if vision.whole(name, usual) != usual:
-            problem = "is not what its width and heads say"
-            raise InputError(f"{FILE}: {name}", vision.whole(name), problem, f"{usual}")
+    usual = hidden // max(1, heads)
+    if vision.whole("head_dim", usual) != usual:
+        problem = "is not what its width and heads say"
+        raise InputError(f"{FILE}: head_dim", vision.whole("head_dim"), problem, f"{usual}")
+    groups = vision.whole("num_key_value_heads", heads)
     patch = _side(vision, "patch_size")
     patches = _USUAL_PATCHES
     if vision.has("pooling_kernel_size"):
@@ -136,6 +137,7 @@ def tower_fields(
         "num_layers": vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0),
         "hidden_size": hidden,
         "num_heads": heads,
+        "num_query_groups": None if groups == heads else groups,
         "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
         "patch_size": values * vision.whole("temporal_patch_size", 1),
         "patches": patches // merged * merged,

@@ -121,6 +121,26 @@ GEMMA4_E2B = {
             | {"layer_types": 8 * ["conv", "conv", "full_attention"]},
             8_327_334_912,
         ),
+        # Three layers in four attend to the keys that the fourth chose.
+        ({"model_type": "glm_moe_dsa", "index_topk_freq": 4}, 743_377_000_704),
+        (
+            {"model_type": "glm5_next", "vision_config": {}}
+            | {"text_config": {"index_topk_freq": 4}},
+            313_704_681_726,
+        ),
+        # MiniMax-M1, which lists its layers by numbers.
+        (
+            {"model_type": "minimax_m1", "hidden_size": 6144, "intermediate_size": 9216}
+            | {"num_attention_heads": 64, "head_dim": 128, "num_local_experts": 32}
+            | {"vocab_size": 200_064, "attn_type_list": 10 * [*7 * [0], 1]}
+            | {"num_hidden_layers": 80},
+            456_089_655_296,
+        ),
+        (
+            {"model_type": "exaone4_5", "text_config": {"model_type": "exaone4"}}
+            | {"vision_config": {"num_key_value_heads": 4}},
+            11_895_360_256,
+        ),
         (
             {"model_type": "llama4", "text_config": {}}
             | {

@@ -136,7 +136,8 @@ def tower_flops(tower: Tower) -> float:
     mlp = (3 if tower.gated_mlp else 2) * hidden * tower.ffn_hidden_size
     seen = _seen(AttentionMixer(causal=False, chunk=tower.chunk), tower.patches)
     heads = tower.num_heads * tower.head_dim if tower.head_dim else hidden
-    layer = 2.0 * (4 * hidden * heads + mlp) + 4.0 * seen * heads
+    pairs = heads * tower.kv_heads // tower.num_heads
+    layer = 2.0 * (2 * hidden * (heads + pairs) + mlp) + 4.0 * seen * heads
     if tower.taps:
         layer += 2.0 * (mlp + 3 * hidden**2)
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged

@@ -56,7 +56,8 @@ class Index:
     attention of its own scores all keys, and queries attend to those that score best."""
 
     heads: int
-    """Its heads, which share one key."""
+    """Its heads, which share one key (0, of no width: the keys are those that an earlier layer
+    chose, GLM-5)."""
     dim: int
     """Width of a head."""
     top_k: int
@@ -64,6 +65,8 @@ class Index:
 
     def weights(self, inputs: int, hidden: int) -> int:
         """Of queries from ``inputs`` channels, one key, and a factor for each head."""
+        if not self.heads:
+            return 0
         return inputs * self.heads * self.dim + hidden * (self.dim + self.heads)
 
 
@@ -127,7 +130,7 @@ class Mla:
     qk_nope_head_dim: int
     """Width of a query or key head without positions."""
     qk_rope_head_dim: int
-    """Width of a query or key head with rotary positions."""
+    """Width of a query or key head with rotary positions (0: there are none)."""
     v_head_dim: int
     """Width of a value head."""
     q_lora_rank: int | None = None
@@ -144,8 +147,9 @@ class Mla:
         return heads * ((self.q_lora_rank or hidden) * queries + pairs)
 
     def check(self) -> None:
-        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"):
             require_positive(f"model.mla.{name}", getattr(self, name))
+        require_positive("model.mla.qk_rope_head_dim", self.qk_rope_head_dim, allow_zero=True)
         if self.q_lora_rank is not None:
             require_positive("model.mla.q_lora_rank", self.q_lora_rank)
 
@@ -396,7 +400,9 @@ def _check_sizes(field: str, part: object) -> None:
         value = getattr(part, each.name)
         if isinstance(value, int) and not isinstance(value, bool):
             most = MOST if each.name in ("window", "chunk", "top_k") else _MOST_SIZE
-            require_positive(f"{field}.{each.name}", value, most=most)
+            chosen = field.endswith("attention.index") and getattr(part, "heads", 1) == 0
+            none = chosen and each.name != "top_k"
+            require_positive(f"{field}.{each.name}", value, most=most, allow_zero=none)
 
 
 @functools.lru_cache(maxsize=256)

@@ -67,6 +67,8 @@ class Tower:
     """Positions are rotary where none are learned."""
     head_dim: int | None = None
     """Width of a head (null: hidden size over heads)."""
+    num_query_groups: int | None = None
+    """Key and value heads (null: as many as heads)."""
     merged: int = 1
     """Patches that become one token of the language model."""
     projector: tuple[int, ...] = ()
@@ -97,7 +99,7 @@ class Tower:
         require_choice(f"{field}.normalization", self.normalization, ("layernorm", "rmsnorm"))
         for name in ("positions", "taps"):
             require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)
-        for name in ("chunk", "head_dim"):
+        for name in ("chunk", "head_dim", "num_query_groups"):
             if (value := getattr(self, name)) is not None:
                 require_positive(f"{field}.{name}", value)
         for width in self.projector:
@@ -110,9 +112,17 @@ class Tower:
         if self.head_dim is None and self.hidden_size % self.num_heads:
             problem = f"does not divide hidden_size {self.hidden_size}"
             raise InputError(f"{field}.num_heads", self.num_heads, problem, "a divisor of it")
+        if self.num_heads % self.kv_heads:
+            problem = f"does not divide the {self.num_heads} heads"
+            raise InputError(f"{field}.num_query_groups", self.kv_heads, problem)
         if self.patches % self.merged:
             problem = f"does not divide the {self.patches} patches of an image"
             raise InputError(f"{field}.merged", self.merged, problem, "a divisor of patches")
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads."""
+        return self.num_query_groups or self.num_heads
 
     @property
     def reads_words(self) -> bool:

@@ -106,7 +106,7 @@ def _tensor_parallel_divides_model(job: Job) -> Broken:
     if model.moe and model.moe.shared_ffn_hidden_size % tp:
         return "tp", f"tp={tp} does not divide the shared expert width"
     for tower in model.towers:
-        if tower.num_heads % tp or tower.ffn_hidden_size % tp:
+        if tower.kv_heads % tp or tower.ffn_hidden_size % tp:
             return "tp", f"tp={tp} does not divide heads or MLP of the {tower.name} tower"
     for name, mixer in model.kinds.items():
         if tp > 1 and (mixer.mamba1 or mixer.short_conv or mixer.compressed):

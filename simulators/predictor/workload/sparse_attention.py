@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.workload.shard import Shard
 
 def index_parts(shard: Shard, index: Index) -> list[Part]:
     """The indexer and the attention to the keys that it chooses, in place of attention's core."""
-    return [_indexer(shard, index), _core(shard, index)]
+    return [*([_indexer(shard, index)] if index.heads else []), _core(shard, index)]
 
 
 def _indexer(shard: Shard, index: Index) -> Part:

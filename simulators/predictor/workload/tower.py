@@ -64,6 +64,7 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         sequence_length=tower.patches,
         source="",
         head_dim=tower.head_dim,
+        num_query_groups=tower.num_query_groups,
         gated_mlp=tower.gated_mlp,
         normalization=tower.normalization,
         position="learned" if tower.positions else "rope" if tower.rotary else "none",

@@ -183,6 +183,18 @@ def test_an_indexer_chooses_keys_of_groups_of_heads_too() -> None:
     attended = 2 * core.seq_k * LLAMA.num_heads * 2 * LLAMA.qk_head_dim * 2
     counted = layer_flops(model, s, model.layer_kinds[0]) - 2.0 * s * 4 * 16
     assert projections == pytest.approx((counted - attended) * s, rel=1e-3)
+    # Behind a layer that chose, another neither projects nor scores, and attends to as many.
+    reused = only(Mixer(attention=AttentionMixer(index=Index(heads=0, dim=0, top_k=16))))
+    reused.check()
+    shard = Shard.of(make_job(reused))
+    assert layer_parameters(shard, Layer("x", "none")).total == plain
+    (again,) = (op for op in passes(reused)[0] if isinstance(op, Attention))
+    assert again == core
+    scores = 2.0 * (h * 4 * 16 + h * (16 + 4)) + 2.0 * s * 4 * 16
+    fewer = layer_flops(model, s, model.layer_kinds[0]) - layer_flops(
+        reused, s, Layer("x", "none")
+    )
+    assert fewer == pytest.approx(scores)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_only_the_first_stage_has_it_and_images_cost_in_proportion() -> None:
 def test_impossible_towers_are_refused_by_field() -> None:
     for changes, field in (
         ({"num_heads": 7}, "num_heads"),
+        ({"num_query_groups": 3}, "num_query_groups"),
         ({"patches": 18}, "merged"),
         ({"projector": (256, 0)}, "projector"),
         ({"num_layers": -1}, "num_layers"),
