@@ -100,7 +100,10 @@ class FunctionalCollectives:
             splits_in=splits_in,
             splits_out=splits_out,
         )
-        if work is not None:
+        if work is not None and base == "shard_dim_alltoall":
+            # DTensor's own waits before it returns.
+            work.wait()
+        elif work is not None:
             self._pending[made.untyped_storage()._cdata] = work
 
     def _results(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FullyShardedOnce
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -40,6 +41,13 @@ class Kept(torch.nn.Linear):
 kept = FullyShardedOnce(torch.nn.Sequential(FullyShardedOnce(Kept(WIDTH, WIDTH).cuda())))
 kept(torch.ones(1, WIDTH, device="cuda"))
 assert not kept.module[0].module.weight.untyped_storage().size()
+# All ranks exchange parts; what comes is there when it returns.
+rows = DTensor.from_local(
+    torch.ones(2, 32, device="cuda"),
+    init_device_mesh("cuda", (dist.get_world_size(),)),
+    [Shard(0)],
+)
+assert rows.redistribute(placements=[Shard(1)]).to_local().add(1).shape == (32, 2)
 push("ddp")
 train(torch.nn.parallel.DistributedDataParallel(blocks(), bucket_cap_mb=8), 3)
 pop()
