@@ -143,6 +143,8 @@ def _skipped(trace: Trace) -> str:
         for event in trace.events
         if isinstance(event, ValueRead) and event.grade == "invented"
     ]
+    if not any(isinstance(event, Op) for event in trace.events):
+        return "nothing ran on a GPU, as where a script chooses the CPU"
     if not reads:
         return "the script ended before training, or trains in a way that is not recognised"
     places = "; ".join(list(dict.fromkeys(reads))[-3:])

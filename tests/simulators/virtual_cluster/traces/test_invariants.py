@@ -84,9 +84,10 @@ def test_a_healthy_trace_has_no_findings() -> None:
 
 def test_training_that_was_skipped_is_found_with_the_value_that_did_it() -> None:
     read = ValueRead("item", False, "invented", 0, site=0)
-    found = check_trace(trace(read))
+    found = check_trace(trace(read, op("aten.mm.default")))
     assert invariants(found) == ["iterations", "iterations", "optimizer step"]
     assert "item=False at train.py:7 in main" in str(found[-1])
+    assert "nothing ran on a GPU" in str(check_trace(trace(read))[-1])
 
 
 def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
