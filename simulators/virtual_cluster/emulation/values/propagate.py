@@ -12,7 +12,7 @@ from . import plain
 from .call import Call, Rule, in_full, unless_known
 from .defaults import EXACT_ELEMENTS, FINITE, SOUND
 from .elementwise import BOTH, EITHER, REDUCTIONS, elementwise, reduction
-from .routing import ROUTING_RULES, VENDOR_RULES, best
+from .routing import ROUTING_RULES, VENDOR_RULES, assumed, best, share_of
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded
 from .shapes import COPIES, RESHAPES, filled, of_cat, of_copy, of_view
 
@@ -39,6 +39,9 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     tensors = call.tensors
     pairs = [(t, call.get(t)) for t in tensors]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
+    if name == "sum" and not known and tensors[0].dtype is torch.bool:
+        # As many as the mask selects.
+        known = pairs = [(tensors[0], share_of(tensors[0], assumed(tensors[0].numel())))]
     nothing: list[Shadow | None] = [None] * len(call.results)
     if name in BOTH | EITHER and 0 < len(known) < len(pairs):
         return [_decided(known, name in EITHER, call.results[0])]
@@ -250,7 +253,8 @@ STARTS = {
     *("full", "full_like", "new_full", "fill_", "fill"),
     *("arange", "eye", "linspace", "scalar_tensor", "tril_indices"),
     *COPIES,
-    *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack"),
+    *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
+    *("index_put", "index_put_"),
     *FINITE,
     *SOUND,
     *("eq", "ne", "lift_fresh"),

@@ -17,6 +17,7 @@ from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
 
 from . import plain
 from .call import Call, Rule, unless_known
+from .defaults import ASSUMED_SHARE
 from .imbalance import Imbalance, expected_loads
 from .shadow import Categories, Grade, Kind, Known, Shadow, multiplicity, total
 
@@ -126,13 +127,25 @@ def histogram(
     return torch.bincount(where[inside], counts[inside], bins)
 
 
-def ones_in(mask: Shadow | None, shape: torch.Size) -> tuple[int, Grade] | None:
+def ones_in(mask: torch.Tensor, shadow: Shadow | None) -> tuple[int, Grade]:
     """How many elements of a mask are set, and what that is worth."""
-    if not isinstance(mask, Known) or mask.kind in (Kind.MEAN, Kind.RANK):
-        return None
-    if mask.kind is Kind.DEFINITE:
-        return int((mask.value != 0).sum()) * multiplicity(mask, shape), mask.grade
-    return round(total(mask, shape)), mask.grade
+    if not isinstance(shadow, Known) or shadow.kind in (Kind.MEAN, Kind.RANK):
+        return assumed(mask.numel()), Grade.EXPECTED
+    if shadow.kind is Kind.DEFINITE:
+        return int((shadow.value != 0).sum()) * multiplicity(shadow, mask.shape), shadow.grade
+    return round(total(shadow, mask.shape)), shadow.grade
+
+
+def assumed(most: int) -> int:
+    """How many are taken of so many, where nothing is known: nothing at all would be a special
+    case in most scripts."""
+    return max(min(1, most), round(most * ASSUMED_SHARE))
+
+
+def share_of(mask: torch.Tensor, ones: int) -> Known:
+    """A mask of which so many elements are set."""
+    share = plain.full((1,) * mask.dim(), ones / max(1, mask.numel()), dtype=torch.float64)
+    return Known(share, Grade.EXPECTED, Kind.SHARE)
 
 
 # Operations that choose, count and mark choices: what routers of experts are made of.
@@ -210,7 +223,7 @@ def _running_sum(call: Call) -> Sequence[Shadow | None]:
 def _index_put(call: Call) -> Sequence[Shadow | None]:
     tensor, indices = call.args[0], call.args[1]
     if len(indices) == 1 and indices[0] is not None and indices[0].shape == tensor.shape:
-        return [_extended(call.get(tensor), call.get(indices[0]), call.shadow("values"))]
+        return [_written(call, tensor, indices[0], call.argument("values"))]
     found = [(d, i, call.get(i)) for d, i in enumerate(indices) if i is not None]
     chosen = [(d, i, s) for d, i, s in found if isinstance(s, Categories)]
     if len(chosen) != 1 or any(i.dtype is torch.bool for _, i, _ in found):
@@ -222,6 +235,23 @@ def _index_put(call: Call) -> Sequence[Shadow | None]:
     wide = plain.empty(shape, device="meta") if shape != index.shape else index
     source, accumulates = call.shadow("values"), bool(call.argument("accumulate", False))
     return [scattered(tensor, call.get(tensor), dim, wide, categories, source, accumulates)]
+
+
+def _written(
+    call: Call, tensor: torch.Tensor, mask: torch.Tensor, values: torch.Tensor
+) -> Known | None:
+    """A mask of which those elements are written that another selects."""
+    kept, where = call.get(tensor), call.get(mask)
+    if not (tensor.dtype is mask.dtype is torch.bool and values.numel() > 1):
+        return _extended(kept, where, call.get(values))
+    ones, _ = ones_in(values, call.get(values))
+    if kept is where is None:
+        # Written where it was set (mask[mask.clone()] = which), or as good as that.
+        return share_of(tensor, ones)
+    if all(isinstance(s, Known) and s.kind is Kind.DEFINITE for s in (kept, where)):
+        outside = (kept.value & ~where.value).expand(tensor.shape)
+        return share_of(tensor, ones + int(outside.sum()))
+    return None
 
 
 def _extended(shadow: Shadow | None, mask: Shadow | None, value: Shadow | None) -> Known | None:

@@ -11,8 +11,8 @@ import torch
 from torch._ops import OpOverload
 
 from .call import CANNOT, Call, signature
-from .defaults import ASSUMED_SHARE, FOLLOWED_ELEMENTS, OUTLIER_SHARE
-from .routing import ones_in
+from .defaults import FOLLOWED_ELEMENTS, OUTLIER_SHARE
+from .routing import assumed, ones_in
 from .shadow import Categories, Grade, Kind, Known, Shadow, total
 
 Get = Callable[[torch.Tensor], Shadow | None]
@@ -54,11 +54,11 @@ def decide_size(call: Call) -> Decision:
     tensor = args[0]
     if name == "masked_select":
         shape = torch.broadcast_shapes(tensor.shape, args[1].shape)
-        count, grade = _ones(args[1], get)
+        count, grade = ones_in(args[1], get(args[1]))
         count = count * shape.numel() // max(args[1].numel(), 1)
         return Decision(lambda: tensor.new_empty((count,)), count, grade, [_alike(get(tensor))])
     if name == "nonzero":
-        count, grade = _ones(tensor, get)
+        count, grade = ones_in(tensor, get(tensor))
         places = (count, tensor.dim())
         return Decision(lambda: tensor.new_empty(places, dtype=torch.int64), count, grade, [None])
     if name == "index":
@@ -110,10 +110,6 @@ def _run_for_real(call: Call) -> Decision | None:
     return Decision(make, len(outcome[0]), grade, [Known(value, grade) for value in outcome])
 
 
-def _ones(mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
-    return ones_in(get(mask), mask.shape) or (_assumed(mask.numel()), Grade.EXPECTED)
-
-
 def own_size(func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> int:
     """How much a library's own operation is taken to find, of which only it knows how its size
     follows: the assumed share of its first tensor's rows, or what is known of it."""
@@ -122,12 +118,7 @@ def own_size(func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> int:
         given = args[5] if len(args) > 5 else None
         share = math.ceil(OUTLIER_SHARE * first.shape[-1])
         return share if given is None else int(given.numel())
-    return _assumed(int(first.shape[0]))
-
-
-def _assumed(most: int) -> int:
-    # Nothing at all would be a special case in most scripts.
-    return max(min(1, most), round(most * ASSUMED_SHARE))
+    return assumed(int(first.shape[0]))
 
 
 def _index(func: OpOverload, args: Sequence[Any], get: Get) -> Decision:
@@ -136,7 +127,7 @@ def _index(func: OpOverload, args: Sequence[Any], get: Get) -> Decision:
     counts: dict[int, int] = {}
     for position, index in enumerate(indices):
         if index is not None and index.dtype in _MASKS:
-            counts[position], worth = _ones(index, get)
+            counts[position], worth = ones_in(index, get(index))
             grade = min(grade, worth)
 
     def make() -> Any:
@@ -218,7 +209,7 @@ def _nothing_known(call: Call) -> Decision:
     else:
         # unique and its kin: values, where each element is among them, how often each comes.
         dim = args[1] if name == "unique_dim" else None
-        length = _assumed(tensor.numel() if dim is None else tensor.shape[dim])
+        length = assumed(tensor.numel() if dim is None else tensor.shape[dim])
         values = [length] if dim is None else list(tensor.shape)
         inverse = tensor.shape if dim is None else (tensor.shape[dim],)
         if dim is not None:

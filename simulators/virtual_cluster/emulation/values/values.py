@@ -292,19 +292,20 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
     if tensor.numel() > EXACT_ELEMENTS and bool((tensor == first).all()):
         return Known(first, Grade.EXACT)
     numbers = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    if numbers and tensor.numel() > EXACT_ELEMENTS and not _is_whole(tensor):
+    if numbers and tensor.numel() > EXACT_ELEMENTS and not _is_listed(tensor):
         return None
     return Known(tensor, Grade.EXACT)
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether these are whole numbers all the same, as of a mask. Most are not, by the first."""
+def _is_listed(tensor: torch.Tensor) -> bool:
+    """Whether these are whole numbers all the same, as of a mask, or have a column of them, as
+    boxes have that say their image or class. Most do not, by the first rows."""
     if tensor.is_complex():
         return False
-    flat = tensor.reshape(-1)
+    rows = tensor.reshape(-1, tensor.shape[-1] if tensor.dim() > 1 else 1)
     # Some types cannot be rounded as they are.
-    parts = (each.float() for each in (flat[:EXACT_ELEMENTS], flat))
-    return all(bool((part == part.round()).all()) for part in parts)
+    parts = (each.float() for each in (rows[:EXACT_ELEMENTS], rows))
+    return all(bool((part == part.round()).all(0).any()) for part in parts)
 
 
 def _is_number(result: Any) -> bool:

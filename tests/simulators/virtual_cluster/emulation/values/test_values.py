@@ -215,6 +215,32 @@ def test_whole_numbers_of_the_host_are_followed_exactly_at_the_size_of_batches()
         assert rank.read(starts)[:3] == [[0, 0], [0, 1000], [0, 2000]]
 
 
+def test_tables_with_a_column_of_whole_numbers_are_followed() -> None:
+    rank = FakeRank()
+    boxes = torch.rand(48, 6)
+    boxes[:, 0] = torch.arange(48) // 3
+    with rank:
+        device = rank.enter(boxes)
+        assert rank.read((device[:, 0] == 5).sum()) == 3
+        assert device[device[:, 0] == 5, 1:].shape == (3, 5)
+        assert rank.grade(rank.enter(torch.rand(48, 6)).sum()) == "invented"
+
+
+def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
+    rank, thirds, halves = FakeRank(), torch.arange(300) % 3 == 0, torch.arange(300) % 2 == 0
+    with rank:
+        mask = rank.unknown(300) > 0
+        assert rank.unknown(300, 4)[mask].shape == (150, 4)
+        assert rank.read(mask.sum()) == 150
+        assert rank.grade(mask.sum()) == "expected"
+        # Of those selected, half are kept; and once known which, those beside them, too.
+        mask[mask.clone()] = rank.unknown(150) > 0
+        assert rank.unknown(300, 4)[mask].shape == (75, 4)
+        known = rank.enter(thirds)
+        known[rank.enter(halves)] = rank.unknown(150) > 0
+        assert rank.read(known.sum()) == 75 + 50
+
+
 def test_a_known_flag_decides_what_it_is_combined_with() -> None:
     rank = FakeRank()
     with rank:
