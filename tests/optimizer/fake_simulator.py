@@ -32,7 +32,6 @@ def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30
         memory_bytes,
         3e12,
         2**25,
-        4,
         18,
         4e11,
         6e10,
