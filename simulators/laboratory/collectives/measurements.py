@@ -210,11 +210,6 @@ class _Machine:
         for entry in _load("gpus.yaml"):
             if re.search(entry["pattern"], name, re.IGNORECASE):
                 return entry
-        nvlink = re.search(r"nvlink ?(\d)", self._row.get("intra_link", ""), re.IGNORECASE)
-        for entry in _load("gpus.yaml"):
-            if nvlink and str(entry.get("usual_with_nvlink")) == nvlink[1]:
-                self._assume(f"{entry['gpu']}: the usual GPU with this generation of NVLink")
-                return entry
         raise UnusableRowError(f"GPU {name!r} is not in gpus.yaml")
 
     def _describe_gpu(self) -> Gpu:

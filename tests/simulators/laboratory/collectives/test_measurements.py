@@ -106,12 +106,6 @@ def test_a_version_that_is_not_printed_is_assumed() -> None:
     assert named.cluster.nccl_version == "2.10.3"
 
 
-def test_an_unnamed_gpu_is_told_by_its_links() -> None:
-    found = describe("1", row(gpu="?", intra_link="NVLink3-NVSwitch"))
-    assert found.gpu.name == "a100_80"
-    assert any("a100_80" in text for text in found.assumptions)
-
-
 def test_nvl72_trays_are_one_nvlink_domain() -> None:
     found = describe(
         "1", row(gpu="GB200", num_gpus="128", num_nodes="32", gpus_per_node="4", intra_link="")

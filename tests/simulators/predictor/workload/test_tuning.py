@@ -10,13 +10,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Gemm,
-    GroupedGemm,
-    Streaming,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, kernel_flops
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 LORA = Lora(8)
@@ -112,7 +106,7 @@ def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
         runs = build_workload(tuned(LLAMA, lora)).stages[0].chunks[0].runs
         run = next(run for run in runs if run.forward.name == "layer_forward")
         ops = [*run.forward.ops, *run.backward.ops]
-        return sum(op.bytes for op in ops if isinstance(op, Streaming) and "lora_drop" in op.name)
+        return sum(op.bytes for op in ops if "lora_drop" in getattr(op, "name", ""))
 
     # Two bytes in, two out and one of the mask, of each input of a layer's four adapters.
     tokens = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length
