@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.counted_gpus import counted_gpus
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
@@ -116,17 +119,31 @@ def _more_nodes(
     """The same cluster two, four, ... times as large, with its leanest recipes."""
     times = 2
     while times <= _MOST_TIMES:
-        nodes = declared.cluster.num_nodes * times
-        larger = dataclasses.replace(
-            declared, cluster=dataclasses.replace(declared.cluster, num_nodes=nodes)
-        )
+        cluster, setting = _times_as_large(declared, times)
+        larger = dataclasses.replace(declared, cluster=cluster)
         try:
             larger.check()
         except InputError:
             return  # a machine without NICs cannot be one of several
         for recipe in _leanest(larger, space, simulator):
-            yield from _simulated((f"cluster.num_nodes={nodes}",), larger.job(recipe), simulator)
+            yield from _simulated((setting,), larger.job(recipe), simulator)
         times *= 2
+
+
+def _times_as_large(declared: Question, times: int) -> tuple[Cluster, str]:
+    """The cluster with so many times the GPUs, and the setting that asks for it: of one that was
+    stated by its GPUs alone, more of them in their usual servers; else more nodes."""
+    cluster, gpu = declared.cluster, declared.gpu
+    number = cluster.num_gpus * times
+    with contextlib.suppress(InputError):
+        counted, more = (
+            counted_gpus("gpus", f"{each}x{gpu.name}", {gpu.name: gpu})[0]
+            for each in (cluster.num_gpus, number)
+        )
+        if cluster == counted:
+            return more, f"gpus={number}x{gpu.name}"
+    nodes = cluster.num_nodes * times
+    return dataclasses.replace(cluster, num_nodes=nodes), f"cluster.num_nodes={nodes}"
 
 
 def _leanest(

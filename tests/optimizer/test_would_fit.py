@@ -64,6 +64,15 @@ def test_nodes_are_doubled_until_something_fits():
                 assert not get_simulator(SPEC).simulate(job).fits
 
 
+def test_gpus_that_were_counted_are_counted_again():
+    cluster, gpu = load_catalogue().machines("1xrtx4090")
+    space = {"name": "one", "knobs": {"tp": [1, 2, 4, 8]}, "constants": {"recompute": "full"}}
+    small = replace(LARGE, num_layers=4)
+    (more,) = changes(None, Question(small, gpu, cluster, TRAINING), space)
+    assert more.settings == (f"gpus={more.job.cluster.num_gpus}xrtx4090",)
+    assert more.job.cluster == load_catalogue().machines(more.settings[0][5:])[0]
+
+
 def test_a_machine_without_nics_is_not_multiplied():
     alone = replace(ONE_NODE, nics_per_node=0, nic_gbps=0.0)
     tight = replace(DECLARED, model=replace(LARGE, num_layers=96), cluster=alone)
