@@ -140,14 +140,15 @@ class _Standing:
 
     def sifted(self, passes: int) -> None:
         self._done += passes
-        spent_s = time.monotonic() - self._sampled_s
-        eta_s = spent_s / max(1, self._done) * (self._total - self._done)
+        now_s = time.monotonic()
+        eta_s = (now_s - self._sampled_s) / max(1, self._done) * (self._total - self._done)
+        eta_s = min(eta_s, self._started_s + self._within_s - now_s)
         self._show(self._done, self._total, "groups of recipes sifted", eta_s)
 
     def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:
         elapsed_s = time.monotonic() - self._started_s
         if elapsed_s > self._within_s:
-            why = f"proving its best takes more than {self._within_s:g} s"
+            why = f"it takes more than {self._within_s:g} s (search.proof_timeout_s, timeout_s)"
             raise UnprovedError(why, self._known)
         if self._on_progress is not None:
             best = self._known.best

@@ -122,6 +122,7 @@ def run_search(
         unstored=None if stored is None else stored.unstored,
         notes=notes,
         numerics=surveyed.space.numerics,
+        unproved=surveyed.why_sampled,
     )
 
 

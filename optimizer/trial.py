@@ -64,7 +64,8 @@ class SearchResult:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
     ``unstored`` is why the store lacks some of the trials; ``certificate`` is the proof of an
     exact search; ``choices`` what else there is to choose from; ``numerics`` what of what is
-    computed the space may change, None where no space says.
+    computed the space may change, None where no space says; ``unproved`` why bounds prove nothing
+    of the space, where they were to.
     """
 
     trials: tuple[Trial, ...]
@@ -81,6 +82,7 @@ class SearchResult:
     tight: tuple[Trial, ...] = ()
     choices: Choices = field(default=Choices())
     numerics: str | None = None
+    unproved: str | None = None
 
     def counts(self) -> dict[str, int]:
         """Number of trials by status, zeros included."""

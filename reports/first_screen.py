@@ -246,6 +246,8 @@ def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
     certificate, numerics = result.certificate, _NUMERICS[result.numerics]
     if certificate is None:
         words = f"the best of {len(result.trials):,} recipes{numerics} that were tried"
+        if result.unproved is not None:
+            words += f", not proved: {result.unproved}"
     elif certificate.proved:
         words = (
             f"the best of {certificate.recipes:,} recipes{numerics}, proved for the predictions"

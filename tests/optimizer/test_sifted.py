@@ -179,6 +179,7 @@ def test_where_nothing_can_be_proved_a_sampler_goes_on_from_what_is_known(
     assert (result.stopped, result.certificate) == ("n_trials", None)
     (note,) = [each for each in result.notes if each.startswith("some of space")]
     assert ("takes more than" if why == "late" else "hardly any") in note
+    assert note.endswith(result.unproved)
     # What sifting simulated comes first, best first.
     first = [trial.values[0] for trial in result.trials if trial.status == "ok"][:2]
     assert first == sorted(first)
