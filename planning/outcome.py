@@ -136,13 +136,16 @@ class Answers:
                 found[cell.key] = kept
         stored = len(found)
         self.stored += stored
+        workers = joblib.effective_n_jobs(self._n_jobs)
         for cell, answer in answer_cells(missing, self._answer, self._n_jobs):
             self._store.write(cell, answer)
             self.searched += 1
             found[cell.key] = answer
             left = len(asked) - len(found) + more
             done, elapsed_s = before + len(found), self.elapsed_s
-            eta_s = elapsed_s / self.searched * left
+            # Those that the other workers are at are half done.
+            halves = min(workers - 1, len(asked) - len(found)) / 2
+            eta_s = elapsed_s / (self.searched + halves) * (left - halves)
             self._on_progress(
                 Progress(done, done + left, self.stored, cell, answer, elapsed_s, eta_s)
             )

@@ -56,31 +56,43 @@ def study_page(
         parts.append(_summary(record, cells))
     if differences is not None:
         parts.append(_differences(differences))
+    links: list[tuple[str, str]] = []
     for number, (model, answer) in enumerate(zip(record["models"], answers, strict=True)):
-        parts.append(f'<section id="model{number}"><h2>{escape(model["model"])}</h2>')
+        several = len(record["models"]) > 1
+        heading = f"<h2>{escape(model['model'])}</h2>" if several else ""
+        parts.append(f'<section id="model{number}">{heading}')
+        if several:
+            links.append((f"model{number}", model["model"]))
         script = (launch or {}).get(model["model"])
-        parts += _model_parts(record, model, answer, script)
+        for at, (name, drawn) in enumerate(_model_parts(record, model, answer, script)):
+            parts.append(f'<div id="part{number}-{at}">{drawn}</div>')
+            if not several and name:
+                links.append((f"part{number}-{at}", name))
         parts.append("</section>")
     started = f"Run of {record['started']}, Trainscout {record['commit'] or 'of unknown commit'}."
     faint = "".join(f'<p class="faint small">{escape(note)}</p>' for note in (*notes, started))
     parts.append(f'<section id="provenance">{faint}</section>')
-    models = [(f"model{at}", model["model"]) for at, model in enumerate(record["models"])]
-    return plain_page(title, [*models, ("provenance", "Provenance")], "\n".join(parts))
+    return plain_page(title, [*links, ("provenance", "Provenance")], "\n".join(parts))
 
 
-def _model_parts(record: Record, model: Record, answer: str, script: str | None) -> Iterable[str]:
+Parts = Iterable[tuple[str, str]]
+
+
+def _model_parts(record: Record, model: Record, answer: str, script: str | None) -> Parts:
+    """What there is to say of a model: words for the bar, if any, and HTML."""
     own = [cell for cell in record["cells"] if cell["model"] == model["model"]]
     fits = [cell for cell in own if cell["status"] == "fits"]
     chosen = next((cell for cell in fits if cell["key"] == model["answer"]), None)
     if chosen is None or not model["meets_all_targets"]:
-        yield f"<p>{escape(answer)}</p>"
+        yield "", f"<p>{escape(answer)}</p>"
     if chosen is not None:
-        yield _chosen_cell(record, model, chosen, script)
-    yield from (f"<p>{escape(words)}</p>" for words in cautions(fits))
+        yield "Answer", _chosen_cell(record, model, chosen, script)
+    yield "", "".join(f"<p>{escape(words)}</p>" for words in cautions(fits))
     if fits:
-        yield _plots(record, model, fits)
+        yield "Days and dollars", _plots(record, model, fits)
         yield from _tables(record, model, fits, chosen)
-    yield html_table(unanswered_table([c for c in own if c["status"] != "fits"], whole=True))
+    lost = unanswered_table([c for c in own if c["status"] != "fits"], whole=True)
+    yield "No answer" if lost.rows else "", html_table(lost)
 
 
 def _chosen_cell(record: Record, model: Record, cell: Record, script: str | None) -> str:
@@ -90,16 +102,20 @@ def _chosen_cell(record: Record, model: Record, cell: Record, script: str | None
     else:
         which = " of those that fit"
     words = f"The {record['study']['prefer']}{which}: {_plain_place(cell)}"
-    bar = ""
+    share = cell["goodput_share"]
+    bar = "" if share < 1 else "if nothing fails"
     if cell["days_interval"] is not None:
         low, high = cell["days_interval"]
-        bar = f"{low:,.1f} to {high:,.1f} in {LEVEL:.0%} of measured runs like it"
+        bar = f"{low:,.1f} to {high:,.1f} in {LEVEL:.0%} of measured runs like it, {bar}".rstrip(
+            ", "
+        )
+    goodput = f"goodput {format_percent(share)}" if share < 1 else ""
     price = f"at ${cell['price_usd_per_hour']:g} per GPU-hour"
     cards = (
         ("Days", f"{cell['days']:,.1f}", bar),
         ("Cost", format_usd(cell["usd"]), f"{cell['gpu_hours']:,.0f} GPU-hours {price}"),
         ("Step time", format_seconds(cell["step_time_s"]), f"batch {cell['global_batch_size']:,}"),
-        ("MFU", format_percent(cell["mfu"]), f"goodput {format_percent(cell['goodput_share'])}"),
+        ("MFU", format_percent(cell["mfu"]), goodput),
         (
             "Memory of a GPU",
             format_gib(cell["needed_bytes"]),
@@ -195,7 +211,7 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
         logarithmic=all(cell["usd"] > 0 for cell in cells),  # one's own GPUs may cost nothing
         limits=[(each["usd"], name) for name, each in targets if each["usd"] is not None],
     )
-    note = "The answer is circled; Pareto-optimal cells show their GPUs."
+    note = "The answer is circled; what is Pareto-optimal shows its GPUs."
     plots = [figure("Days and dollars", note, days, dollars, by_cluster, names)]
     if model["scaling"]:
         plots.append(_scaling_plot(model, names, with_fabric))
@@ -232,25 +248,29 @@ def _scaling_plot(model: Record, names: Sequence[str], with_fabric: bool) -> str
 
 def _tables(
     record: Record, model: Record, cells: Sequence[Record], answer: Record | None
-) -> Iterable[str]:
+) -> Parts:
     by_key = {cell["key"]: cell for cell in record["cells"]}
     front = [cell for cell in cells if cell["pareto"] or cell["key"] == model["answer"]]
-    title = "Pareto-optimal cells: nothing needs fewer GPUs, days and dollars at once"
-    yield html_table(cells_table(title, model, front, cells, meets=True))
+    title = "Pareto-optimal: nothing needs fewer GPUs, days and dollars at once"
+    shown = html_table(cells_table(title, model, front, cells, meets=True))
     if len(front) < len(cells):
         every = html_table(cells_table("", model, cells, cells, meets=True))
-        yield _folded(f"All {len(cells)} cells that fit", every)
-    if answer is not None:
-        yield html_table(effects_table(record, model, answer))
-    yield html_table(break_even_table(model, by_key))
-    yield html_table(scenarios_table(record, model, by_key))
-    yield html_table(fabrics_table(model, by_key))
+        shown += _folded(f"All {len(cells)} that fit", every)
+    yield "Choices", shown
+    for name, each in (
+        ("What if", None if answer is None else effects_table(record, model, answer)),
+        ("Break-even", break_even_table(model, by_key)),
+        ("Prices", scenarios_table(record, model, by_key)),
+        ("Fabrics", fabrics_table(model, by_key)),
+    ):
+        if each is not None and each.rows:
+            yield name, html_table(each)
     if model["scaling"]:
         with_fabric = several_fabrics(cells)
         title = "Why scaling bends, by GPU time a token"
-        yield html_table(scaling_table(title, model, with_fabric, largest=True))
+        largest = html_table(scaling_table(title, model, with_fabric, largest=True))
         every = html_table(scaling_table("", model, with_fabric, largest=False))
-        yield _folded("Why at every size", every)
+        yield "Scaling", largest + _folded("Why at every size", every)
 
 
 def _folded(summary: str, content: str) -> str:

@@ -40,8 +40,9 @@ def cells_table(
     title: str, model: Record, cells: Sequence[Record], among: Sequence[Record], *, meets: bool
 ) -> ReportTable:
     """Cells that fit; * marks the front of GPUs, days and dollars. ``among``: all that fit;
-    ``meets``: with the targets that each meets."""
+    ``meets``: with the targets that each meets. Goodput is shown where failures count."""
     with_fabric = several_fabrics(among)
+    failing = any(cell["goodput_share"] < 1 for cell in among)
     rows = [
         Row(
             (
@@ -51,7 +52,7 @@ def cells_table(
                 f"{cell['days']:,.1f}",
                 format_usd(cell["usd"]),
                 format_percent(cell["mfu"]),
-                format_percent(cell["goodput_share"]),
+                *([format_percent(cell["goodput_share"])] if failing else []),
                 *([", ".join(cell["targets_met"]) or "-"] if meets else []),
                 cell["recipe_words"],
             ),
@@ -59,8 +60,9 @@ def cells_table(
         )
         for cell in cells
     ]
-    columns = ", cluster, #GPUs, #days, #cost, #MFU, #goodput"
-    return table(title, f"{columns}, meets, recipe" if meets else f"{columns}, recipe", rows)
+    columns = ", cluster, #GPUs, #days, #cost, #MFU"
+    columns += f"{', #goodput' if failing else ''}{', meets' if meets else ''}, recipe"
+    return table(title, columns, rows)
 
 
 def scaling_table(title: str, model: Record, with_fabric: bool, *, largest: bool) -> ReportTable:
@@ -174,7 +176,7 @@ def unanswered_table(cells: Sequence[Record], *, whole: bool) -> ReportTable:
 
 
 def format_what_if(name: str, what_ifs: Mapping[str, Mapping[str, Any]]) -> str:
-    """``3 x the GPUs (cluster_x3)``: what a change does, and its name in the study.
+    """``3 x the GPUs``: what a change does.
 
     Args:
         name: of an effect; those the study does not declare say what they do.
@@ -188,4 +190,4 @@ def format_what_if(name: str, what_ifs: Mapping[str, Mapping[str, Any]]) -> str:
         parts.append(f"{change['size']:g} x the GPUs")
     if change["network"] != 1:
         parts.append(f"{change['network']:g} x the network")
-    return f"{', '.join(parts) or 'no change'} ({name})"
+    return ", ".join(parts) or "no change"

@@ -9,3 +9,12 @@ for (const link of document.querySelectorAll('a[href^="#"]')) {
     target.focus({ preventScroll: true });
   });
 }
+for (const text of document.querySelectorAll("main pre")) {
+  const button = document.createElement("button");
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  });
+  text.before(button);
+}

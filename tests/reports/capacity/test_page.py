@@ -186,7 +186,10 @@ def test_a_browser_shows_it_and_asks_for_nothing_else(tmp_path, open_page, schem
         assert box["height"] > 150
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-    folded = page.locator("details", has_text="cells that fit")
+    links = [link.get_attribute("href") for link in page.locator("nav a").all()]
+    assert len(links) > 4
+    assert all(page.locator(link).count() == 1 for link in links)
+    folded = page.locator("details", has_text="that fit")
     cell = folded.locator("tbody tr").first
     assert not cell.is_visible()
     folded.locator("summary").click()
