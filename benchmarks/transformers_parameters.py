@@ -113,9 +113,10 @@ def defaults() -> None:
     stated = set(re.findall(r"\w+", "".join(declared)))
     lines = []
     for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES}):
-        of_class = CONFIG_MAPPING[_SAME.get(kind, kind)]
         known = {}
-        for field in dataclasses.fields(of_class):
+        same = _SAME.get(kind, kind)
+        # Ling's two have code of their own that Transformers has not.
+        for field in dataclasses.fields(CONFIG_MAPPING[same]) if same in CONFIG_MAPPING else ():
             factory = field.default_factory
             value = field.default if factory is dataclasses.MISSING else factory()
             names = {

@@ -162,6 +162,22 @@ def test_heads_of_layers_own_and_other_mixers_are_counted(
     assert parameters(replace(model, vocab_multiple=1)) == pytest.approx(counted, rel=1e-4)
 
 
+def test_ling_has_as_many_parameters_as_its_publisher_counts() -> None:
+    """16 B, of which a token takes 1.4 B, 789 M without embeddings (ant-yy/Ling-V2, README)."""
+    config = (
+        {"model_type": "bailing_moe", "vocab_size": 157_184, "hidden_size": 2048}
+        | {"intermediate_size": 5120, "num_hidden_layers": 20, "num_attention_heads": 16}
+        | {"num_key_value_heads": 4, "head_dim": 128, "use_qk_norm": True, "num_experts": 256}
+        | {"num_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+        | {"first_k_dense_replace": 1, "use_bias": False, "use_qkv_bias": False}
+    )
+    held = parameters(replace(imported(config), vocab_multiple=1))
+    taken = held - 19 * (256 - 8) * 3 * 2048 * 512
+    assert held == pytest.approx(16e9, rel=0.02)
+    assert taken == pytest.approx(1.4e9, rel=0.03)
+    assert taken - 2 * 157_184 * 2048 == pytest.approx(789e6, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
