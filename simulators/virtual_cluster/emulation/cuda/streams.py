@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -70,160 +70,169 @@ def synchronise_device(state: RankState) -> None:
     state.recorder.emit(Synchronise("device", None, state.recorder.sites.current()))
 
 
+class Stream(torch.Stream):
+    """A CUDA stream of the emulated device."""
+
+    state: ClassVar[RankState]
+
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
+        if "stream_id" in kwargs:
+            return super().__new__(cls, priority=priority, **kwargs)
+        index = _index(cls.state, device)
+        number = cls.state.shim.new_stream(1 if priority < 0 else 0)
+        return super().__new__(
+            cls, stream_id=number, device_index=index, device_type=_CUDA_DEVICE_TYPE
+        )
+
+    @property
+    def cuda_stream(self) -> int:
+        """The stream's handle: its number."""
+        return int(self.stream_id)
+
+    @property
+    def priority(self) -> int:
+        """-1 for streams of the pool of high priority."""
+        return -1 if self.stream_id > 32 else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Least and greatest priority."""
+        return (0, -5)
+
+    def wait_event(self, event: Any) -> None:
+        """Later work of this stream runs after the event."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        """Later work of this stream runs after what the other was given so far."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record an event (a new one by default) here."""
+        event = event if event is not None else Event()
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Whether the stream is idle: nobody knows without device time, so yes."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait on the host for this stream."""
+        self.state.recorder.enter()
+        synchronise_stream(self.state, int(self.stream_id))
+        self.state.recorder.leave()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, torch.Stream) and (
+            (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class ExternalStream(Stream):
+    """A stream some other library made."""
+
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
+        if not 0 <= stream_ptr <= 64:
+            cls.state.recorder.violation("unknown handle", f"no stream has handle {stream_ptr:#x}")
+        return super().__new__(
+            cls,
+            stream_id=stream_ptr,
+            device_index=_index(cls.state, device),
+            device_type=_CUDA_DEVICE_TYPE,
+        )
+
+
+class Event:
+    """A CUDA event of the emulated device."""
+
+    state: ClassVar[RankState]
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        self.enable_timing = enable_timing
+        self.number = self.state.shim.new_event()
+
+    @property
+    def cuda_event(self) -> int:
+        """The event's handle: its number."""
+        return self.number
+
+    event_id = cuda_event
+
+    @property
+    def device(self) -> torch.device:
+        """The current device."""
+        return torch.device("cuda", self.state.shim.device())
+
+    def record(self, stream: Any = None) -> None:
+        """Mark the place a stream has reached."""
+        self.state.recorder.enter()
+        number = self.state.shim.stream() if stream is None else int(stream.stream_id)
+        self.state.order.record(self.number, number)
+        self.state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
+        self.state.recorder.leave()
+
+    def wait(self, stream: Any = None) -> None:
+        """Later work of a stream runs after this event's last record."""
+        self.state.recorder.enter()
+        number = self.state.shim.stream() if stream is None else int(stream.stream_id)
+        # Waiting for an event never recorded waits for nothing, on a GPU too.
+        if self.state.order.recorded(self.number):
+            self.state.order.wait(self.number, number)
+            self.state.recorder.emit(EventWait(self.number, number))
+        self.state.recorder.leave()
+
+    def query(self) -> bool:
+        """Whether it has happened: nobody knows without device time, so yes."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait on the host for this event."""
+        self.state.recorder.enter()
+        if self.state.order.recorded(self.number):
+            synchronise_event(self.state, self.number)
+        self.state.recorder.leave()
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to another.
+
+        Raises:
+            ValueError: without timing, or before both were recorded, as torch's.
+        """
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (
+            self.state.order.recorded(self.number) and self.state.order.recorded(end_event.number)
+        ):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return self.state.recorder.sink.elapsed_ms(self.number, end_event.number)
+
+    def ipc_handle(self) -> bytes:
+        """A handle for other processes (there are none)."""
+        return self.number.to_bytes(64, "little")
+
+    def __del__(self) -> None:
+        self.state.order.forget(self.number)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {self.number:#x}>"
+
+
 def stream_classes(state: RankState) -> tuple[type, type, type]:
-    """``torch.cuda.Stream``, ``Event`` and ``ExternalStream`` for this rank."""
-
-    class Stream(torch.Stream):
-        """A CUDA stream of the emulated device."""
-
-        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
-            if "stream_id" in kwargs:
-                return super().__new__(cls, priority=priority, **kwargs)
-            index = _index(state, device)
-            number = state.shim.new_stream(1 if priority < 0 else 0)
-            return super().__new__(
-                cls, stream_id=number, device_index=index, device_type=_CUDA_DEVICE_TYPE
-            )
-
-        @property
-        def cuda_stream(self) -> int:
-            """The stream's handle: its number."""
-            return int(self.stream_id)
-
-        @property
-        def priority(self) -> int:
-            """-1 for streams of the pool of high priority."""
-            return -1 if self.stream_id > 32 else 0
-
-        @staticmethod
-        def priority_range() -> tuple[int, int]:
-            """Least and greatest priority."""
-            return (0, -5)
-
-        def wait_event(self, event: Any) -> None:
-            """Later work of this stream runs after the event."""
-            event.wait(self)
-
-        def wait_stream(self, stream: Any) -> None:
-            """Later work of this stream runs after what the other was given so far."""
-            self.wait_event(stream.record_event())
-
-        def record_event(self, event: Any = None) -> Any:
-            """Record an event (a new one by default) here."""
-            event = event if event is not None else Event()
-            event.record(self)
-            return event
-
-        def query(self) -> bool:
-            """Whether the stream is idle: nobody knows without device time, so yes."""
-            return True
-
-        def synchronize(self) -> None:
-            """Wait on the host for this stream."""
-            state.recorder.enter()
-            synchronise_stream(state, int(self.stream_id))
-            state.recorder.leave()
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, torch.Stream) and (
-                (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
-            )
-
-        def __hash__(self) -> int:
-            return hash((self.stream_id, self.device_index))
-
-        def __repr__(self) -> str:
-            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
-
-    class ExternalStream(Stream):
-        """A stream some other library made."""
-
-        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
-            if not 0 <= stream_ptr <= 64:
-                state.recorder.violation("unknown handle", f"no stream has handle {stream_ptr:#x}")
-            return super().__new__(
-                cls,
-                stream_id=stream_ptr,
-                device_index=_index(state, device),
-                device_type=_CUDA_DEVICE_TYPE,
-            )
-
-    class Event:
-        """A CUDA event of the emulated device."""
-
-        def __init__(
-            self,
-            enable_timing: bool = False,
-            blocking: bool = False,
-            interprocess: bool = False,
-            external: bool = False,
-        ) -> None:
-            self.enable_timing = enable_timing
-            self.number = state.shim.new_event()
-
-        @property
-        def cuda_event(self) -> int:
-            """The event's handle: its number."""
-            return self.number
-
-        event_id = cuda_event
-
-        @property
-        def device(self) -> torch.device:
-            """The current device."""
-            return torch.device("cuda", state.shim.device())
-
-        def record(self, stream: Any = None) -> None:
-            """Mark the place a stream has reached."""
-            state.recorder.enter()
-            number = state.shim.stream() if stream is None else int(stream.stream_id)
-            state.order.record(self.number, number)
-            state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
-            state.recorder.leave()
-
-        def wait(self, stream: Any = None) -> None:
-            """Later work of a stream runs after this event's last record."""
-            state.recorder.enter()
-            number = state.shim.stream() if stream is None else int(stream.stream_id)
-            # Waiting for an event never recorded waits for nothing, on a GPU too.
-            if state.order.recorded(self.number):
-                state.order.wait(self.number, number)
-                state.recorder.emit(EventWait(self.number, number))
-            state.recorder.leave()
-
-        def query(self) -> bool:
-            """Whether it has happened: nobody knows without device time, so yes."""
-            return True
-
-        def synchronize(self) -> None:
-            """Wait on the host for this event."""
-            state.recorder.enter()
-            if state.order.recorded(self.number):
-                synchronise_event(state, self.number)
-            state.recorder.leave()
-
-        def elapsed_time(self, end_event: Any) -> float:
-            """Milliseconds from this event to another.
-
-            Raises:
-                ValueError: without timing, or before both were recorded, as torch's.
-            """
-            if not (self.enable_timing and end_event.enable_timing):
-                raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-            if not (state.order.recorded(self.number) and state.order.recorded(end_event.number)):
-                raise ValueError("Both events must be recorded before calculating elapsed time.")
-            return state.recorder.sink.elapsed_ms(self.number, end_event.number)
-
-        def ipc_handle(self) -> bytes:
-            """A handle for other processes (there are none)."""
-            return self.number.to_bytes(64, "little")
-
-        def __del__(self) -> None:
-            state.order.forget(self.number)
-
-        def __repr__(self) -> str:
-            return f"<torch.cuda.Event {self.number:#x}>"
-
+    """``torch.cuda.Stream``, ``Event`` and ``ExternalStream``, of the rank of this process."""
+    Stream.state = Event.state = state
     return Stream, Event, ExternalStream
 
 
