@@ -245,9 +245,10 @@ def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     old = project == "megatron" and era.before(_SINCE["fused_gates_in_megatron"])
     unasked = is_library(statement) and "qwen" in row.model.lower()
     eager = old or unasked or project == "megatron_deepspeed"
+    if eager and row.gated_mlp:
+        return {"fusion": "eager"}
     # Positions alone had no kernel where the MLP is a fused bias and GELU.
-    apart = {"complex_rope": True} if old else {}
-    return {"fusion": "eager"} if eager and row.gated_mlp else apart
+    return {"complex_rope": True} if old else {}
 
 
 def _attention(

@@ -31,7 +31,7 @@ def assumptions_of(
         "are estimated",
     ]
     if job.world_size > 1:
-        alike = f"GPUs' speeds spread by {architecture.speed_spread:.0%}"
+        alike = f"GPUs' speeds spread by {100 * architecture.speed_spread:g}%"
         if network is None or not network.fabric.link_health:
             alike += ", and no link is slower than its peers"
         stated.append(alike)
