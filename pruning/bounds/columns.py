@@ -44,7 +44,7 @@ from trainscout.simulators.predictor.replay.boundary import (
 )
 from trainscout.simulators.predictor.replay.prices import price_together
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.megatron import ChunkMode, boundary_bytes
+from trainscout.simulators.predictor.workload.megatron import ChunkMode
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 from trainscout.simulators.predictor.workload.passes import KINDS as KINDS_OF_PASSES
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
@@ -266,13 +266,18 @@ class Columns:
 
     def boundary_bytes(self) -> Ints:
         """What a stage sends on, shape (unique rows,)."""
-        of, each = self.once_each(self.unique, "boundary_bytes", _BOUNDARY_FIELDS, boundary_bytes)
+        of, each = self.once_each(
+            self.unique,
+            "boundary_bytes",
+            _BOUNDARY_FIELDS,
+            lambda job: Shard.of(job).boundary_bytes,
+        )
         return np.array(each, dtype=np.int64)[of]
 
     def boundary_s(self, job: Job) -> tuple[float, float]:
         """Seconds of a transfer between domains and inside one."""
         pricer = self.given.pricer(job)
-        workload = Workload((), dict(pricer.communicators), boundary_bytes(job))
+        workload = Workload((), dict(pricer.communicators), Shard.of(job).boundary_bytes)
         seconds = boundary_seconds(job, workload, pricer.factors).tolist()
         by_link = {True: 0.0, False: 0.0}
         by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))

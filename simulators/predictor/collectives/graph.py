@@ -19,6 +19,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 GIGA = 1e9
+# No machine that trains has slower NICs.
+SLOWEST_NIC_GBPS = 50.0
 
 # Links that a GPU of the 8-GPU hybrid cube mesh (DGX-1) has to the other members of a group of
 # consecutive GPUs; in any other mesh every pair has the same number.
@@ -174,6 +176,24 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         nvswitch=cluster.nvswitch and link == "nvlink",
         sharp=cluster.sharp and nodes > 1 and communicator.collnet,
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def slower_wirings(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> tuple[Wiring, ...]:
+    """``wiring_of`` the same nodes with NICs of half the rate, with half of the NICs, and so on:
+    no network is taken to be slower than these, although NCCL, whose search then settles on fewer
+    and faster channels and whose tuning on another protocol, now and then would be."""
+    if communicator.nodes < 2:
+        return ()
+    rates, counts = [cluster.nic_gbps], [cluster.nics_per_node]
+    while rates[-1] >= 2 * SLOWEST_NIC_GBPS:
+        rates.append(rates[-1] / 2)
+    while counts[-1] > 1 and counts[-1] % 2 == 0:
+        counts.append(counts[-1] // 2)
+    others = [(rate, counts[0]) for rate in rates[1:]]
+    others += [(rate, count) for rate in reversed(rates) for count in counts[1:]]
+    networks = (replace(cluster, nic_gbps=rate, nics_per_node=count) for rate, count in others)
+    return tuple(wiring_of(communicator, gpu, network) for network in networks)
 
 
 def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:

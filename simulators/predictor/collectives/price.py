@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import execution, p2p
 from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
 from trainscout.simulators.predictor.collectives.execution import channels_used
-from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
+from trainscout.simulators.predictor.collectives.graph import Wiring, slower_wirings, wiring_of
 from trainscout.simulators.predictor.collectives.measured import (
     Figure,
     bus_factor,
@@ -57,8 +57,6 @@ class CollectivePrice:
     nic_bytes: float = 0.0
 
 
-# No machine that trains has slower NICs.
-SLOWEST_NIC_GBPS = 50.0
 _FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
 
 
@@ -85,10 +83,9 @@ def price_collective(
     price = _white_box(call, gpu, cluster)
     if cluster.measured and price.seconds:
         return _as_measured(price, call, gpu, cluster)
-    if not price.nic_bytes or communicator.nodes < 2:
+    if not price.nic_bytes:
         return price
-    for slower in _slower_networks(cluster):
-        wiring = wiring_of(communicator, gpu, slower)
+    for wiring in slower_wirings(communicator, gpu, cluster):
         # Nothing gets a node's bytes out sooner than its NICs' rate.
         if _on_paper_s(kind, size_bytes, wiring) < price.seconds:
             other = _price_wired(call, wiring, cluster.nccl_algo or "")
@@ -117,21 +114,6 @@ def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:
     else:
         least = 1.0 if kind in ("all_reduce", "broadcast", "reduce") else 1 - 1 / wiring.ranks
     return least * size_bytes / (1e9 * wiring.nics_gbs)
-
-
-@functools.lru_cache(maxsize=256)
-def _slower_networks(cluster: Cluster) -> tuple[Cluster, ...]:
-    """The same nodes with NICs of half the rate, with half of the NICs, and so on: no network is
-    taken to be slower than these, although NCCL, whose search then settles on fewer and faster
-    channels and whose tuning on another protocol, now and then would be."""
-    rates, counts = [cluster.nic_gbps], [cluster.nics_per_node]
-    while rates[-1] >= 2 * SLOWEST_NIC_GBPS:
-        rates.append(rates[-1] / 2)
-    while counts[-1] > 1 and counts[-1] % 2 == 0:
-        counts.append(counts[-1] // 2)
-    others = [(rate, counts[0]) for rate in rates[1:]]
-    others += [(rate, count) for rate in reversed(rates) for count in counts[1:]]
-    return tuple(replace(cluster, nic_gbps=rate, nics_per_node=count) for rate, count in others)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,16 @@ class StageTable:
     repeats: np.ndarray
     estimated: frozenset[str]
 
+    @functools.cached_property
+    def slot_evidence_s(self) -> Floats:
+        """``evidence_s`` by slot, shape (slots, grades)."""
+        return self.evidence_s[self.content]
+
+    @functools.cached_property
+    def slot_repeats(self) -> np.ndarray:
+        """``repeats`` by slot."""
+        return self.repeats[self.content]
+
 
 @dataclass(frozen=True)
 class Program:

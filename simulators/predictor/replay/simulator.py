@@ -240,24 +240,27 @@ def _evidence(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Share of all stages' priced seconds by evidence, and what was only estimated."""
     estimated: set[str] = set()
-    passes: dict[int, np.ndarray] = {}
+    evidence_s: list[np.ndarray] = []
+    counts: list[int] = []
+    places: dict[int, range] = {}
     for stage in workload.stages:
-        if id(stage) not in passes:
-            runs = stage.runs
-            priced = [pricer.block(each) for run in runs for each in (run.forward, run.backward)]
-            estimated.update(*(each.estimated for each in priced))
-            counts = np.repeat([run.count * job.num_micro_batches for run in runs], 2)
-            evidence_s = np.array([each.evidence_s for each in priced])
-            passes[id(stage)] = evidence_s.reshape(-1, len(EVIDENCE)) * counts[:, None]
+        if id(stage) not in places:
+            for run in stage.runs:
+                for priced in (pricer.block(run.forward), pricer.block(run.backward)):
+                    estimated |= priced.estimated
+                    evidence_s.append(priced.evidence_s)
+                    counts.append(run.count * job.num_micro_batches)
+            places[id(stage)] = range(len(counts) - 2 * len(stage.runs), len(counts))
+    passes_s = np.array(evidence_s).reshape(-1, len(EVIDENCE)) * np.array(counts)[:, None]
     program = step.program
     estimated.update(*(table.estimated for table in program.tables))
     slots = program.structure.slot[program.structure.others]
-    other_s = np.concatenate([table.evidence_s[table.content] for table in program.tables])[slots]
+    other_s = np.concatenate([table.slot_evidence_s for table in program.tables])[slots]
     # What ZeRO 2 and 3 exchange for every micro-batch, replayed or not; the rest happens once.
-    repeats = np.concatenate([table.repeats[table.content] for table in program.tables])[slots]
+    repeats = np.concatenate([table.slot_repeats for table in program.tables])[slots]
     times = np.where(repeats, step.micro_batches / step.simulated_micro_batches, 1.0)
-    rows = [*(passes[id(stage)] for stage in workload.stages), other_s * times[:, None]]
-    totals = np.concatenate(rows).sum(axis=0)
+    order = [place for stage in workload.stages for place in places[id(stage)]]
+    totals = np.concatenate((passes_s[order], other_s * times[:, None])).sum(axis=0)
     total = float(totals.sum()) or 1.0
     shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
     return shares, tuple(sorted(estimated))

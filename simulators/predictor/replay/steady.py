@@ -30,6 +30,7 @@ from trainscout.simulators.predictor.workload.schedule import warmup_passes
 PERIOD_TOLERANCE = 1e-9
 # Longer periods are not looked for.
 MOST_UNITS = 4
+PP = "pp_communication"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def _simulate(assemble: Callable[[int], Program], total: int, schedule: Schedule
     for tasks, idle in zip(program.structure.compute_tasks, step.idle_part_s, strict=True):
         # What comes before a stage's first pass is the step before it.
         sent_s = min(float(times.start[tasks[0]]), float(program.lag[tasks[0]]))
-        idle[PART_INDEX["pp_communication"]] -= sent_s
+        idle[PART_INDEX[PP]] -= sent_s
         idle[PART_INDEX[BUBBLE]] += sent_s + apart_s - step.step_time_s
     return replace(step, step_time_s=apart_s)
 
@@ -166,18 +167,16 @@ def _read(program: Program, times: Times, total: int, count: int, steady: Steady
 
 @dataclass(frozen=True)
 class _Waits:
-    """How long the tasks of compute streams waited, of ``stages`` with equally many; each shape
-    (stages, tasks).
+    """How long the tasks of compute streams waited, of ``stages`` with equally many.
 
-    A wait (``gap_s``) belongs to data-parallel communication when that released the task
-    (``overlapped``); of a wait for another stage the transfer's lag is pipeline communication and
-    the rest is bubble.
+    ``seconds``, shape (4, stages, tasks): the wait; what of it the lag of a transfer was, and what
+    not; by how much the task was slowed. A wait belongs to data-parallel communication when that
+    released the task (``overlapped``, shape (stages, tasks)); of a wait for another stage the
+    transfer's lag is pipeline communication and the rest is bubble.
     """
 
     stages: Ints
-    gap_s: Floats
-    lag_s: Floats
-    slowed_s: Floats
+    seconds: Floats
     overlapped: np.ndarray
 
 
@@ -185,34 +184,40 @@ def _waits(program: Program, times: Times) -> list[_Waits]:
     found = []
     for stages, tasks in program.structure.like_streams:
         start, end = times.start[tasks], times.end[tasks]
-        gap_s = start.copy()
+        seconds = np.empty((4, *tasks.shape))
+        gap_s, lag_s, rest_s, slowed_s = seconds
+        gap_s[:] = start
         gap_s[:, 1:] -= end[:, :-1]
+        np.minimum(gap_s, program.lag[tasks], out=lag_s)
+        np.subtract(gap_s, lag_s, out=rest_s)
+        np.subtract(end - start, program.tasks.work[tasks], out=slowed_s)
         released_by = times.released_by[tasks]
         overlapped = (released_by != NO_TASK) & program.structure.communication[released_by]
-        lag_s = np.minimum(gap_s, program.lag[tasks])
-        slowed_s = (end - start) - program.tasks.work[tasks]
-        found.append(_Waits(stages, gap_s, lag_s, slowed_s, overlapped))
+        found.append(_Waits(stages, seconds, overlapped))
     return found
+
+
+# The parts that the last three of ``_Waits.seconds`` are where nothing overlaps.
+_PARTS_WAITED = np.array([PART_INDEX[PP], PART_INDEX[BUBBLE], PART_INDEX[OVERLAP_SLOWDOWN]])
 
 
 def _idle_parts(waits: Sequence[_Waits], windows: Sequence[tuple[int, ...]]) -> Floats:
     """Waiting and slowdown of each stage's compute stream by part, for a window of its tasks."""
     parts = np.zeros((len(windows), len(PARTS)))
     for each in waits:
-        own = [windows[stage] for stage in each.stages.tolist()]
-        for low, high in dict.fromkeys(own):
-            rows = np.flatnonzero([window == (low, high) for window in own])
-            stages, cut = each.stages[rows], (rows, slice(low, high))
-            gap_s, lag_s, overlapped = each.gap_s[cut], each.lag_s[cut], each.overlapped[cut]
-            bubble_s = gap_s - lag_s
-            parts[stages, PART_INDEX[OVERLAP_SLOWDOWN]] = each.slowed_s[cut].sum(axis=1)
-            columns = zip(stages.tolist(), gap_s, lag_s, bubble_s, overlapped, strict=True)
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for row, stage in enumerate(each.stages.tolist()):
+            alike.setdefault(windows[stage], []).append(row)
+        for (low, high), rows in alike.items():
+            stages, overlapped = each.stages[rows], each.overlapped[rows, low:high]
+            seconds = each.seconds[:, :, low:high].take(rows, axis=1)
+            parts[stages[:, None], _PARTS_WAITED] = seconds[1:].sum(axis=2).T
             if not overlapped.any():
-                parts[stages, PART_INDEX["pp_communication"]] = lag_s.sum(axis=1)
-                parts[stages, PART_INDEX[BUBBLE]] = bubble_s.sum(axis=1)
                 continue
-            for stage, gaps, lags, bubbles, released in columns:
+            gap_s, lag_s, rest_s, _ = seconds
+            columns = zip(stages.tolist(), gap_s, lag_s, rest_s, overlapped, strict=True)
+            for stage, gaps, lags, rests, released in columns:
                 parts[stage, PART_INDEX["dp_communication"]] = gaps[released].sum()
-                parts[stage, PART_INDEX["pp_communication"]] = lags[~released].sum()
-                parts[stage, PART_INDEX[BUBBLE]] = bubbles[~released].sum()
+                parts[stage, PART_INDEX[PP]] = lags[~released].sum()
+                parts[stage, PART_INDEX[BUBBLE]] = rests[~released].sum()
     return parts

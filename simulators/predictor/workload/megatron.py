@@ -47,7 +47,7 @@ from trainscout.simulators.predictor.workload.tower import tower_parameters
 def build_workload(job: Job) -> Workload:
     """One training step of a valid job: the program of every pipeline stage."""
     shard, mode = Shard.of(job), ChunkMode.of(job)
-    return compose_workload(job, lambda shape: build_chunk(shard, mode, shape))
+    return compose_workload(job, shard, lambda shape: build_chunk(shard, mode, shape))
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class ChunkShape:
     recomputed: int | None = None
 
 
-def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
-    """The stages of a valid job, from wherever their chunks come."""
+def compose_workload(job: Job, shard: Shard, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
+    """The stages of a valid job of this shard, from wherever their chunks come."""
     made: dict[ChunkShape, Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
@@ -97,13 +97,7 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
                 optimizer_block(job, parameters, count),
             )
         stages.append(finished[content])
-    return Workload(tuple(stages), communicators(job), boundary_bytes(job))
-
-
-def boundary_bytes(job: Job) -> int:
-    """What a stage sends to the next for a micro-batch."""
-    shard = Shard.of(job)
-    return shard.local_tokens * job.model.residual_width * shard.element_bytes
+    return Workload(tuple(stages), communicators(job), shard.boundary_bytes)
 
 
 def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:

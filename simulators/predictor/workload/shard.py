@@ -182,6 +182,11 @@ class Shard:
         return self.tokens // self.tp if self.sp else self.tokens
 
     @property
+    def boundary_bytes(self) -> int:
+        """What a stage sends to the next for a micro-batch."""
+        return self.local_tokens * self.model.residual_width * self.element_bytes
+
+    @property
     def head_rows(self) -> int:
         """Rows of the output layer on this rank."""
         return self.model.padded_vocab_size(self.tp, self.pads_vocabulary) // self.tp

@@ -112,16 +112,18 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
             )
         return replace(known[spec], count=count)
 
+    shard = Shard.of(job)
+
     def chunk(shape: ChunkShape) -> Chunk:
         runs = [run(embedding_layer(job))] if shape.first else []
         for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
             traced_run = run(transformer_layer(job, layer, recompute=recompute), number)
-            runs.append(_with_quantised(traced_run, layer_parameters(Shard.of(job), layer)))
+            runs.append(_with_quantised(traced_run, layer_parameters(shard, layer)))
         if shape.last:
             runs.append(_head(run(head_layer(job)), job))
         return Chunk(tuple(runs))
 
-    workload = compose_workload(job, chunk)
+    workload = compose_workload(job, shard, chunk)
     used = {
         op.communicator
         for run in known.values()
