@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 
 # In a word of a script, stands on both sides of an expansion whose value is not known.
@@ -197,7 +196,7 @@ class Options:
         this job, and so is what of ``unread`` the table does not list. Names that end in ``*``
         stand for a beginning.
         """
-        table = yaml.safe_load(known.read_text("utf-8"))
+        table = read_yaml(known)
         no_effect = [name for names in (*table["no_effect"].values(), silent) for name in names]
         not_modelled = {
             name: assumed

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainscout.api.questions import question
 from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.reports.launch_import import read_launch
 from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.framework import Framework
@@ -144,7 +143,4 @@ def _has(part: str, name: str) -> bool:
 def _plain(name: str, text: str) -> Any:
     if name.endswith("optimizer") and text.lower().startswith("adamw"):
         return "adam"  # Decay that is taken from weights instead of gradients takes as long.
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(name, text, "cannot be read as a value") from error
+    return parse_yaml(text, name, text)
