@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,3 +169,20 @@ def test_a_prediction_with_measured_kernels_imports_no_fit() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_files_folders_and_names_of_the_page_are_there() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    top = [path for path in ROOT.iterdir() if not path.name.startswith(".")]
+    paths = [*top, *(path for each in top for path in each.rglob("*"))]
+    ends = {f"/{path.relative_to(ROOT).as_posix()}" for path in paths}
+    words = {word for _, path in sources() for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    words |= {path.name for path in paths}
+    missing = []
+    for name in re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)):
+        if re.fullmatch(r"[\w/]+(/|\.py|\.ya?ml|\.csv)", name):
+            found = any(end.endswith(f"/{name.rstrip('/')}") for end in ends)
+        else:
+            found = not re.fullmatch(r"[\w.]+", name) or set(name.split(".")) <= words
+        missing += [] if found else [name]
+    assert not missing
