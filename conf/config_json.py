@@ -114,8 +114,15 @@ class Config:
         return value
 
 
+# Tables of fields that newer files have one by one, and what their names begin with then.
+_TABLES = {"linear_attn_config": "linear_", "sparse_attention_config": ""}
+
+
 def _newer(fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
     """The same fields by their newer names; ``own`` are those of a family."""
+    for table, prefix in _TABLES.items():
+        if isinstance(inner := fields.get(table), Mapping):
+            fields = {**fields, **{f"{prefix}{name}": value for name, value in inner.items()}}
     older = {**_OLDER, **own}
     renamed = {older.get(name, name): value for name, value in fields.items()}
     return renamed | {name: value for name, value in fields.items() if name not in older}

@@ -59,10 +59,8 @@ class Family:
     """Every so many-th layer attends to everything, others to ``sliding_window``, where no field
     says otherwise (0: no such rule)."""
     recurrent: str | None = None
-    """What a linear layer is: ``delta``, ``kda``, ``kda_full``
-    (its gates whole products), ``lightning``, ``short_conv``, ``mamba1`` (``mamba1_normed``:
-    Jamba's), or ``mamba2`` by one of three namings of its sizes (``mamba2_half``: Nemotron-H's,
-    ``mamba2_prefixed``: Bamba's)."""
+    """What a linear layer is: ``delta``, ``kda`` (``kda_full``: its gates are whole products),
+    ``lightning``, ``short_conv``, ``mamba2`` or ``mamba1`` (``mamba1_normed``: Jamba's)."""
     refused: Sequence[str] = ()
     """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
     fixed: Mapping[str, Any] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ _MIXERS = {
     "attention": "full",
     "global": "full",
     "local": "window",
-    "conv": "conv",
+    "conv": "linear",
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
@@ -154,25 +154,26 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
         found["index"] = found["full"] = Mixer(attention=AttentionMixer(index=index))
     if kind == "deepseek_v4":
         return _compressed(config)
-    if family.recurrent == "delta":
-        found["linear"] = Mixer(delta=_delta(config))
-    if family.recurrent in ("kda", "kda_full"):
-        delta = _kimi_delta(config)
-        whole = replace(delta, gate="full")
-        found["linear"] = Mixer(delta=delta if family.recurrent == "kda" else whole)
-    if family.recurrent == "lightning":
-        found["linear"] = Mixer(mamba2=_lightning(config))
-    if family.recurrent in _MAMBA1:
-        found["linear"] = Mixer(mamba1=_selective(config, _MAMBA1[str(family.recurrent)]))
-    if family.recurrent == "short_conv":
-        conv = ShortConv(config.whole("hidden_size"), config.whole("conv_L_cache"))
-        found["conv"] = Mixer(short_conv=conv)
-    if family.recurrent in _MAMBA:
-        norm = kind != "falcon_h1" or config.has("mamba_rms_norm")
-        ssm = _mamba(config, _MAMBA[str(family.recurrent)], norm=norm)
-        beside = AttentionMixer() if kind == "falcon_h1" else None
-        found["full" if beside else "linear"] = Mixer(attention=beside, mamba2=ssm)
+    if kind == "falcon_h1":
+        ssm = _mamba(config, norm=config.has("mamba_rms_norm"))
+        found["full"] = Mixer(attention=AttentionMixer(), mamba2=ssm)
+    elif family.recurrent is not None:
+        found["linear"] = _recurrent(config, family.recurrent)
     return found
+
+
+def _recurrent(config: Config, word: str) -> Mixer:
+    """What a linear layer is, by a family's word."""
+    if word == "delta":
+        return Mixer(delta=_delta(config))
+    if word in ("kda", "kda_full"):
+        return Mixer(delta=_kimi_delta(config, "vector" if word == "kda" else "full"))
+    if word == "short_conv":
+        taps = config.whole("conv_L_cache")
+        return Mixer(short_conv=ShortConv(config.whole("hidden_size"), taps))
+    if word in ("mamba1", "mamba1_normed"):
+        return Mixer(mamba1=_selective(config, norms=word != "mamba1"))
+    return Mixer(mamba2=_lightning(config) if word == "lightning" else _mamba(config, norm=True))
 
 
 # DeepSeek-V4: tokens that one compressed key stands for, by the name of the layers, and as its own
@@ -215,56 +216,25 @@ def _compressed_layers(config: Config, number: int) -> list[str]:
 
 
 def _blocks(config: Config) -> Index:
-    """MiniMax-M3's: so many blocks of so many keys, by newer names or in a table of older ones."""
-    table = config.fields.get("sparse_attention_config")
-    older = table if isinstance(table, Mapping) else {}
-
-    def size(name: str, before: str) -> int:
-        value = older.get(before)
-        return value if isinstance(value, int) else config.whole(name)
-
-    keys = size("index_block_size", "sparse_block_size") * size(
-        "index_topk_blocks", "sparse_topk_blocks"
-    )
-    heads = size("index_n_heads", "sparse_num_index_heads")
-    return Index(heads, size("index_head_dim", "sparse_index_dim"), keys)
+    """MiniMax-M3's: so many blocks of so many keys."""
+    keys = config.whole("index_block_size") * config.whole("index_topk_blocks")
+    return Index(config.whole("index_n_heads"), config.whole("index_head_dim"), keys)
 
 
-# Names of Mamba-2's sizes: heads, their width, state, groups, taps of the convolution, chunk.
-_MAMBA = {
-    "mamba2": ("num_heads", "head_dim", "state_size", "n_groups", "conv_kernel", "chunk_size"),
-    "mamba2_half": (
-        *("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups"),
-        *("conv_kernel", "chunk_size"),
-    ),
-    "mamba2_prefixed": tuple(
-        f"mamba_{each}"
-        for each in ("n_heads", "d_head", "d_state", "n_groups", "d_conv", "chunk_size")
-    ),
-}
-
-
-# Of Mamba-1's: state, taps, channels over the width, width of steps; whether they are normalised.
-_MAMBA1 = {
-    "mamba1": ("state_size", "conv_kernel", "expand", "time_step_rank", False),
-    "mamba1_normed": ("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", True),
-}
-
-
-def _selective(config: Config, names: Sequence[Any]) -> Mamba1:
-    state, taps, expand, steps, norms = names
-    hidden = config.whole("hidden_size")
-    stated = config.fields.get(steps)
-    rank = -(-hidden // 16) if stated in (None, "auto") else config.whole(steps)
-    inner = config.whole(expand) * hidden
-    if not norms:  # a Jamba's is its MLP's
+def _selective(config: Config, *, norms: bool) -> Mamba1:
+    """``norms``: what steps are projected from, B and C are normalised, and a width that the
+    configuration says is its MLP's (Jamba)."""
+    hidden, stated = config.whole("hidden_size"), config.fields.get("time_step_rank")
+    rank = -(-hidden // 16) if stated in (None, "auto") else config.whole("time_step_rank")
+    inner = config.whole("expand") * hidden
+    if not norms:
         inner = config.whole("intermediate_size", inner)
-    return Mamba1(inner, config.whole(state), rank, config.whole(taps), norms)
+    return Mamba1(inner, config.whole("state_size"), rank, config.whole("conv_kernel"), norms)
 
 
-def _mamba(config: Config, names: Iterable[str], *, norm: bool) -> Mamba2:
-    heads, dim, state, groups, taps, chunk = map(config.whole, names)
-    return Mamba2(heads, dim, state, groups, taps, chunk, norm)
+def _mamba(config: Config, *, norm: bool) -> Mamba2:
+    sizes = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+    return Mamba2(*map(config.whole, (*sizes, "chunk_size")), norm=norm)
 
 
 def _delta(config: Config) -> DeltaNet:
@@ -273,20 +243,10 @@ def _delta(config: Config) -> DeltaNet:
     return DeltaNet(keys, values, k_dim, v_dim, config.whole("linear_conv_kernel_dim", 4))
 
 
-def _kimi_delta(config: Config) -> DeltaNet:
-    older = config.fields.get("linear_attn_config")
-    if isinstance(older, dict):
-        names = ("num_heads", "head_dim", "short_conv_kernel_size")
-        sizes = [older.get(name) for name in names]
-        if not all(isinstance(size, int) for size in sizes):
-            raise InputError(
-                f"{FILE}: linear_attn_config", older, "lacks a size", ", ".join(names)
-            )
-        heads, dim, taps = (int(str(size)) for size in sizes)
-    else:
-        heads = config.whole("linear_num_heads", config.fields.get("num_attention_heads"))
-        dim, taps = map(config.whole, ("linear_head_dim", "linear_conv_kernel_dim"))
-    return DeltaNet(heads, heads, dim, dim, conv=taps, gate="vector")
+def _kimi_delta(config: Config, gate: str) -> DeltaNet:
+    heads = config.whole("linear_num_heads", config.fields.get("num_attention_heads"))
+    dim, taps = map(config.whole, ("linear_head_dim", "linear_conv_kernel_dim"))
+    return DeltaNet(heads, heads, dim, dim, conv=taps, gate=gate)
 
 
 def _lightning(config: Config) -> Mamba2:
@@ -328,7 +288,7 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
     if kind == "mllama_text_model":
         across = config.fields.get("cross_attention_layers") or range(3, number, 5)
         return ["cross" if at in across else "full" for at in range(number)]
-    other = {None: "window", "short_conv": "conv"}.get(family.recurrent, "linear")
+    other = "window" if family.recurrent is None else "linear"
     listed = None if other == "window" else _whole_layers(config, number)
     if listed is not None:
         return ["full" if at in listed else other for at in range(number)]
@@ -353,9 +313,7 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         return ["chunk" if each else "full" for each in rotated[:number]]
     if config.has("index_topk"):
         return ["index"] * number
-    sparse = config.fields.get("sparse_attention_config")
-    if isinstance(sparse, Mapping) and isinstance(sparse.get("sparse_attention_freq"), list):
-        chosen = sparse["sparse_attention_freq"]
+    if isinstance(chosen := config.fields.get("sparse_attention_freq"), list):
         if len(chosen) != number:
             problem = f"does not say what each of {number} layers is"
             raise InputError(
@@ -367,9 +325,8 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
 
 def _whole_layers(config: Config, number: int) -> Sequence[int] | None:
     """Which layers attend to everything among others that are recurrent, as older files list."""
-    older = config.fields.get("linear_attn_config")
-    if isinstance(older, Mapping) and isinstance(older.get("full_attn_layers"), list):
-        return [at - 1 for at in older["full_attn_layers"]]
+    if isinstance(stated := config.fields.get("linear_full_attn_layers"), list):
+        return [at - 1 for at in stated]
     for name in ("attn_type_list", "attn_layer_indices", "full_attn_idxs"):
         stated = config.fields.get(name)
         if isinstance(stated, list) and (name != "attn_type_list" or len(stated) == number):
