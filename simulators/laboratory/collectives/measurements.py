@@ -126,7 +126,7 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
             f"graded {grade} by the table: noisy, degraded or another transport"
         )
     kind = _kind(row["collective"])
-    algorithm, about_algorithm = _algorithm(row.get("algo", ""))
+    algorithm, about_algorithm = _algorithm(row)
     if "component" in row.get("algo", ""):
         raise UnusableRowError("time of a part of a collective, not of a call")
     size, time_us = _whole(row, "bytes"), _number(row, "time_us")
@@ -147,7 +147,7 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
         communicator=machine.communicator,
         gpu=machine.gpu,
         cluster=machine.cluster,
-        assumptions=machine.assumptions + about_algorithm + _left_to_nccl(row),
+        assumptions=machine.assumptions + about_algorithm,
     )
 
 
@@ -160,25 +160,21 @@ def _kind(given: str) -> str:
     raise UnusableRowError(f"collective {given!r} is not one of {', '.join(sorted(KINDS))}")
 
 
-def _algorithm(given: str) -> tuple[str, tuple[str, ...]]:
-    """The algorithm that NCCL_ALGO names, "" where NCCL chose, and what that assumes."""
-    if not given:
-        return "", ()
-    for algorithm in ALGORITHMS:
-        if _joined(given) == _joined(algorithm):
-            return algorithm, ()
-    return "", (f"algorithm {given} is not known: NCCL's own choice is priced",)
+def _algorithm(row: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The algorithm that NCCL_ALGO names, "" where NCCL chose, and what that assumes; a protocol
+    that was set is not: only algorithms are forced."""
+    given, protocol, assumed = row.get("algo", ""), row.get("proto", ""), []
+    found = next((each for each in ALGORITHMS if _joined(given) == _joined(each)), "")
+    if given and not found:
+        assumed.append(f"algorithm {given} is not known: NCCL's own choice is priced")
+    if protocol:
+        assumed.append(f"protocol {protocol} was stated: NCCL's own choice is priced")
+    return found, tuple(assumed)
 
 
 def _joined(name: str) -> str:
     """``AllReduce``, ``all-reduce`` and ``all_reduce`` alike."""
     return re.sub(r"[\s_-]", "", name.lower())
-
-
-def _left_to_nccl(row: Mapping[str, str]) -> tuple[str, ...]:
-    """A protocol that was set is not: only algorithms are forced."""
-    protocol = row.get("proto", "")
-    return (f"protocol {protocol} was stated: NCCL's own choice is priced",) if protocol else ()
 
 
 class _Machine:
@@ -201,9 +197,6 @@ class _Machine:
         self.cluster = self._describe_cluster(per_node, nodes)
         self.communicator = self._describe_communicator(ranks, per_node, nodes)
         self.assumptions = tuple(self._assumed)
-
-    def _assume(self, text: str) -> None:
-        self._assumed.append(text)
 
     def _gpu_entry(self) -> dict[str, Any]:
         name = self._row["gpu"]
@@ -257,17 +250,17 @@ class _Machine:
         platform = next((each for each in known if re.search(each["pattern"], self._text)), None)
         if platform is None:
             fabric, nic_gbps = "infiniband", None
-            self._assume("InfiniBand: the table names no fabric")
+            self._assumed.append("InfiniBand: the table names no fabric")
         else:
             fabric, nic_gbps = platform["fabric"], platform.get("nic_gbps")
             cpu = platform.get("cpu", cpu)
-            self._assume(f"{fabric}, {cpu} hosts: {platform['source']}")
+            self._assumed.append(f"{fabric}, {cpu} hosts: {platform['source']}")
         if self._row.get("nic_gbps_per_gpu", ""):
             per_gpu = _number(self._row, "nic_gbps_per_gpu")
         else:
             usual = platform.get("gbps_per_gpu", nic_gbps) if platform else None
             per_gpu = float(usual or self._entry["server"]["nic_gbps"])
-            self._assume(f"{per_gpu:g} Gb/s per GPU: usual for this GPU on this fabric")
+            self._assumed.append(f"{per_gpu:g} Gb/s per GPU: usual for this GPU on this fabric")
         printed = re.search(r"(\d+) ?(?:nic )?x ?(?:cx\d )?(\d+)g\b", self._text)
         rate = float(printed[2]) if printed else max(per_gpu, float(nic_gbps or per_gpu))
         nics = max(1, round(per_gpu * server_gpus / rate))
@@ -278,15 +271,17 @@ class _Machine:
         if re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", stated):
             if not OLDEST <= parse_version(stated)[:2] <= NEWEST:
                 known = " to ".join("{}.{}".format(*each) for each in (OLDEST, NEWEST))
-                self._assume(
+                self._assumed.append(
                     f"NCCL {stated} is not among the known {known}: priced as the nearest"
                 )
             return stated
         named = re.search(r"\b(2\.\d+(?:\.\d+)?) in ", self._row.get("notes", ""))
         if named:
-            self._assume(f"NCCL {named[1]}: named by the notes for this machine's other rows")
+            self._assumed.append(
+                f"NCCL {named[1]}: named by the notes for this machine's other rows"
+            )
             return named[1]
-        self._assume(f"NCCL {usual}: the usual release for this GPU")
+        self._assumed.append(f"NCCL {usual}: the usual release for this GPU")
         return usual
 
     def _describe_communicator(self, ranks: int, per_node: int, nodes: int) -> Communicator:
@@ -295,7 +290,7 @@ class _Machine:
             while ranks % domains:
                 domains += 1
             if nodes > 1:
-                self._assume(f"{domains} NVLink domain(s) of {ranks // domains} GPUs")
+                self._assumed.append(f"{domains} NVLink domain(s) of {ranks // domains} GPUs")
             return Communicator("row", ranks, ranks // domains, domains)
         domain = self.cluster.nvlink_domain
         if domain == 2 and per_node > 2:
