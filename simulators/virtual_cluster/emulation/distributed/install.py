@@ -21,7 +21,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 from .group import VirtualBackend, VirtualGroup
 from .launches import Launches
-from .objects import object_functions
+from .objects import ObjectCollectives
 from .work import HostWork, VirtualWork
 
 # Functional collectives, which come through the dispatcher as operations with results.
@@ -154,6 +154,7 @@ def install_distributed(state: RankState) -> None:
     """``torch.distributed`` works, with whatever backend the script names."""
     functional = FunctionalCollectives(state)
     state.functional = functional
+    objects = ObjectCollectives(state)
     replacements: dict[str, Any] = {
         "init_process_group": _init_process_group(state, distributed_c10d.init_process_group),
         "_new_process_group_helper": _new_group_helper(state),
@@ -169,7 +170,12 @@ def install_distributed(state: RankState) -> None:
         "monitored_barrier": lambda *args, **kwargs: None,
         "_set_pg_timeout": lambda timeout, group=None: None,
         "_verify_params_across_processes": lambda group, params, logger=None: None,
-        **object_functions(state),
+        "all_gather_object": objects.all_gather_object,
+        "gather_object": objects.gather_object,
+        "broadcast_object_list": objects.broadcast_object_list,
+        "scatter_object_list": objects.scatter_object_list,
+        "send_object_list": objects.send_object_list,
+        "recv_object_list": objects.recv_object_list,
     }
     for module in (dist, distributed_c10d, dist.utils, dist.device_mesh):
         for name, value in replacements.items():

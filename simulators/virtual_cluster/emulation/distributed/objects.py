@@ -6,7 +6,7 @@ rank holds; what only they know is listed among the invented values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -15,84 +15,97 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 
-def object_functions(state: RankState) -> dict[str, Callable[..., Any]]:
-    """Name in ``torch.distributed`` to what is there instead."""
+class ObjectCollectives:
+    """The functions of ``torch.distributed`` that exchange objects, as one rank calls them."""
 
-    def absent(operation: str, value: Any) -> None:
+    def __init__(self, state: RankState) -> None:
+        self._state = state
+
+    def _absent(self, operation: str, value: Any) -> None:
         hint = f"{operation}: comes from a rank that did not run here; what was there is kept"
-        state.recorder.invented(operation, value, hint)
+        self._state.recorder.invented(operation, value, hint)
 
-    def given(
-        operation: str, group: Any, own: Any, giving: Sequence[int], taking: Sequence[int]
+    def _given(
+        self, operation: str, group: Any, own: Any, giving: Sequence[int], taking: Sequence[int]
     ) -> list[tuple[bool, Any]]:
         """What each of ``giving`` has, as far as it runs: this rank always does."""
-        if state.peers is None:
-            return [(rank == state.rank, own) for rank in giving]
+        if self._state.peers is None:
+            return [(rank == self._state.rank, own) for rank in giving]
         name = f"{operation} {(group or dist.group.WORLD).group_name} {giving[0]} {taking[0]}"
-        return state.peers.round(name, own, giving, taking)  # type: ignore[no-any-return]
+        return self._state.peers.round(name, own, giving, taking)  # type: ignore[no-any-return]
 
-    def gathered(
-        operation: str, into: list[Any] | None, own: Any, group: Any, taking: Any
+    def _gathered(
+        self, operation: str, into: list[Any] | None, own: Any, group: Any, taking: Any
     ) -> None:
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        found = given(operation, group, own, members, taking or members)
+        found = self._given(operation, group, own, members, taking or members)
         if into is None or not found:
             return
         into[:] = [value if known else own for known, value in found]
         missing = sum(not known for known, _ in found)
         if missing:
             hint = f"{operation}: {missing} ranks did not run here; taken for what this one holds"
-            state.recorder.invented(operation, own, hint)
+            self._state.recorder.invented(operation, own, hint)
 
-    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        gathered("all_gather_object", object_list, obj, group, None)
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        """Fill ``object_list`` with what every rank of the group has."""
+        self._gathered("all_gather_object", object_list, obj, group, None)
 
     def gather_object(
+        self,
         obj: Any,
         object_gather_list: list[Any] | None = None,
         dst: int | None = None,
         group: Any = None,
         group_dst: int | None = None,
     ) -> None:
+        """Fill the list of rank ``dst`` with what every rank has."""
         taking = [_global(group, dst, group_dst)]
-        gathered("gather_object", object_gather_list, obj, group, taking)
+        self._gathered("gather_object", object_gather_list, obj, group, taking)
 
     def broadcast_object_list(
+        self,
         object_list: list[Any],
         src: int | None = None,
         group: Any = None,
         device: Any = None,
         group_src: int | None = None,
     ) -> None:
+        """Take over what rank ``src`` has."""
         source = _global(group, src, group_src)
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
         taking = [rank for rank in members if rank != source]
-        found = given("broadcast_object_list", group, list(object_list), [source], taking or [-1])
-        if source == state.rank:
+        found = self._given(
+            "broadcast_object_list", group, list(object_list), [source], taking or [-1]
+        )
+        if source == self._state.rank:
             return
         ((known, value),) = found
         if known:
             object_list[:] = value
         else:
-            absent("broadcast_object_list", object_list)
+            self._absent("broadcast_object_list", object_list)
 
     def scatter_object_list(
+        self,
         scatter_object_output_list: list[Any],
         scatter_object_input_list: list[Any] | None = None,
         src: int | None = None,
         group: Any = None,
         group_src: int | None = None,
     ) -> None:
+        """Take this rank's part of what rank ``src`` has."""
         source = _global(group, src, group_src)
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        found = given("scatter", group, scatter_object_input_list, [source], members)
+        found = self._given("scatter", group, scatter_object_input_list, [source], members)
         ((known, value),) = found
         if known and value:
-            scatter_object_output_list[0] = value[members.index(state.rank)]
+            scatter_object_output_list[0] = value[members.index(self._state.rank)]
         else:
-            absent("scatter_object_list", scatter_object_output_list)
+            self._absent("scatter_object_list", scatter_object_output_list)
 
     def send_object_list(
+        self,
         object_list: list[Any],
         dst: int | None = None,
         group: Any = None,
@@ -100,10 +113,12 @@ def object_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         group_dst: int | None = None,
         use_batch: bool = False,
     ) -> None:
+        """Give a list to another rank."""
         target = _global(group, dst, group_dst)
-        given("send_object_list", group, list(object_list), [state.rank], [target])
+        self._given("send_object_list", group, list(object_list), [self._state.rank], [target])
 
     def recv_object_list(
+        self,
         object_list: list[Any],
         src: int | None = None,
         group: Any = None,
@@ -111,8 +126,15 @@ def object_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         group_src: int | None = None,
         use_batch: bool = False,
     ) -> int:
+        """Take over what another rank gives; returns that rank.
+
+        Raises:
+            InputError: when that rank does not run.
+        """
         source = _global(group, src, group_src)
-        ((known, value),) = given("send_object_list", group, None, [source], [state.rank])
+        ((known, value),) = self._given(
+            "send_object_list", group, None, [source], [self._state.rank]
+        )
         if not known:
             # Shapes that stages tell each other: nobody goes on without.
             raise InputError(
@@ -123,15 +145,6 @@ def object_functions(state: RankState) -> dict[str, Callable[..., Any]]:
             )
         object_list[:] = value
         return source
-
-    return {
-        "all_gather_object": all_gather_object,
-        "gather_object": gather_object,
-        "broadcast_object_list": broadcast_object_list,
-        "scatter_object_list": scatter_object_list,
-        "send_object_list": send_object_list,
-        "recv_object_list": recv_object_list,
-    }
 
 
 def _global(group: Any, rank: int | None, position: int | None) -> int:
