@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed import distributed_c10d
@@ -26,6 +26,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 
 # What a graph holds; the rest, memory and the host's time among it, happens while it is captured.
 _KEPT = (Op, Collective, PointToPoint, WorkWait, EventRecord, EventWait, Phase, Begin, End)
+_POOLS = count(1)
 
 
 class _Capture:
@@ -43,93 +44,96 @@ class _Capture:
             self.sink.emit(event)
 
 
+class CUDAGraph:
+    """The launches of one capture.
+
+    Each replay launches them on the streams of the capture, between the current stream's work
+    before and after. Memory that a graph would keep between replays is not kept.
+    """
+
+    state: ClassVar[RankState]
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._launches: list[Event] = []
+        self._stream, self._pool = 0, _new_pool()
+
+    def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
+        """What the current stream gets from now on is kept."""
+        self._pool = pool or self._pool
+        self._stream = self.state.shim.stream()
+        self._before = self.state.recorder.place()
+        self.state.recorder.sink = _Capture(self.state.recorder.sink)
+
+    def capture_end(self) -> None:
+        """Nothing of it has run: the step is where it was."""
+        capture = self.state.recorder.sink
+        assert isinstance(capture, _Capture)
+        self.state.recorder.sink, self._launches = capture.sink, capture.kept
+        self.state.recorder.return_to(self._before)
+        # Nobody need wait for what did not run.
+        self.state.order.host_wait_stream(self._stream)
+        for event in self._launches:
+            if isinstance(event, (Collective, PointToPoint)):
+                _launches(event.group).count_on(event, -1)
+
+    def instantiate(self) -> None:
+        """It is ready."""
+
+    def replay(self) -> None:
+        """Launch what was kept."""
+        recorder = self.state.recorder
+        recorder.enter()
+        current = self.state.shim.stream()
+        _join(self.state, current, self._stream)
+        works: dict[int, int] = {}
+        for event in self._launches:
+            if isinstance(event, Phase):
+                if recorder.phase == OPTIMIZER:
+                    recorder.optimizer_ended()
+                recorder.enter_phase(event.phase)
+                continue
+            if isinstance(event, (Collective, PointToPoint)):
+                works[event.work] = self.state.numbers.work()
+                sequence = _launches(event.group).count_on(event, 1)
+                event = replace(event, work=works[event.work], sequence=sequence)
+                recorder.collectives += 1
+            elif isinstance(event, WorkWait):
+                event = replace(event, work=works.get(event.work, event.work))
+            recorder.operations += isinstance(event, Op)
+            recorder.emit(event)
+        _join(self.state, self._stream, current)
+        recorder.leave()
+
+    def reset(self) -> None:
+        """Forget what was kept."""
+        self._launches = []
+
+    def pool(self) -> tuple[int, int]:
+        """Names the memory that it would keep."""
+        return self._pool
+
+    def enable_debug_mode(self) -> None:
+        """There is nothing to see."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        """There is nothing to see."""
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Random numbers have no values."""
+
+
 def install_graphs(state: RankState) -> None:
     """Capture and replay. Once per process."""
-    pools = count(1)
-
-    def is_capturing() -> bool:
-        return isinstance(state.recorder.sink, _Capture)
-
-    class CUDAGraph:
-        """The launches of one capture.
-
-        Each replay launches them on the streams of the capture, between the current stream's work
-        before and after. Memory that a graph would keep between replays is not kept.
-        """
-
-        def __init__(self, keep_graph: bool = False) -> None:
-            self._launches: list[Event] = []
-            self._stream, self._pool = 0, (0, next(pools))
-
-        def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
-            """What the current stream gets from now on is kept."""
-            self._pool = pool or self._pool
-            self._stream = state.shim.stream()
-            self._before = state.recorder.place()
-            state.recorder.sink = _Capture(state.recorder.sink)
-
-        def capture_end(self) -> None:
-            """Nothing of it has run: the step is where it was."""
-            capture = state.recorder.sink
-            assert isinstance(capture, _Capture)
-            state.recorder.sink, self._launches = capture.sink, capture.kept
-            state.recorder.return_to(self._before)
-            # Nobody need wait for what did not run.
-            state.order.host_wait_stream(self._stream)
-            for event in self._launches:
-                if isinstance(event, (Collective, PointToPoint)):
-                    _launches(event.group).count_on(event, -1)
-
-        def instantiate(self) -> None:
-            """It is ready."""
-
-        def replay(self) -> None:
-            """Launch what was kept."""
-            recorder = state.recorder
-            recorder.enter()
-            current = state.shim.stream()
-            _join(state, current, self._stream)
-            works: dict[int, int] = {}
-            for event in self._launches:
-                if isinstance(event, Phase):
-                    if recorder.phase == OPTIMIZER:
-                        recorder.optimizer_ended()
-                    recorder.enter_phase(event.phase)
-                    continue
-                if isinstance(event, (Collective, PointToPoint)):
-                    works[event.work] = state.numbers.work()
-                    sequence = _launches(event.group).count_on(event, 1)
-                    event = replace(event, work=works[event.work], sequence=sequence)
-                    recorder.collectives += 1
-                elif isinstance(event, WorkWait):
-                    event = replace(event, work=works.get(event.work, event.work))
-                recorder.operations += isinstance(event, Op)
-                recorder.emit(event)
-            _join(state, self._stream, current)
-            recorder.leave()
-
-        def reset(self) -> None:
-            """Forget what was kept."""
-            self._launches = []
-
-        def pool(self) -> tuple[int, int]:
-            """Names the memory that it would keep."""
-            return self._pool
-
-        def enable_debug_mode(self) -> None:
-            """There is nothing to see."""
-
-        def debug_dump(self, debug_path: str) -> None:
-            """There is nothing to see."""
-
-        def register_generator_state(self, generator: Any) -> None:
-            """Random numbers have no values."""
-
+    CUDAGraph.state = state
     torch._C._host_emptyCache = lambda: None
     for module in (torch.cuda, torch.cuda.graphs):
         module.CUDAGraph = CUDAGraph
-        module.graph_pool_handle = lambda: (0, next(pools))
-        module.is_current_stream_capturing = is_capturing
+        module.graph_pool_handle = _new_pool
+        module.is_current_stream_capturing = lambda: isinstance(state.recorder.sink, _Capture)
+
+
+def _new_pool() -> tuple[int, int]:
+    return (0, next(_POOLS))
 
 
 def _join(state: RankState, first: int, then: int) -> None:
