@@ -24,7 +24,7 @@ from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.survey import INTERRUPTED, Survey
-from trainscout.optimizer.survey_choice import survey_once
+from trainscout.optimizer.survey_choice import forget_interrupted, survey_once
 from trainscout.optimizer.trial import OnProgress, Progress, SearchResult
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
@@ -86,6 +86,7 @@ def run_search(
         seed=seed,
         on_progress=on_progress,
     )
+    forget_interrupted()
     workers = make_executor(executor, declared, simulator)
     stored = None
     if storage is not None:

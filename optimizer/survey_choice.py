@@ -30,6 +30,7 @@ LISTED_POINTS = 500_000
 SOME_POINTS = 100_000
 # Listing that is over by then goes unremarked.
 _AT_A_GLANCE_S = 1.0
+_MOST_KEPT = 16
 
 _surveyed: list[tuple[object, Survey, float]] = []
 
@@ -49,10 +50,11 @@ def survey_once(
     """
     proving = proves_first(options, spec)
     key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
-    if _surveyed and _surveyed[0][0] == key:
-        _, made, spent_s = _surveyed[0]
+    at = next((at for at, (known, _, _) in enumerate(_surveyed) if known == key), None)
+    if at is not None:
+        _, made, spent_s = _surveyed[at]
         # Once: the next search of this question spends none of it.
-        _surveyed[:] = [(key, made, 0.0)]
+        _surveyed[at] = key, made, 0.0
         return made, spent_s
     started_s = time.monotonic()
     compiled = compile_space(json.loads(key[0]), declared)
@@ -61,8 +63,16 @@ def survey_once(
         if proving
         else survey(compiled)
     )
-    _surveyed[:] = [(key, made, time.monotonic() - started_s)]
+    # Sifting takes long, and a multirun checks all its searches before the first.
+    dear = [each for each in _surveyed if each[1].left_out or each[1].why_sampled]
+    kept = dear[-_MOST_KEPT:]
+    _surveyed[:] = [*kept, (key, made, time.monotonic() - started_s)]
     return made, 0.0
+
+
+def forget_interrupted() -> None:
+    """Have what was interrupted surveyed anew when it is asked for again."""
+    _surveyed[:] = [each for each in _surveyed if each[1].why_sampled != INTERRUPTED]
 
 
 def _survey_to_prove(

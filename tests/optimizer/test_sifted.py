@@ -158,6 +158,7 @@ def test_interrupted_while_sifting_it_says_the_best_that_is_known(sampler, not_l
     assert (result.stopped, result.certificate) == ("interrupted", None)
     assert result.best[0].prediction.fits
     assert result.trials[0].recipe == result.best[0].recipe
+    assert search(sampler, declared_, space=space).stopped == "proved"
 
 
 @pytest.mark.parametrize("case", ["dense", "several frameworks"])

@@ -47,7 +47,8 @@ class CheckFirst(Callback):
             check_writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
             for job in _jobs(config):
                 plan = build_plan(job)
-                check_plan(plan, plan.options.storage)
+                if check_plan(plan, plan.options.storage):
+                    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from trainscout.conf.build import build_question, build_value
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import identity, prepare_search
+from trainscout.optimizer.survey import INTERRUPTED
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.reports.launch import check_framework
 from trainscout.reports.progress import progress_view
@@ -99,17 +100,18 @@ def _verified(choice: VerifyChoice) -> int:
     return choice.top_k
 
 
-def check_plan(plan: SearchPlan, storage: str | None) -> None:
+def check_plan(plan: SearchPlan, storage: str | None) -> bool:
     """Refuse a search that could not start, or not go on with ``storage``; writes nothing.
 
-    A large space is sifted here, with its progress on stderr.
+    A large space is sifted here, with its progress on stderr; returns whether that was
+    interrupted.
 
     Raises:
         InputError: naming the setting.
     """
     console = console_for(sys.stderr)
     with progress_view(console, plan.declared.job, plan.output.verbosity) as view:
-        prepare_search(
+        surveyed, *_ = prepare_search(
             plan.declared,
             plan.space,
             plan.objective,
@@ -127,3 +129,4 @@ def check_plan(plan: SearchPlan, storage: str | None) -> None:
         )
         mode: Mode = "join" if plan.join else "resume" if plan.resume else "new"
         check_storage(storage, question, mode)
+    return surveyed.why_sampled == INTERRUPTED
