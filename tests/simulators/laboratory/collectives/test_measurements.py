@@ -70,32 +70,20 @@ def test_wording_names_the_fabric(
     assert found.assumptions
 
 
-@pytest.mark.parametrize(("machine", "nics"), [("Polaris", 2), ("Perlmutter", 4)])
-def test_machines_of_one_gpu_and_fabric_differ_in_nics(machine: str, nics: int) -> None:
+@pytest.mark.parametrize(
+    ("notes", "per_gpu", "nics"),
+    [("Polaris", "", 2), ("Perlmutter", "", 4), ("2 NIC x 200G Slingshot per 4 GPUs", "100", 2)],
+)
+def test_nics_are_printed_or_of_a_named_machine(notes: str, per_gpu: str, nics: int) -> None:
     links = "NVLink3-direct(4 GPU mesh)"
-    changes = {"gpu": "A100-SXM4", "intra_link": links, "num_gpus": "8", "nic_gbps_per_gpu": ""}
-    found = describe("1", row(notes=machine, **changes))
-    assert (found.cluster.nics_per_node, found.cluster.nic_gbps) == (nics, 200)
+    changes = {"gpu": "A100-SXM4", "intra_link": links, "num_gpus": "8"}
+    cluster = describe("1", row(notes=notes, nic_gbps_per_gpu=per_gpu, **changes)).cluster
+    assert (cluster.nics_per_node, cluster.nic_gbps, cluster.nvswitch) == (nics, 200, False)
 
 
 def test_a_stated_protocol_is_not_imposed() -> None:
     assert any("protocol LL128" in text for text in describe("1", row(proto="LL128")).assumptions)
     assert not any("protocol" in text for text in describe("1", row(proto="")).assumptions)
-
-
-def test_printed_nics_are_taken_over_usual_ones() -> None:
-    found = describe(
-        "1",
-        row(
-            gpu="A100-SXM4-40GB",
-            intra_link="NVLink3-direct(4 GPU mesh)",
-            num_gpus="8",
-            nic_gbps_per_gpu="100",
-            notes="2 NIC x 200G Slingshot per 4 GPUs",
-        ),
-    )
-    assert (found.cluster.nics_per_node, found.cluster.nic_gbps) == (2, 200)
-    assert not found.cluster.nvswitch
 
 
 def test_a_version_that_is_not_printed_is_assumed() -> None:
@@ -150,17 +138,17 @@ def test_a_table_keeps_skipped_rows_apart(tmp_path: Path) -> None:
     assert [each.id for each in skipped] == ["line 3"]
 
 
-@pytest.mark.parametrize("content", ["a,b\n1,2\n", ""])
-def test_a_table_without_its_columns_is_refused(tmp_path: Path, content: str) -> None:
-    table = tmp_path / "table.csv"
-    table.write_text(content)
-    with pytest.raises(InputError, match="lacks"):
+@pytest.mark.parametrize(
+    ("content", "reason"), [("a,b\n1,2\n", "lacks"), ("", "lacks"), (None, "none")]
+)
+def test_a_table_without_its_columns_is_refused(
+    tmp_path: Path, content: str | None, reason: str
+) -> None:
+    table = tmp_path / "none.csv"
+    if content is not None:
+        table.write_text(content)
+    with pytest.raises(InputError, match=reason):
         read_table(table)
-
-
-def test_a_missing_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        read_table(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(
