@@ -41,7 +41,8 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
     if name == "sum" and not known and tensors[0].dtype is torch.bool:
         # As many as the mask selects.
-        known = pairs = [(tensors[0], share_of(tensors[0], assumed(tensors[0].numel())))]
+        known = [(tensors[0], share_of(tensors[0], assumed(tensors[0].numel())))]
+        pairs = [*known]
     nothing: list[Shadow | None] = [None] * len(call.results)
     if name in BOTH | EITHER and 0 < len(known) < len(pairs):
         return [_decided(known, name in EITHER, call.results[0])]

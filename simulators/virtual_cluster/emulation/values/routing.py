@@ -248,7 +248,9 @@ def _written(
     if kept is where is None:
         # Written where it was set (mask[mask.clone()] = which), or as good as that.
         return share_of(tensor, ones)
-    if all(isinstance(s, Known) and s.kind is Kind.DEFINITE for s in (kept, where)):
+    if not (isinstance(kept, Known) and isinstance(where, Known)):
+        return None
+    if kept.kind is where.kind is Kind.DEFINITE:
         outside = (kept.value & ~where.value).expand(tensor.shape)
         return share_of(tensor, ones + int(outside.sum()))
     return None
