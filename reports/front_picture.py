@@ -56,7 +56,7 @@ def _drawn(plot: FrontPlot, title: str) -> Iterator[str]:
     inside = [s for s in plot.spots if left <= s.across <= right and low <= s.up <= high]
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="13" '
         f'fill="{_TEXT}" role="img">'
     )
     yield f"<title>{escape(title)}</title>"
@@ -72,8 +72,16 @@ def _drawn(plot: FrontPlot, title: str) -> Iterator[str]:
     for spot in sorted(inside, key=lambda spot: (spot.front, spot.fits)):
         yield _mark(spot, x(spot.across), y(spot.up), plot)
     named = sorted((s for s in inside if s.front), key=lambda s: int(s.label[1:] or len(inside)))
+    # Of several by one name the first.
+    by_name = {s.name or s.label: s for s in reversed(named)}
+    right_end = x(plot.limit) if plot.limit is not None and plot.limit <= right else _WIDTH
     yield from _labels(
-        (x(s.across), y(s.up), f"{s.label} {s.name}".strip()) for s in named if s.label or s.fits
+        (
+            (x(s.across), y(s.up), _label(s, plot.up.unit))
+            for s in named
+            if by_name.get(s.name or s.label) is s and s.fits
+        ),
+        right_end,
     )
     outside = len(plot.spots) - len(inside)
     notes = f"● {plot.front_words}   ● fits   × may not fit"
@@ -114,17 +122,23 @@ def _mark(spot: Spot, x: float, y: float, plot: FrontPlot) -> str:
     if not spot.fits:
         path = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0-6l-6 6"
         return f'<path d="{path}" stroke="{_MISSED}" stroke-opacity="0.6">{told}</path>'
-    radius, colour = (5, _FRONT) if spot.front else (3, _FITS)
+    radius, colour = (6, _FRONT) if spot.front else (3, _FITS)
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">{told}</circle>'
 
 
-def _labels(spots: Iterable[tuple[float, float, str]]) -> Iterator[str]:
-    """Ranks and names below their marks, the first given first; those that would lie on another
-    are left out."""
+def _label(spot: Spot, unit: str) -> str:
+    first = "#1 " if spot.label == "#1" else ""
+    return f"{first}{spot.name}: {spot.up:.4g} {unit}"
+
+
+def _labels(spots: Iterable[tuple[float, float, str]], right_end: float) -> Iterator[str]:
+    """Names below their marks, the first given first, left of ``right_end`` where there is room;
+    those that would lie on another are left out."""
     placed: list[tuple[float, float, float]] = []
     for x, y, label in spots:
         width = _LETTER_WIDTH * len(label)
-        left = x - width if x + width > _WIDTH else x
+        end = right_end if x < right_end else _WIDTH
+        left = x - width if x + width > end else x
         if all(
             left > a + wide or a > left + width or abs(y - b) > _LABEL_HEIGHT
             for a, b, wide in placed

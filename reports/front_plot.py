@@ -91,9 +91,9 @@ _STYLES = {"fits": "", "front": "bold green", "missed": "red", "limit": "red", "
 
 def _layout(trial: Trial) -> str:
     recipe = trial.recipe
-    further = [(name, getattr(recipe, name)) for name in ("cp", "ep")]
-    more = "".join(f" {name}{size}" for name, size in further if size > 1)
-    return f"tp{recipe.tp} pp{recipe.pp}{more}"
+    further = [(name, getattr(recipe, name.lower())) for name in ("CP", "EP")]
+    more = "".join(f" × {name} {size}" for name, size in further if size > 1)
+    return f"TP {recipe.tp} × PP {recipe.pp}{more}"
 
 
 def front_plot(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.job import Job
 
 # Columns that the whole names of the kinds of memory need.
-_ROOM_FOR_KINDS = 110
+_ROOM_FOR_KINDS = 125
 # What a GPU needs beside what the allocator reserves.
 _OUTSIDE_ALLOCATOR = ("communication_buffers", "context")
 _SHORT_KINDS = {
@@ -42,13 +42,18 @@ _SHORT_KINDS = {
 _LEAST_SHARE = 0.005
 _ASSUMED = "Assumed"
 
-Notes = list[tuple[str, str]]
+Notes = Sequence[tuple[str, str]]
 
 
 def prediction_report(
-    prediction: Prediction, job: Job, verbosity: str = "normal", assumed: Collection[str] = ()
+    prediction: Prediction,
+    job: Job,
+    verbosity: str = "normal",
+    assumed: Collection[str] = (),
+    more: Notes = (),
 ) -> RenderableType:
-    """One recipe's prediction: its figures, where the time goes, memory by stage, how sure."""
+    """One recipe's prediction: its figures, where the time goes, memory by stage, how sure; and
+    ``more`` where that is not all."""
     question = Text(format_question(job, assumed), style="bold")
     answer = Group(question, figures(prediction, job, assumed=assumed))
     if verbosity == "quiet":
@@ -57,8 +62,7 @@ def prediction_report(
     notes = prediction_notes(prediction, job, whole)
     if not whole:
         # The error bar and the grades of evidence stand beside the figures.
-        more = ("More", "verbosity=verbose: all parts and stages, and what figures rest on")
-        notes = [*(note for note in notes if note[0] == _ASSUMED), more]
+        notes = [*(note for note in notes if note[0] == _ASSUMED), *more]
     return Group(
         answer,
         Text(),

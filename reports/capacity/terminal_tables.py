@@ -82,7 +82,7 @@ def study_report(
     ]
     if directory is not None:
         parts.append(Text(f"Files: {directory}"))
-    if not whole:
+    if not whole and directory is not None:
         parts.append(Text("More: verbosity=verbose has scaling, what-ifs and break-even prices"))
     return Group(*parts)
 

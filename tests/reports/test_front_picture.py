@@ -12,9 +12,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 UP = Axis("step time", "s", lambda p: p.step_time_s)
 ACROSS = Axis("memory a GPU needs", "GiB", lambda p: 0.0)
 SPOTS = (
-    Spot(40.0, 10.0, fits=True, front=True, label="#1"),
-    Spot(40.1, 10.01, fits=True, front=True, label="#2"),
-    Spot(30.0, 12.0, fits=True, front=True, label="#3"),
+    Spot(40.0, 10.0, fits=True, front=True, label="#1", name="a"),
+    Spot(40.1, 10.01, fits=True, front=True, label="#2", name="b"),
+    Spot(30.0, 12.0, fits=True, front=True, label="#3", name="c"),
+    Spot(35.0, 11.5, fits=True, front=True, label="#4", name="a"),
     Spot(60.0, 11.0, fits=True, front=False),
     Spot(74.0, 9.5, fits=False, front=False),
     Spot(50.0, 99.0, fits=True, front=False),
@@ -32,31 +33,31 @@ def texts(root):
 
 def test_every_recipe_within_reach_is_a_mark_and_the_others_are_counted():
     root = drawn()
-    assert len(list(root.iter(f"{SVG}circle"))) == 4
+    assert len(list(root.iter(f"{SVG}circle"))) == 5
     assert len(list(root.iter(f"{SVG}path"))) == 1
     assert any("1 lie outside" in text for text in texts(root))
     assert "a <question> & more" in texts(root)
 
 
 def test_faster_is_lower_down_and_more_memory_further_right():
-    best, _, large, slow = sorted(
+    best, _, large, _, slow = sorted(
         (-float(c.get("cy")), float(c.get("cx"))) for c in drawn().iter(f"{SVG}circle")
     )
     assert best < large < slow
     assert large[1] > best[1] > slow[1]
 
 
-def test_labels_that_would_lie_on_each_other_leave_the_best():
-    assert {text for text in texts(drawn()) if text.startswith("#")} == {"#1", "#3"}
+def test_labels_that_would_lie_on_each_other_leave_the_best_and_each_name_stands_once():
+    assert {text for text in texts(drawn()) if ": " in text} == {"#1 a: 10 s", "c: 12 s"}
 
 
-def test_layouts_stand_with_ranks_and_inside_the_picture():
+def test_layouts_stand_inside_the_picture():
     last = Spot(74.0, 9.9, fits=True, front=True, label="#4", name="tp8 pp2 cp2 ep8")
     unranked = Spot(20.0, 13.0, fits=True, front=True, name="tp1 pp1")
     root = drawn((*SPOTS, last, unranked))
     ends = {"".join(t.itertext()): t.get("text-anchor") for t in root.iter(f"{SVG}text")}
-    assert ends["#4 tp8 pp2 cp2 ep8"] == "end"
-    assert ends["tp1 pp1"] == "start"
+    assert ends["tp8 pp2 cp2 ep8: 9.9 s"] == "end"
+    assert ends["tp1 pp1: 13 s"] == "start"
     floor = min(
         float(t.get("y")) for t in root.iter(f"{SVG}text") if t.get("text-anchor") == "middle"
     )

@@ -228,7 +228,12 @@ def test_a_search_is_a_frame(found):
     frame = found.to_frame()
     assert list(frame.index) == [1, 2, 3]
     assert frame.step_time_s[1] == found.best.step_time_s
-    assert len(found.to_frame(trials=True)) == len(found.found.trials)
+    assert len(found.to_frame("trials")) == len(found.found.trials)
+    layouts = found.to_frame("layouts")
+    assert layouts.step_time_s.iloc[0] == found.best.step_time_s
+    assert len(layouts) >= layouts[["tp", "pp"]].drop_duplicates().shape[0] > 1
+    with pytest.raises(ts.InputError):
+        found.to_frame("layout")
 
 
 def test_a_search_may_be_kept_and_gone_on_with(tmp_path, small, found):
@@ -356,6 +361,7 @@ def study():
 def test_a_study_is_answered(study):
     assert study.answers["gpt3_2b7"].num_gpus == 8
     (row,) = study.to_frame().to_dict("records")
+    assert set(study.to_frame("targets").model) == {row["model"]}
     assert (row["status"], row["targets_met"]) == ("fits", "quarter")
 
 

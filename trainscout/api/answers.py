@@ -31,6 +31,7 @@ from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal_tables import search_report, shown_trials
+from trainscout.reports.trials import decided_between
 from trainscout.reports.wording import (
     format_percent,
     format_question,
@@ -187,15 +188,25 @@ class SearchResult(Shown):
         job = self.question.job(Recipe())
         return None if plot is None else Picture(plot, format_question(job))
 
-    def to_frame(self, *, trials: bool = False) -> DataFrame:
-        """A row for each recipe in ``top``, or for each trial, whatever became of it.
+    def to_frame(self, table: str = "top") -> DataFrame:
+        """A row for each recipe of a table.
 
         The columns are those of a search's ``trials.csv`` (docs/output.md): status, objective,
         recipe, prediction, memory, ``breakdown_s.<part>``; the index is ``rank`` or ``number``.
+
+        Args:
+            table: ``top``: those in ``top``. ``layouts``: those that ``print`` compares, the best
+                of each layout, a roomy and a simple one. ``trials``: each, whatever became of it.
+
+        Raises:
+            InputError: for another table.
         """
+        require_choice("table", table, ("top", "layouts", "trials"))
         import pandas
 
-        shown = self.found.trials if trials else self._shown
+        trials = table == "trials"
+        compared = decided_between(self.found) if table == "layouts" else self._shown
+        shown = self.found.trials if trials else compared
         objectives = self.found.objectives
         frame = pandas.DataFrame(
             [trial_row(each, objectives, self.question.job) for each in shown],
@@ -331,12 +342,26 @@ class CapacityPlan(Shown):
         """For each model the cell that the study's targets choose; None where nothing fits."""
         return {model.model: model.chosen for model in self.outcome.models}
 
-    def to_frame(self) -> DataFrame:
-        """A row for each cell, with the columns of ``study.csv`` (docs/planning.md)."""
+    def to_frame(self, table: str = "cells") -> DataFrame:
+        """A row for each cell, with the columns of ``study.csv`` (docs/planning.md); or another
+        table of the study by model: ``targets``, ``effects`` (what-ifs), ``break_evens``,
+        ``price_scenarios``, ``fabrics``, with the fields of ``study.json``.
+
+        Raises:
+            InputError: for another table.
+        """
+        named = ("targets", "effects", "break_evens", "price_scenarios", "fabrics")
+        require_choice("table", table, ("cells", *named))
         import pandas
 
-        columns, rows = study_rows(self._record())
-        return pandas.DataFrame(rows, columns=columns)
+        record = self._record()
+        if table == "cells":
+            columns, rows = study_rows(record)
+            return pandas.DataFrame(rows, columns=columns)
+        models = record["models"]
+        return pandas.DataFrame(
+            {"model": each["model"], **row} for each in models for row in each[table]
+        )
 
     def __repr__(self) -> str:
         return f"<{' '.join(format_answer(each, self.outcome) for each in self.outcome.models)}>"

@@ -104,7 +104,9 @@ def simulate(config: DictConfig) -> int:
         show_text(prediction_json(prediction, job, {"model": named, **beside}))
         return OK
     assumed = assumed_fields(config, declared)
-    show(Group(prediction_report(prediction, job, output.verbosity, assumed), *below))
+    more = [("More", "verbosity=verbose: all parts and stages, and what figures rest on")]
+    report = prediction_report(prediction, job, output.verbosity, assumed, more)
+    show(Group(report, *below))
     return OK
 
 

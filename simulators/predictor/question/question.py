@@ -79,7 +79,7 @@ def _quantities(question: Question) -> Iterator[tuple[str, str, float]]:
             yield name, name, value
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Question:
     """The model, hardware and training that every recipe of one search shares."""
 
@@ -88,6 +88,13 @@ class Question:
     cluster: Cluster
     training: Training
     framework: Framework = UNDECLARED
+
+    def __repr__(self) -> str:
+        # All fields fill pages, of which a session shows every one.
+        hardware = f"{self.cluster.num_gpus:,} x {self.gpu.name}"
+        length = self.training.sequence_length or self.model.sequence_length
+        batch = f"{self.training.global_batch_size:,} x {length:,}"
+        return f"<{self.model.name} on {self.cluster.name} ({hardware}), batch {batch} tokens>"
 
     def job(self, recipe: Recipe) -> Job:
         return Job(self.model, self.gpu, self.cluster, self.training, recipe, self.framework)
