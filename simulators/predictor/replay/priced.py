@@ -119,21 +119,33 @@ class PricedOp:
     grade: int = field(init=False, compare=False)
     kernel_class: int = field(init=False, compare=False)
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        op: DeviceOp,
+        seconds: float,
+        evidence: Evidence,
+        memory_bound: float = 0.0,
+        communication: CollectivePrice | None = None,
+    ) -> None:
         # Read for every block that has it, and made for every kernel of a new recipe.
-        op, kernel_class, overlaps = self.op, -1, 0
-        if isinstance(op, Collective | SendRecv):
+        part, overlaps, kernel_class = _COMPUTE, 0, -1
+        if isinstance(op, COMMUNICATIONS):
             shown = COMMUNICATION.get(op.communicator)
             part, overlaps = NO_PART if shown is None else PART_INDEX[shown], op.overlaps
         elif isinstance(op, HostUpdate):
             part = PART_INDEX[OPTIMIZER]
         else:
-            part, kernel_class = PART_INDEX[COMPUTE], KERNEL_CLASSES.index(_class_of(op))
+            kernel_class = _class_of(op)
         self.__dict__.update(
+            op=op,
+            seconds=seconds,
+            evidence=evidence,
+            memory_bound=memory_bound,
+            communication=communication,
             launches=launches_of(op),
             overlaps=overlaps,
             part=part,
-            grade=EVIDENCE.index(self.evidence),
+            grade=EVIDENCE.index(evidence),
             kernel_class=kernel_class,
         )
 
@@ -147,13 +159,21 @@ def launches_of(op: DeviceOp) -> int:
     return op.launches if isinstance(op, Streaming) else 1
 
 
-def _class_of(op: DeviceOp) -> str:
-    """The class whose slowdown beside communication a kernel shares."""
-    if isinstance(op, Gemm | Convolution):
-        return "gemm"
-    if isinstance(op, GroupedGemm):
-        return "grouped_gemm"
-    if isinstance(op, Attention):
-        return "attention"
-    assert isinstance(op, Streaming)
-    return "norm" if op.kind.startswith("norm") else "streaming"
+_COMPUTE = PART_INDEX[COMPUTE]
+# The class whose slowdown beside communication a kernel shares.
+_CLASSES = {
+    kind: KERNEL_CLASSES.index(name)
+    for kind, name in (
+        (Gemm, "gemm"),
+        (Convolution, "gemm"),
+        (GroupedGemm, "grouped_gemm"),
+        (Attention, "attention"),
+    )
+}
+_NORM, _STREAMING = KERNEL_CLASSES.index("norm"), KERNEL_CLASSES.index("streaming")
+
+
+def _class_of(op: Kernel) -> int:
+    if isinstance(op, Streaming):
+        return _NORM if op.kind.startswith("norm") else _STREAMING
+    return _CLASSES[type(op)]

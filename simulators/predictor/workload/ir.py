@@ -230,7 +230,7 @@ def is_of_a_mixer(op: object) -> bool:
 
 def is_estimated(op: object) -> bool:
     """Whether an operation stands for a part of a kernel that no published timing holds."""
-    return isinstance(op, Gemm | Attention) and op.estimated
+    return isinstance(op, (Gemm, Attention)) and op.estimated
 
 
 # What transformers consist of, and what else traced models may.
@@ -286,7 +286,7 @@ class Block:
         """Names of those that its operations use."""
         return tuple(
             dict.fromkeys(
-                op.communicator for op in self.ops if isinstance(op, Collective | SendRecv)
+                op.communicator for op in self.ops if isinstance(op, (Collective, SendRecv))
             )
         )
 
@@ -320,6 +320,9 @@ class Communicator:
     siblings: int = 1
     reach: int = 0
     collnet: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.size, self.ranks_per_node))
 
     @property
     def pair(self) -> Communicator:
