@@ -160,12 +160,12 @@ def batches_of(ops: Sequence[Kernel]) -> Iterator[tuple[list[int], Batch]]:
 
 def _alike(op: Kernel) -> tuple[Any, ...]:
     """What makes a batch of operations, and what they share."""
+    if isinstance(op, Streaming):  # most are
+        return (_streamings,)
     if isinstance(op, Gemm):
         return (_fused, op.dtype, op.within) if op.within else (_gemms, op.dtype, False)
     if isinstance(op, GroupedGemm):
         return _gemms, op.dtype, op.one_kernel
-    if isinstance(op, Streaming):
-        return (_streamings,)
     if isinstance(op, Attention):
         return _attentions, op.dtype, op.pass_, op.kernel, op.dropout
     if isinstance(op, Convolution):

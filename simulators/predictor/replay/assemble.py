@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.schedules import crossed, receiver
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
-from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer, Segment
+from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer
 from trainscout.simulators.predictor.replay.priced import (
     EVIDENCE,
     HOST,
@@ -52,7 +52,6 @@ from trainscout.simulators.predictor.workload.data_parallel import (
 )
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
@@ -378,30 +377,30 @@ class _Tabled:
         # A layer recomputed module by module gathers for that as well.
         again = way != FORWARD and of.job.recipe.recompute == "full"
         gather = functools.partial(gather_parameters, again=again)
-        for what, transfer in ((GATHERS, gather), (REDUCES, reduce_gradients)):
-            if exchanges & what:
-                exchanged = {}
-                for segment, times in runs:
-                    if what == GATHERS and way != FORWARD and segment.kept:
-                        continue
-                    if id(segment) not in exchanged:
-                        exchanged[id(segment)] = self.exchanged(segment, transfer)
-                    task = exchanged[id(segment)]
-                    if task is not None:
-                        cuts[id(segment)] |= what
-                        self.add(*task, times=times)
+        whats = [
+            (what, transfer)
+            for what, transfer in ((GATHERS, gather), (REDUCES, reduce_gradients))
+            if exchanges & what
+        ]
+        moved = {
+            (what, id(segment)): transfer(segment.parameters, of.transfer)
+            for what, transfer in whats
+            for segment in {id(segment): segment for segment, _ in runs}.values()
+            if segment.parameters.held.total
+            and not (what == GATHERS and way != FORWARD and segment.kept)
+        }
+        of.pricer.prepare(moved.values())
+        tasks = {key: self.exchanged(block) for key, block in moved.items() if block.ops}
+        for what, _ in whats:
+            for segment, times in runs:
+                if (task := tasks.get((what, id(segment)))) is not None:
+                    cuts[id(segment)] |= what
+                    self.add(*task, times=times)
         return bytes(cuts[id(segment)] for segment in segments)
 
-    def exchanged(
-        self, segment: Segment, transfer: Callable[[LocalParameters, Transfer], Block]
-    ) -> tuple[float, int, int] | None:
-        """The seconds, the kind and the place of the task that gathers or reduces a segment's
-        parameters, if it has any."""
-        of = self.of
-        block = transfer(segment.parameters, of.transfer)
-        if not segment.parameters.held.total or not block.ops:
-            return None
-        priced = of.pricer.block(block)
+    def exchanged(self, block: Block) -> tuple[float, int, int]:
+        """The seconds, the kind and the place of the task that gathers or reduces parameters."""
+        of, priced = self.of, self.of.pricer.block(block)
         nic_share = of.pricer.nic_share(priced.nic_bytes, priced.seconds)
         kind = of.kinds.communication(priced.channels, priced.wire_bytes_per_s, nic_share)
         return priced.seconds, kind, self.held(block, priced)

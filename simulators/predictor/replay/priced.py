@@ -65,7 +65,8 @@ PART_INDEX = {name: index for index, name in enumerate(PARTS)}
 # Of communicators that traces name, whose time is shown by group: no place in ``PARTS``.
 NO_PART = len(PARTS)
 EVIDENCE = tuple(Evidence)
-KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
+# Most are of the first.
+KERNELS = (Streaming, Gemm, GroupedGemm, Attention, Convolution)
 COMMUNICATIONS = (Collective, SendRecv)
 DeviceOp = Kernel | Collective | SendRecv | HostUpdate
 
