@@ -156,7 +156,7 @@ def install_distributed(state: RankState) -> None:
     state.functional = functional
     objects = ObjectCollectives(state)
     replacements: dict[str, Any] = {
-        "init_process_group": _init_process_group(state, distributed_c10d.init_process_group),
+        "init_process_group": _init_process_group(distributed_c10d.init_process_group),
         "_new_process_group_helper": _new_group_helper(state),
         "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag),
         "_process_group_name": _group_names(),
@@ -240,7 +240,7 @@ def _patch_reducer(state: RankState) -> None:
     dist.Reducer._rebuild_buckets = rebuild_buckets
 
 
-def _init_process_group(state: RankState, original: Any) -> Any:
+def _init_process_group(original: Any) -> Any:
     def init_process_group(
         backend: Any = None,
         init_method: Any = None,

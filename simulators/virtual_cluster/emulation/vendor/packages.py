@@ -198,7 +198,6 @@ class Package:
     compiled: Mapping[str, Path] = field(default_factory=dict)
 
 
-_FOLDER = Path(__file__).parent
 # Apex is built from source and carries the kernels Megatron-LM calls without it; the versions of
 # the others are those Megatron-core 0.16 asks for.
 PACKAGES: Mapping[str, Package] = {
@@ -221,8 +220,11 @@ PACKAGES: Mapping[str, Package] = {
         "flash-attn",
         "2.8.1",
         (
-            *("flash_attn", "flash_attn_2_cuda"),
-            *("dropout_layer_norm", "rotary_emb", "xentropy_cuda_lib"),
+            "flash_attn",
+            "flash_attn_2_cuda",
+            "dropout_layer_norm",
+            "rotary_emb",
+            "xentropy_cuda_lib",
         ),
     ),
     # FlashAttention-3 as it installs itself; under its newer name Transformer Engine looks for it.
@@ -230,10 +232,7 @@ PACKAGES: Mapping[str, Package] = {
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
     "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),
     "transformer_engine": Package(
-        "transformer-engine",
-        "",
-        (),
-        {"transformer_engine_torch": _FOLDER / "extension" / "surface.py"},
+        "transformer-engine", "", (), {"transformer_engine_torch": _COMPILED}
     ),
     "xformers": Package("xformers", "0.0.32", ("xformers",)),
 }
