@@ -58,20 +58,20 @@ __all__ = [
     "spaces",
 ]
 
-_ASKED = "simulators.predictor.question"
+_QUESTION = "simulators.predictor.question"
 _HOMES = {
     "api.answers": ("CapacityPlan", "Explanation", "Prediction", "SearchResult"),
     "api.ask": ("explain", "plan", "predict", "search"),
     "api.names": ("clusters", "frameworks", "gpus", "models", "spaces"),
     "api.questions": ("catalogue", "question", "simulator"),
-    f"{_ASKED}.cluster": ("Cluster",),
-    f"{_ASKED}.errors": ("InputError",),
-    f"{_ASKED}.framework": ("Framework",),
-    f"{_ASKED}.gpu": ("Gpu",),
-    f"{_ASKED}.model": ("Model",),
-    f"{_ASKED}.question": ("Question",),
-    f"{_ASKED}.recipe": ("Recipe",),
-    f"{_ASKED}.training": ("Training",),
+    f"{_QUESTION}.cluster": ("Cluster",),
+    f"{_QUESTION}.errors": ("InputError",),
+    f"{_QUESTION}.framework": ("Framework",),
+    f"{_QUESTION}.gpu": ("Gpu",),
+    f"{_QUESTION}.model": ("Model",),
+    f"{_QUESTION}.question": ("Question",),
+    f"{_QUESTION}.recipe": ("Recipe",),
+    f"{_QUESTION}.training": ("Training",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -83,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME]
+    return list(__all__)

@@ -147,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         "calibrate watch",
         "Say whether runs are as they are expected, and what has moved where they are not: for a "
         f"scheduled job. Of logs the last {RECENT} steps count.",
+        "trainscout calibrate watch ours.csv --calibration calibration.yaml\n"
         "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
         "    --set cluster=h100_64 --calibration calibration.yaml",
         "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "
