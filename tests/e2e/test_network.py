@@ -4,6 +4,7 @@ import json
 from xml.etree import ElementTree
 
 from tests.e2e.commands import environment, run
+from tests.in_process import command
 from tests.warm.session import run_python
 
 LLAMA = [
@@ -16,10 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_a_prediction_on_a_network_says_what_congests(tmp_path):
-    done = run(
-        "simulate.py", *LLAMA, *FLOW, "topology.oversubscription=2", "heat_map.file=map.svg",
-        cwd=tmp_path,
-    )  # fmt: skip
+    done = run("simulate.py", *LLAMA, *FLOW, "topology.oversubscription=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for shown in ("Congestion", "Utilisation", "Hot links", ":up", "flow engine", "2:1"):
         assert shown in " ".join(done.stdout.split())
@@ -27,6 +25,11 @@ def test_a_prediction_on_a_network_says_what_congests(tmp_path):
         line.split() for line in done.stdout.splitlines() if line.lstrip().startswith("dp  ")
     ][:1]
     assert float(dp[-1]) >= 2
+
+
+def test_a_picture_has_every_cable_and_what_it_carries(tmp_path):
+    drawn = [*LLAMA, *FLOW, "topology.oversubscription=2", f"file={tmp_path}/map.svg"]
+    assert command("network", "show")(drawn) == 0
     root = ElementTree.parse(tmp_path / "map.svg").getroot()
     assert root.tag == f"{SVG}svg"
     titles = [each.text for each in root.iter(f"{SVG}title")]
@@ -68,13 +71,6 @@ def test_uneven_experts_are_shown_beside_even_ones(tmp_path):
     times = uneven["expert_gemm_s"] / even["expert_gemm_s"]
     assert 1.2 < times < 8 * 150 / 850 + 0.01
     assert uneven["step_time_s"] > even["step_time_s"]
-
-
-def test_a_heat_map_needs_a_network(tmp_path):
-    done = run("simulate.py", *LLAMA, "heat_map.file=map.svg", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "heat_map.file" in done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_search_assumes_the_network_it_was_told(tmp_path):

@@ -35,14 +35,6 @@ class SimulatorChoice:
 
 
 @dataclass(frozen=True)
-class HeatMapChoice:
-    """The network drawn, its links coloured by how busy they are."""
-
-    file: str | None = None
-    """Where to write it (None: nowhere)."""
-
-
-@dataclass(frozen=True)
 class LaunchChoice:
     """Launch files."""
 
@@ -109,7 +101,7 @@ def groups_of(command: str) -> dict[str, type]:
     """The dataclasses of a command's groups; those of searches are loaded for commands that
     search."""
     if command == "simulate":
-        own: dict[str, type] = {"heat_map": HeatMapChoice, "timeline": TimelineChoice}
+        own: dict[str, type] = {"timeline": TimelineChoice}
         return {**_QUESTION, "recipe": Recipe, **_SIMULATOR, **own, "launch": LaunchChoice}
     if command == "network show":
         from trainscout.planning.fabric_prices import FabricPrices

@@ -13,12 +13,12 @@ from rich.text import Text
 from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.output_choice import output_choice
-from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unknown
+from trainscout.commands.schemas import LaunchChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_congested, build_simulator
 from trainscout.conf.build import build_question, build_recipe, build_value, given_overrides
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.output import show_text, write_output
+from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -46,10 +46,6 @@ def simulate(config: DictConfig) -> int:
     check_simulator(spec, job.gpu, job.cluster)
     if config.rules is not None:
         simulator = _obeying(simulator, Path(config.rules), config)
-    heat_map_file = build_value(HeatMapChoice, "heat_map", config.heat_map).file
-    if heat_map_file is not None and spec.network is None:
-        problem = "network=whitebox knows no links"
-        raise InputError("heat_map.file", heat_map_file, problem, "network=flow, packet or hybrid")
     launch = build_value(LaunchChoice, "launch", config.launch)
     if launch != LaunchChoice():
         from trainscout.reports.launch import check_framework
@@ -73,7 +69,7 @@ def simulate(config: DictConfig) -> int:
                 beside["experts"] = expert_record(load)
                 below += [Text(), expert_report(load)]
         if spec.network is not None:
-            _add_network(job, spec, simulator, heat_map_file, beside, below)
+            _add_network(job, spec, simulator, beside, below)
     chosen = any("recipe." in each for each in given_overrides(config))
     if not chosen and prediction.memory.headroom_bytes < 0:
         below += [Text(), Text("No recipe.* is given; trainscout optimize finds those that fit.")]
@@ -131,12 +127,10 @@ def _add_network(
     job: Job,
     spec: SimulatorSpec,
     simulator: ReplaySimulator,
-    heat_map_file: str | None,
     beside: dict[str, Any],
     below: list[RenderableType],
 ) -> None:
-    """What a declared network does to the step: its record, its report, its picture."""
-    from trainscout.reports.fabric_picture import fabric_picture
+    """What a declared network does to the step: its record, its report."""
     from trainscout.reports.network import (
         network_record,
         network_report,
@@ -156,9 +150,6 @@ def _add_network(
         whole = whole_step(job, workload, spec.network, spec.calibration)
         beside["whole_step"] = whole_step_record(whole)
         below.append(whole_step_report(whole))
-    if heat_map_file is not None:
-        picture = fabric_picture(use, job, spec.network.fabric.name)
-        write_output("heat_map.file", Path(heat_map_file), picture)
 
 
 def main(arguments: Sequence[str]) -> int:
