@@ -325,9 +325,12 @@ def _experts(config: Config, family: Family) -> dict[str, Any]:
         for name in (*names, "shared_intermediate_size", *of_family)
         if config.has(name)
     ]
+    experts, chosen = config.whole("num_experts"), config.whole("num_experts_per_tok")
+    # Of choices among others that compute nothing, so many are left (LongCat).
+    chosen = max(1, round(chosen * experts / (experts + config.whole("zero_expert_num", 0))))
     return {
-        "num_experts": config.whole("num_experts"),
-        "top_k": config.whole("num_experts_per_tok"),
+        "num_experts": experts,
+        "top_k": chosen,
         "ffn_hidden_size": width,
         "shared_ffn_hidden_size": shared[0] if shared else number * width,
         "latent_size": config.whole("moe_latent_size") if config.has("moe_latent_size") else None,

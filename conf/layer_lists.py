@@ -77,6 +77,9 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     else:
         number = config.whole("num_hidden_layers", config.fields.get(encoder))
         mixers, mlps = _mixers(config, kind, family, number), _mlps(config, kind, family, number)
+        if kind == "longcat_flash":
+            # Experts run beside the second half of two layers that are one there.
+            mixers, mlps = number * ["full", "full", NONE], number * [DENSE, DENSE, MOE]
     special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
     layers: list[Layer] = []

@@ -178,6 +178,16 @@ def test_ling_has_as_many_parameters_as_its_publisher_counts() -> None:
     assert taken - 2 * 157_184 * 2048 == pytest.approx(789e6, rel=1e-3)
 
 
+def test_longcat_takes_as_many_parameters_as_its_publisher_counts() -> None:
+    """560 B, of which a token takes 27 B on average, 18.6 to 31.3 B (arXiv 2509.01322)."""
+    model = imported({"model_type": "longcat_flash"})
+    assert model.layers == "28*(2*attention/dense, none/moe)"
+    held = parameters(replace(model, vocab_multiple=1))
+    taken = held - 28 * (512 - model.moe.top_k) * 3 * 6144 * 2048
+    assert held == pytest.approx(560e9, rel=0.01)
+    assert 18.6e9 < taken < 31.3e9
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
