@@ -71,9 +71,9 @@ def imports(path: Path, *, running: bool = False) -> Iterator[str]:
     those for type checkers alone, where ``running``."""
     folder = ("trainscout", *path.relative_to(ROOT).parts[:-1])
     module = ast.parse(path.read_text(encoding="utf-8"))
-    for node in module.body if running else ():
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
+    for part in module.body if running else ():
+        if isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING":
+            part.body = [ast.Pass()]
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
