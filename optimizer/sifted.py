@@ -11,7 +11,6 @@ bounded, and kept while it is open (``optimizer.reach``).
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,13 +20,14 @@ import numpy.typing as npt
 
 from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
 from trainscout.optimizer.enumeration import Block, leading
+from trainscout.optimizer.executors.interrupts import interrupts_put_off
 from trainscout.optimizer.known_best import KnownBest
 from trainscout.optimizer.legs import AUTO
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.sifting_progress import Standing, UnprovedError
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.survey import (
-    INTERRUPTED,
     Degrees,
     LeftOut,
     Survey,
@@ -36,7 +36,7 @@ from trainscout.optimizer.survey import (
     nothing_launchable,
     require_ranks,
 )
-from trainscout.optimizer.trial import OnProgress, Progress
+from trainscout.optimizer.trial import OnProgress
 from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.equivalence import RULES as EQUIVALENCES
 from trainscout.pruning.equivalence import SPLIT_FIELDS
@@ -62,15 +62,6 @@ class _TooManyOpenError(InputError):
     """Bounds rule hardly any recipe of a space out."""
 
 
-class UnprovedError(Exception):
-    """A search is not to prove its answer, which has a sampler besides or was interrupted:
-    ``why``, and what is ``known`` by then."""
-
-    def __init__(self, why: str, known: KnownBest) -> None:
-        super().__init__(why)
-        self.why, self.known = why, known
-
-
 def sifted_survey(
     space: Space,
     objective: Objective,
@@ -91,23 +82,20 @@ def sifted_survey(
     auto = options.sampler == AUTO
     limits_s = [each for each in (options.proof_timeout_s, options.timeout_s) if each is not None]
     within_s = min(limits_s, default=math.inf) if auto else math.inf
-    left_out, standing = LeftOut(), _Standing(known, on_progress, within_s)
-    sieves = [_Sieve(bounding, known, left_out, standing, *part) for part in _parts(space)]
-    kept = _Kept()
+    left_out, kept = LeftOut(), _Kept()
     try:
-        for sieve in sieves:
-            sieve.sample()
-        for sieve in sieves:
-            for listed in sieve.listed():
-                kept.add(listed, known)
+        with interrupts_put_off() as interruptible:
+            standing = Standing(known, on_progress, within_s, interruptible)
+            sieves = [_Sieve(bounding, known, left_out, standing, *part) for part in _parts(space)]
+            for sieve in sieves:
+                sieve.sample()
+            for sieve in sieves:
+                for listed in sieve.listed():
+                    kept.add(listed, known)
     except _TooManyOpenError:
         if not auto:
             raise
         raise UnprovedError("bounds rule hardly any recipe out", known) from None
-    except KeyboardInterrupt:
-        if known.best is None:
-            raise
-        raise UnprovedError(INTERRUPTED, known) from None
     if not left_out.recipes:
         raise nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
@@ -122,37 +110,6 @@ def _parts(space: Space) -> list[tuple[Space, _AsUnion]]:
     if not isinstance(space, UnionSpace):
         return [(space, lambda points: points)]
     return [(part, partial(space.as_union, number)) for number, part in enumerate(space.parts)]
-
-
-class _Standing:
-    """Tells how far the sifting is, and ends it when it is late. How many passes there are is
-    known once they are sampled."""
-
-    def __init__(self, known: KnownBest, on_progress: OnProgress | None, within_s: float) -> None:
-        self._known, self._on_progress, self._within_s = known, on_progress, within_s
-        self._total = self._done = 0
-        self._started_s = self._sampled_s = time.monotonic()
-
-    def sampled(self, passes: int) -> None:
-        self._total += passes
-        self._sampled_s = time.monotonic()
-        self._show(self._total, None, "groups of recipes sampled", None)
-
-    def sifted(self, passes: int) -> None:
-        self._done += passes
-        now_s = time.monotonic()
-        eta_s = (now_s - self._sampled_s) / max(1, self._done) * (self._total - self._done)
-        eta_s = min(eta_s, self._started_s + self._within_s - now_s)
-        self._show(self._done, self._total, "groups of recipes sifted", eta_s)
-
-    def _show(self, done: int, total: int | None, counted: str, eta_s: float | None) -> None:
-        elapsed_s = time.monotonic() - self._started_s
-        if elapsed_s > self._within_s:
-            why = f"it takes more than {self._within_s:g} s (search.proof_timeout_s, timeout_s)"
-            raise UnprovedError(why, self._known)
-        if self._on_progress is not None:
-            best = self._known.best
-            self._on_progress(Progress(done, total, {}, best, elapsed_s, eta_s, counted))
 
 
 class _Listed(NamedTuple):
@@ -247,7 +204,7 @@ class _Sieve:
         bounding: Bounding,
         known: KnownBest,
         left_out: LeftOut,
-        standing: _Standing,
+        standing: Standing,
         space: Space,
         as_union: _AsUnion,
     ) -> None:

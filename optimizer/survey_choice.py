@@ -14,7 +14,8 @@ from trainscout.optimizer.enumeration import Block, blocks, some_blocks
 from trainscout.optimizer.legs import proves_first
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.sifted import UnprovedError, sifted_survey
+from trainscout.optimizer.sifted import sifted_survey
+from trainscout.optimizer.sifting_progress import UnprovedError
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.survey import INTERRUPTED, Survey, listed_survey, survey
 from trainscout.optimizer.trial import OnProgress, Progress

@@ -1,5 +1,6 @@
 """A space that is not listed has the answer, and the account, of one that is."""
 
+import signal
 from collections import Counter
 
 import pytest
@@ -151,7 +152,7 @@ def test_interrupted_while_sifting_it_says_the_best_that_is_known(sampler, not_l
 
     def interrupt(progress):
         if progress.best is not None and progress.counted.endswith("sifted"):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     declared_, space = CASES["switches"]
     result = search(sampler, declared_, space=space, on_progress=interrupt)
