@@ -71,11 +71,14 @@ def load(name: str) -> dict[str, Any]:
     return document
 
 
+_document = functools.cache(load)
+
+
 @functools.cache
 def transport(fabric: str) -> Transport:
     """The declared part of a fabric; ``none`` is read as InfiniBand and never used."""
     name = "infiniband" if fabric == "none" else fabric
-    declared = load(name)["declared"]
+    declared = _document(name)["declared"]
     names = [field.name for field in dataclasses.fields(Transport)]
     stated = {each: value for each, value in declared.items() if each in names}
     return typed_value(Transport, "transport", {"name": name, **stated})
@@ -85,7 +88,7 @@ def transport(fabric: str) -> Transport:
 def _fitted(name: str) -> dict[str, Coefficients]:
     return {
         key: Coefficients(entry["terms"], entry["rows"], entry["nodes"])
-        for key, entry in load(name)["fitted"]["coefficients"].items()
+        for key, entry in _document(name)["fitted"]["coefficients"].items()
     }
 
 

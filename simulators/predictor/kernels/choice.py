@@ -46,8 +46,7 @@ SAME_DIE_TOLERANCE = 0.06
 
 def family_of(gpu: Gpu) -> tuple[FittedGpu, ...]:
     """The fits that may serve a GPU: those of its architecture, else the median architecture's."""
-    fits = tuple(fit for fit in fitted_gpus() if fit.architecture == gpu.architecture.name)
-    return fits or (median_architecture(gpu),)
+    return fitted_gpus(gpu.architecture.name) or (median_architecture(gpu),)
 
 
 def _distance(gpu: Gpu, fit: FittedGpu) -> tuple[float, float]:
@@ -137,13 +136,13 @@ def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
 def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
     """Grouped products' extra cost: of the GPU itself, else the mean over its architecture's
     fits, else over all (launching is the host's and the driver's work, not the die's)."""
-    fits = [fit for fit in fitted_gpus() if fit.grouped is not None]
+    alike = fitted_gpus(gpu.architecture.name)
     for chosen in (
-        [fit for fit in fits if fit.name == gpu.name],
-        [fit for fit in fits if fit.architecture == gpu.architecture.name],
-        fits,
+        lambda: [fit for fit in alike if fit.name == gpu.name],
+        lambda: alike,
+        fitted_gpus,
     ):
-        found = [fit.grouped for fit in chosen if fit.grouped is not None]
+        found = [fit.grouped for fit in chosen() if fit.grouped is not None]
         if found:
             return GroupedCoefficients(
                 group_s=sum(one.group_s for one in found) / len(found),
@@ -155,7 +154,8 @@ def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
 
 def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
     """Evidence of grouped products: fitted only where both they and single ones are."""
-    own = any(fit.grouped is not None and fit.name == gpu.name for fit in fitted_gpus())
+    alike = fitted_gpus(gpu.architecture.name)
+    own = any(fit.grouped is not None and fit.name == gpu.name for fit in alike)
     return products if own else Evidence.ESTIMATED
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -124,7 +125,8 @@ class FittedGpu:
     ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
     a kernel generation), precision class and pass, ``streaming`` by class; ``transferred``
     holds the (section, precision class) pairs measured on another GPU than this one, or on too
-    little of what training runs: they only estimate.
+    little of what training runs: they only estimate. ``residuals`` are median held-out errors
+    by section, precision class and pass ("" for products).
     """
 
     name: str
@@ -139,6 +141,7 @@ class FittedGpu:
     grouped: GroupedCoefficients | None = None
     memory_bandwidth_bytes_per_s: float = math.inf
     transferred: frozenset[tuple[str, str]] = frozenset()
+    residuals: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
     def peak_per_sm(self, precision: str) -> float:
         """Dense peak of one SM in FLOP/s; 16-bit types stand in for each other."""
@@ -229,20 +232,48 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
                 for precision, part in content.get(section, {}).items()
                 if "transferred_from" in part or "only_estimates" in part
             ),
+            residuals=_residuals(content),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(where, error, "is not a file of fitted kernel coefficients") from error
 
 
-@functools.cache
-def fitted_files() -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Name and content of every file of fitted coefficients shipped with the package, by name."""
-    folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return tuple((file.name, read_yaml(file)) for file in files)
+def _residuals(content: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:
+    """Median held-out errors of one ``fitted/*.yaml``: see ``FittedGpu``."""
+    found = {}
+    for section in ("gemm", "attention", "grouped"):
+        for precision, part in content.get(section, {}).items():
+            residuals = part.get("residuals", {})
+            if "held_out" in residuals:
+                large = residuals.get("held_out_flops_1e10", residuals["held_out"])
+                found[section, precision, ""] = large["median"]
+            for pass_, figures in residuals.get("cross_validated", {}).items():
+                found[section, precision, pass_] = figures["median"]
+    return found
+
+
+_ARCHITECTURE = re.compile(r"^  architecture: (\S+)$", re.MULTILINE)
+
+
+_FOLDER = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
 
 
 @functools.cache
-def fitted_gpus() -> tuple[FittedGpu, ...]:
-    """Every fitted GPU shipped with the package, by file name."""
-    return tuple(fitted_gpu_from_dict(content, name) for name, content in fitted_files())
+def _shipped() -> tuple[tuple[str, str], ...]:
+    """Name and architecture of every file of fitted coefficients that the package ships, by name;
+    all else they say is left unread."""
+    files = sorted(
+        (f for f in _FOLDER.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name
+    )
+    return tuple((f.name, _ARCHITECTURE.findall(f.read_text("utf-8"))[0]) for f in files)
+
+
+@functools.cache
+def _fitted(name: str) -> FittedGpu:
+    return fitted_gpu_from_dict(read_yaml(_FOLDER / name), name)
+
+
+@functools.cache
+def fitted_gpus(architecture: str | None = None) -> tuple[FittedGpu, ...]:
+    """Every fitted GPU shipped with the package, or those of one architecture, by file name."""
+    return tuple(_fitted(name) for name, of in _shipped() if architecture in (None, of))

@@ -41,9 +41,8 @@ def streaming_classes(gpu: Gpu) -> Mapping[str, StreamingCoefficients]:
     }
     alike = [
         fit
-        for fit in fitted_gpus()
+        for fit in fitted_gpus(gpu.architecture.name)
         if fit.streaming
-        and fit.architecture == gpu.architecture.name
         and abs(math.log(gpu.memory_bandwidth_bytes_per_s / fit.memory_bandwidth_bytes_per_s))
         <= SAME_MEMORY_TOLERANCE
     ]

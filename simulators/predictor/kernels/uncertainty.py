@@ -8,9 +8,7 @@ seen to cost.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.choice import (
@@ -18,11 +16,7 @@ from trainscout.simulators.predictor.kernels.choice import (
     choose_gemm,
     grouped_evidence,
 )
-from trainscout.simulators.predictor.kernels.coefficients import (
-    FittedGpu,
-    fitted_files,
-    fitted_gpus,
-)
+from trainscout.simulators.predictor.kernels.coefficients import FittedGpu, fitted_gpus
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -40,23 +34,6 @@ STREAMING_ASSUMED = 0.30
 DEFAULT_RESIDUAL = 0.10
 
 
-@functools.cache
-def _residuals() -> Mapping[tuple[str, str, str, str], float]:
-    """Median held-out error by file, section, precision class and pass ("" for products)."""
-    found: dict[tuple[str, str, str, str], float] = {}
-    for _, content in fitted_files():
-        name = content["gpu"]["name"]
-        for section in ("gemm", "attention", "attention_flash2", "grouped"):
-            for precision, part in content.get(section, {}).items():
-                residuals = part["residuals"]
-                if "held_out" in residuals:
-                    large = residuals.get("held_out_flops_1e10", residuals["held_out"])
-                    found[name, section, precision, ""] = large["median"]
-                for pass_, figures in residuals.get("cross_validated", {}).items():
-                    found[name, section, precision, pass_] = figures["median"]
-    return found
-
-
 def _combined(*parts: float) -> float:
     return round(math.sqrt(sum(part * part for part in parts)), 4)
 
@@ -64,7 +41,7 @@ def _combined(*parts: float) -> float:
 def _loan(gpu: Gpu, fit: FittedGpu, evidence: Evidence) -> float:
     if fit.name == gpu.name:
         return 0.0
-    if not any(each.architecture == gpu.architecture.name for each in fitted_gpus()):
+    if not fitted_gpus(gpu.architecture.name):
         return OF_THE_MEDIAN
     return SAME_DIE if evidence is Evidence.FITTED else ON_LOAN
 
@@ -83,9 +60,11 @@ def kernel_uncertainty(gpu: Gpu) -> dict[str, float]:
         if precision not in gpu.peak_flops:
             continue
         choice = choose_gemm(gpu, precision)
-        own = _residuals().get((choice.fit.name, "gemm", key, ""), DEFAULT_RESIDUAL)
+        own = choice.fit.residuals.get(("gemm", key, ""), DEFAULT_RESIDUAL)
         errors[name] = _combined(own, campaigns, _loan(gpu, choice.fit, choice.evidence))
-    own_grouped = _residuals().get((gpu.name, "grouped", "half", "fwd"), DEFAULT_RESIDUAL)
+    residuals = {fit.name: fit.residuals for fit in fitted_gpus(gpu.architecture.name)}
+    entry = ("grouped", "half", "fwd")
+    own_grouped = residuals.get(gpu.name, {}).get(entry, DEFAULT_RESIDUAL)
     borrowed = grouped_evidence(gpu, Evidence.FITTED) is not Evidence.FITTED
     errors["grouped_gemm"] = _combined(errors["gemm"], own_grouped, ON_LOAN if borrowed else 0.0)
     try:
@@ -94,8 +73,8 @@ def kernel_uncertainty(gpu: Gpu) -> dict[str, float]:
         attention = None
     for pass_ in ("fwd", "bwd"):
         if attention is not None:
-            entry = (attention.fit.name, "attention", "half", pass_)
-            own = _residuals().get(entry, DEFAULT_RESIDUAL)
+            entry = ("attention", "half", pass_)
+            own = attention.fit.residuals.get(entry, DEFAULT_RESIDUAL)
             loan = _loan(gpu, attention.fit, attention.evidence)
             errors[f"attention_{pass_}"] = _combined(own, campaigns, loan)
     for kind, coefficients in streaming_classes(gpu).items():

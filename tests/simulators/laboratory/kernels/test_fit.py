@@ -196,3 +196,5 @@ def test_shipped_fits_say_where_they_come_from() -> None:
                 assert part["rows"] >= 12
                 assert part["residuals"]
     assert len(fitted_gpus()) >= 6
+    for fit in fitted_gpus():
+        assert fit in fitted_gpus(fit.architecture)
