@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -344,9 +344,13 @@ def _refuse_conflicts(space: Space) -> None:
         seen.add(name)
     for knob in space.knobs:
         if knob.name not in RECIPE_DEFAULTS and knob.name not in read:
-            raise InputError(
-                "space.knobs",
-                knob.name,
-                "is neither a recipe field nor read by any expression",
-                RECIPE_DEFAULTS,
-            )
+            raise unknown_knob(knob.name, RECIPE_DEFAULTS)
+
+
+def unknown_knob(name: str, known: Iterable[str]) -> InputError:
+    """The refusal of a knob that is none, with the one that other tools call so."""
+    from trainscout.conf.input_errors import meant_setting
+
+    group, _, meant = (meant_setting(name) or "").partition("=")[0].partition(".")
+    problem = "is neither a recipe field nor read by any expression"
+    return InputError("space.knobs", name, problem, known, meant if group == "recipe" else None)

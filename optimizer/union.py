@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.optimizer.space import Candidate, Dimension, Indices, Space, compile_part
+from trainscout.optimizer.space import (
+    Candidate,
+    Dimension,
+    Indices,
+    Space,
+    compile_part,
+    unknown_knob,
+)
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.question import Question
@@ -166,7 +173,8 @@ def _parts(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         raise InputError("space.knobs", held, "is not a mapping", "name: value pairs")
     known = {name for part in parts.values() for name in part.get("knobs") or {}}
     for name in held:
-        require_choice("space.knobs", name, known | set(KNOBS))
+        if name not in known | set(KNOBS):
+            raise unknown_knob(name, known | set(KNOBS))
     numerics = {name: spec[name] for name in ("numerics",) if name in spec}
     return [{**_held(part, held, known), **numerics} for part in parts.values()]
 

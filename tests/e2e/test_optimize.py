@@ -278,6 +278,7 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
         (["search=cmaes", "objective=time_memory"], "takes one objective"),
         (["objective.names=[speed]"], "step_time"),
         (["space.knobs.tpp.choices=[1,2]"], "did you mean 'tp'"),
+        (["space.knobs.tensor_parallel=4"], "did you mean 'tp'"),
         (["space.knobs.tp.choice=[1,2]"], "did you mean 'choices'"),
         (["recipe.tp=8"], "a search chooses the recipe"),
         (["cluster=v100_16"], "training.precision=bf16: v100_32 has no bf16"),
