@@ -236,8 +236,9 @@ def _selective(config: Config, *, norms: bool) -> Mamba1:
 
 
 def _mamba(config: Config, *, norm: bool) -> Mamba2:
-    sizes = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-    return Mamba2(*map(config.whole, (*sizes, "chunk_size")), norm=norm)
+    names = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+    heads, dim, state, groups, taps = map(config.whole, names)
+    return Mamba2(heads, dim, state, groups, taps, config.whole("chunk_size"), norm)
 
 
 def _delta(config: Config) -> DeltaNet:
