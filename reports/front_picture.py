@@ -128,7 +128,8 @@ def _mark(spot: Spot, x: float, y: float, plot: FrontPlot) -> str:
 
 def _label(spot: Spot, unit: str) -> str:
     first = "#1 " if spot.label == "#1" else ""
-    return f"{first}{spot.name}: {spot.up:.4g} {unit}"
+    figure = f"{spot.up:,.0f}" if spot.up >= 1e4 else f"{spot.up:.4g}"
+    return f"{first}{spot.name}: {figure} {unit}"
 
 
 def _labels(spots: Iterable[tuple[float, float, str]], right_end: float) -> Iterator[str]:

@@ -97,7 +97,10 @@ def _layout(trial: Trial) -> str:
 
 
 def front_plot(
-    result: SearchResult, shown: Sequence[Trial], name: Callable[[Trial], str] = _layout
+    result: SearchResult,
+    shown: Sequence[Trial],
+    name: Callable[[Trial], str] = _layout,
+    up: Axis | None = None,
 ) -> FrontPlot | None:
     """The plot of everything simulated: step time against memory, or several objectives' first
     two against each other. None when there is too little to see.
@@ -106,9 +109,10 @@ def front_plot(
         result: of a search.
         shown: the trials of the table above, in its order; those on the front are named so.
         name: what a picture calls a trial.
+        up: what stands upwards instead.
     """
     names = result.objectives if len(result.objectives) > 1 else ("step_time", "memory")
-    up, across = _AXES[names[0]], _AXES[names[1]]
+    up, across = up or _AXES[names[0]], _AXES[names[1]]
     trials = [t for t in latest_trials(result) if t.prediction is not None]
     if len(trials) < _FEWEST or not any(trial.status == "ok" for trial in trials):
         return None
@@ -138,7 +142,8 @@ def _front(result: SearchResult, trials: Sequence[Trial], up: Axis, across: Axis
     if len(result.objectives) > 1:
         return {trial.number for trial in result.pareto}
     fitting = [(t.number, t.prediction) for t in trials if t.status == "ok" and t.prediction]
-    losses = [(up.read(p), across.read(p)) for _, p in fitting]
+    sign = 1 if up.minimise else -1
+    losses = [(sign * up.read(p), across.read(p)) for _, p in fitting]
     return {fitting[index][0] for index in non_dominated(losses)}
 
 

@@ -25,6 +25,7 @@ from trainscout.reports.trials import predicted
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
 _GIB = 2**30
@@ -81,7 +82,7 @@ def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
 
 
 def _table(result: SearchResult) -> Table:
-    table = Table(title="Best launches", title_justify="left")
+    table = plain_table(title="Best launches")
     works = result.objectives == ("tokens_per_s",)
     table.add_column("#", justify="right")
     for name in result.best[0].point:

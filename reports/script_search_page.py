@@ -8,13 +8,15 @@ from html import escape
 from trainscout.optimizer.executors.base import REFUSED
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.front_picture import Picture
-from trainscout.reports.front_plot import front_plot
+from trainscout.reports.front_plot import Axis, front_plot
 from trainscout.reports.html_tables import ReportTable, Row, html_cards, html_table, table
 from trainscout.reports.inline_page import plain_page
 from trainscout.reports.script_search import command_of, format_knobs, format_outcome, status_of
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_gib, format_part, format_percent, format_seconds
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
+
+_WORK = Axis("work a second", "k/s", lambda found: found.tokens_per_s / 1e3, minimise=False)
 
 
 def script_search_page(result: SearchResult, question: ScriptQuestion, script: str) -> str:
@@ -24,9 +26,11 @@ def script_search_page(result: SearchResult, question: ScriptQuestion, script: s
     parts.append(f"<p>{escape(format_outcome(result, question))}</p>")
     parts += [f"<p>{escape(note)}</p>" for note in result.notes]
     parts += _answer(result) if result.best else ["<p>No launch runs and fits in memory.</p>"]
-    drawn = front_plot(result, result.best, format_knobs)
+    works = result.objectives == ("tokens_per_s",)
+    drawn = front_plot(result, result.best, format_knobs, _WORK if works else None)
     if drawn is not None:
-        parts.append(Picture(drawn, "Every launch that was simulated").to_svg())
+        picture = Picture(drawn, "Every launch that was simulated").to_svg()
+        parts.append(f'<figure class="wide">{picture}</figure>')
     parts.append("</section>")
     sections = [("answer", "Answer")]
     for name, word, heading, shown in (
@@ -108,6 +112,7 @@ def knob_tables(result: SearchResult) -> Sequence[ReportTable]:
                     move=cost - 1,
                 )
             )
+        rows.sort(key=lambda row: (row.move is None, row.move))
         columns = f"{knob}, #step, #slower, launches, recipe"
         tables.append(table(knob, columns, rows))
     return tables

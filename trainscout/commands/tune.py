@@ -14,6 +14,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import EXECUTORS, SAMPLERS
 from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.reports.wording import format_seconds
 from trainscout.simulators.predictor.io.command_line import (
     INTERRUPTED,
     NOTHING_FITS,
@@ -140,7 +141,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"tune: {now.considered} launches ({counts}){best}", file=sys.stderr, flush=True)
 
     def _value(value: float) -> str:
-        return f", best {search.objective.names[0]} {value:,.6g}"
+        works = search.objective.names == ("tokens_per_s",)
+        best = f"{value:,.0f} of work a second" if works else format_seconds(value)
+        return f", best {best}"
 
     tracker = make_tracker(tracking)
     result = run_script_search(
