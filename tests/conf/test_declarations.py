@@ -14,6 +14,7 @@ import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
 from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.kernels.choice import sustained_flops_per_s
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -100,7 +101,7 @@ def model(name: str) -> Model:
 
 
 def gpu(name: str) -> Gpu:
-    return build_value(Gpu, "gpu", declared("gpu", name))
+    return load_catalogue().gpus[name]
 
 
 def test_every_promised_name_is_there() -> None:

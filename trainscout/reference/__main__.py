@@ -48,7 +48,8 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     """What each file is, as ``trainscout list`` has it, and what it sets."""
     rows = []
     for name, about in described(group, catalogue).items():
-        sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(group, name).items())
+        values = _flat(group, name, catalogue).items()
+        sets = "<br>".join(f"`{key}: {value}`" for key, value in values)
         rows.append((f"[`{name}`](../conf/{group}/{name}.yaml)", about, sets))
     shown = 3 if any(sets for *_, sets in rows) else 2
     heads = (group, "what it is", "what it sets")[:shown]
@@ -56,10 +57,12 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
     return f"## {title}\n\n`{group}=`\n\n{table}"
 
 
-def _flat(group: str, choice: str) -> dict[str, str]:
+def _flat(group: str, choice: str, catalogue: Catalogue) -> dict[str, str]:
     """Values of a file by name, with what is inside a group named after it."""
     flat: dict[str, str] = {}
     content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{choice}.yaml") or {}
+    if group == "gpu":
+        content = catalogue.contents(group)[choice]
     for key, value in content.items():
         if key in _NO_VALUES or key not in _LONG.get(group, (key,)):
             continue
