@@ -172,6 +172,13 @@ def test_calls_that_are_lost_or_of_strangers_are_found() -> None:
     assert "which the rank is not in" in finding.problem
 
 
+def test_a_script_whose_world_is_not_the_jobs_is_found() -> None:
+    (finding,) = check_trace(trace(Group("0", "default_pg", (0,)), *step(0)))
+    assert "world has 1 ranks, the job 2" in finding.problem
+    assert not finding.certain
+    assert check_trace(trace(Group("0", "default_pg", (0, 1)), *step(0))) == ()
+
+
 def test_violations_are_findings() -> None:
     (finding,) = check_trace(trace(*step(0), Violation("wrong stream", "read too early", 0)))
     assert str(finding) == (
