@@ -16,11 +16,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
 
 from .rank_state import RankState
+from .vendor.refuse import refusal
 
 # The backward pass of compiled regions: which operations the compiler would have had to fuse.
 #
@@ -175,6 +178,18 @@ def install_compiled(state: RankState) -> None:
         func(*(example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)))
         return jit_script(copy.copy(func) if isinstance(func, torch.nn.Module) else func)
 
+    make_fx = proxy_tensor.make_fx
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        def run(*tensors: Any) -> Any:
+            on_device = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+            if on_device and kwargs.get("tracing_mode") == "symbolic":
+                raise refusal("make_fx", "sizes are numbers here", "train uncompiled")
+            return make_fx(*args, **kwargs)(*tensors)
+
+        return run
+
+    proxy_tensor.make_fx = traced
     torch.compile = compile
     torch.jit.script = jit_script
     torch.jit.trace = jit_trace

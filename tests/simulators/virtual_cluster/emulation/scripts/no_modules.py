@@ -4,11 +4,13 @@ import copy
 import subprocess
 
 import dropout_layer_norm
+import pytest
 import rotary_emb
 import torch
 import xentropy_cuda_lib
 from flash_attn_interface import flash_attn_varlen_func
 from kernels import get_kernel
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import activate_flash_attention_impl
 from torch.nn.attention.varlen import varlen_attn
 from xformers.ops.fmha import memory_efficient_attention
@@ -82,6 +84,9 @@ assert (normed.shape, kept.shape, dropped) == (logits.shape, logits.shape, None)
 given = (normed, None, kept, None, None, *rows, logits[0], None, None, None, None, 0.0, 1.0, 0)
 grads = dropout_layer_norm.dropout_add_ln_bwd(*given, True, True)
 assert (grads[0].shape, grads[1], grads[2].shape) == (logits.shape, None, (32,))
+with pytest.raises(ValueError, match="uncompiled"):
+    make_fx(torch.sin, tracing_mode="symbolic")(logits)
+assert make_fx(torch.sin, tracing_mode="symbolic")(torch.ones(2)).graph
 activate_flash_attention_impl("FA3")
 half = torch.ones(64, 2, 16, dtype=torch.bfloat16, device="cuda")
 assert varlen_attn(half, half, half, ends, ends, 48, 48).shape == half.shape
