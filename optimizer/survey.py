@@ -237,8 +237,13 @@ class Survey:
         Distance is the sum over knobs of the index difference as a fraction of the knob's
         range; ties go to the lowest row.
         """
-        difference = self._coordinates - _coordinates(self.space, np.array([indices]))
-        distance = np.abs(difference, out=difference).sum(axis=0)
+        distance = np.zeros(len(self), dtype=np.float32)
+        apart = np.empty_like(distance)
+        # Knob by knob: what one adds stays in a processor's cache.
+        wanted = _coordinates(self.space, np.array([indices]))
+        for column, own in zip(self._coordinates, wanted, strict=True):
+            np.abs(np.subtract(column, own, out=apart), out=apart)
+            distance += apart
         if allowed is not None:
             distance[~allowed] = np.inf
         return int(np.argmin(distance))
