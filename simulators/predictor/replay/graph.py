@@ -97,18 +97,19 @@ class Kinds:
         """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it.
         ``excess`` as in ``overlap_slowdowns``."""
         matrix = np.ones((self._next(),) * 2)
-        rows, columns = list(self._computes.values()), list(self._wires.values())
-        if not columns:
+        if not self._wires:
             return matrix
+        rows, columns = (np.array([*of.values()]) for of in (self._computes, self._wires))
         channels, bytes_per_s, nic_share = np.array(list(self._wires)).T
-        matrix[np.ix_(columns, columns)] += np.outer(nic_share, nic_share)
-        if not rows:
+        matrix[columns[:, None], columns] += np.outer(nic_share, nic_share)
+        if not self._computes:
             return matrix
-        share = np.array([key[0] for key in self._computes])[:, None]
-        kernel_s = np.stack([np.frombuffer(key[1]).reshape(2, -1) for key in self._computes])
+        shares, kernels, sends = zip(*self._computes, strict=True)
+        share = np.array(shares)[:, None]
+        kernel_s = np.frombuffer(b"".join(kernels)).reshape(len(kernels), 2, -1)
         on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s, excess)
         # Of a pass its kernels compete, and its own communication for the NICs.
-        both_send = np.array([key[2] for key in self._computes])[:, None] * nic_share
-        matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1) + both_send
-        matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1) + both_send).T
+        both_send = np.array(sends)[:, None] * nic_share
+        matrix[rows[:, None], columns] = 1 + share * (on_compute - 1) + both_send
+        matrix[columns[:, None], rows] = 1 + (share * (on_wires - 1) + both_send).T
         return matrix

@@ -149,9 +149,9 @@ class PassPricer:
                 groups.append([])
                 filled = 0
         # A chunk that holds nothing is one segment without blocks.
-        groups = [group for group in groups if group] or [[]]
+        cut = [tuple(group) for group in groups if group] or [()]
         if direction == FORWARD:
-            groups = [group[::-1] for group in groups[::-1]]
+            cut = [group[::-1] for group in cut[::-1]]
         blocks = [
             run.forward if direction == FORWARD else backward_block(run.backward, direction)
             for run in runs
@@ -159,16 +159,16 @@ class PassPricer:
         priced = [self.pricer.block(block) for block in blocks]
         # How far the host falls behind is a matter of the whole pass: beyond the waits inside
         # its blocks the segments share it by launches, so that they add up to the pass.
-        inside = [block.part_s[PART_INDEX[HOST]] for block in priced]
-        waits_s = sum(inside[piece] for group in groups for piece in group)
-        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]] - waits_s)
-        host_s = sum(priced[piece].host_s for group in groups for piece in group)
+        inside = [float(block.part_s[PART_INDEX[HOST]]) for block in priced]
+        waits_s = sum(inside[piece] for group in cut for piece in group)
+        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]]) - waits_s
+        host_s = sum(priced[piece].host_s for group in cut for piece in group)
         made: dict[tuple[int, ...], Segment] = {}
-        for group in dict.fromkeys(map(tuple, groups)):
+        for group in dict.fromkeys(cut):
             own = sum(priced[piece].host_s for piece in group) / host_s if host_s else 0.0
             price = sum_blocks([(priced[piece], 1) for piece in group], excess_s * own)
             parameters = sum((runs[piece].parameters for piece in group), LocalParameters())
             own_blocks = tuple(blocks[piece] for piece in group)
             kept = any(runs[piece].kept for piece in group)
             made[group] = Segment(price, parameters, own_blocks, kept)
-        return tuple(made[tuple(group)] for group in groups)
+        return tuple(made[group] for group in cut)
