@@ -26,6 +26,7 @@ from trainscout.reports.capacity.study_tables import (
     several_fabrics,
     unanswered_table,
 )
+from trainscout.reports.evidence import price_is_assumed
 from trainscout.reports.html_tables import ReportTable
 from trainscout.reports.wording import (
     format_long_time,
@@ -77,6 +78,7 @@ def study_report(
         parts += [changes_report(found, None if whole else _SHOWN_CHANGES), Text()]
     parts += [
         *map(Text, format_calibrations(outcome)),
+        *map(Text, format_asked(outcome)),
         Text(format_goodput(outcome, reliability)),
         Text(_format_counts(outcome)),
     ]
@@ -236,6 +238,19 @@ def format_calibrations(outcome: StudyOutcome) -> list[str]:
         if text.startswith(CALIBRATED)
     }
     return [f"On {cluster}: {text}." for cluster, text in found.items()]
+
+
+def format_asked(outcome: StudyOutcome) -> list[str]:
+    """By which batch, length and prices figures are what they are, where there are any."""
+    points = [point for model in outcome.models for point in model.points]
+    jobs = [point.cell.declared.job(point.best.recipe) for point in points]
+    sizes = {f"{job.training.global_batch_size} x {job.sequence_length}": None for job in jobs}
+    prices = {
+        f"{format_usd(job.gpu.price_usd_per_hour)} a GPU-hour of {job.gpu.name}"
+        f"{' (assumed)' if price_is_assumed(job.gpu) else ''}": None
+        for job in jobs
+    }
+    return [f"Asked: batch {' or '.join(sizes)} tokens; {', '.join(prices)}."] if jobs else []
 
 
 def format_goodput(outcome: StudyOutcome, reliability: Reliability) -> str:

@@ -64,6 +64,7 @@ def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
         "Break-even",
         "Since the last run: nothing changed.",
         "Days: with failures",
+        " a GPU-hour of ",
         "Files: there",
     ):
         assert words in text
