@@ -39,6 +39,7 @@ SAMPLES = {
     "seventh": "28 November 2026 (after the sixth)",
     "eighth": "the evening of 28 November 2026",
     "ninth": "the night of 28 November 2026",
+    "tenth": "the night of 28 November 2026 (after the ninth)",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
