@@ -140,10 +140,10 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
     elif limit is None:
         words += "; the simulator does not say how sure that is."
     else:
-        apart = "is enough" if lead > limit else "is not enough"
+        tie = "no tie" if lead > limit else "a tie"
         words += (
-            f". {format_percent(lead)} of the shorter step {apart} to tell them apart: of "
-            f"predicted differences between measured layouts that differ as much, one in "
+            f", {tie}: that is {format_percent(lead)} of the shorter step, and of predicted "
+            f"differences between measured layouts that differ as much, one in "
             f"{round(1 / (1 - LEVEL))} was off by more than {format_percent(limit)}."
         )
     for side in (first, other):
@@ -334,11 +334,11 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
         return Text(f"{title}: no other recipe of the space can be launched.")
     shown = list(neighbours) if everything else list(neighbours[:SHOWN_KNOBS])
     table = plain_table(title=title)
-    unit = Unit.of(base.step_time_s)
+    unit, same_s = Unit.of(base.step_time_s), _SAME * base.step_time_s
     table.add_column("\nchange", min_width=20)
     for name, of in (("step", unit.name), ("", "%"), ("memory", "GiB"), ("headroom", "GiB")):
         table.add_column(f"{name}\n{of}", justify="right", no_wrap=True)
-    table.add_column("told\napart", no_wrap=True)
+    table.add_column("", no_wrap=True)
     for neighbour in shown:
         prediction = neighbour.prediction
         gap = prediction.step_time_s - base.step_time_s
@@ -350,11 +350,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
             f"{gap / base.step_time_s * 100:+.1f}",
             signed_gib(needed),
             headroom if prediction.fits else f"{headroom} !",
-            ""
-            if neighbour.distinguishable is None or abs(gap) < _SAME * base.step_time_s
-            else "yes"
-            if neighbour.distinguishable
-            else "no",
+            "tie" if neighbour.distinguishable is False and abs(gap) > same_s else "",
         )
     notes = []
     hidden = len(neighbours) - len(shown)
