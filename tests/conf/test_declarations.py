@@ -13,7 +13,7 @@ import yaml
 import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
-from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.conf.build import build_question, build_recipe
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.kernels.choice import sustained_flops_per_s
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -97,7 +97,7 @@ def declared(group: str, name: str) -> dict[str, object]:
 
 
 def model(name: str) -> Model:
-    return build_value(Model, "model", declared("model", name))
+    return load_catalogue().models[name]
 
 
 def gpu(name: str) -> Gpu:
