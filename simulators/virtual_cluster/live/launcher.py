@@ -69,10 +69,9 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
     add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
     add(
         "--cluster",
-        default="h800_96",
         metavar="NAME",
         help="one of conf/cluster, or a YAML file; the job fills as much as it needs "
-        "(default h800_96)",
+        "(default: the servers in which --gpu usually comes, or h800_96)",
     )
     add("--framework", metavar="NAME", help="whose host times --host declared takes")
     add(
@@ -118,6 +117,8 @@ def main(arguments: Sequence[str]) -> int:
     _check(given)
     script = script_fields(given)
     catalogue = load_catalogue()
+    if given.cluster is None:
+        given.cluster = _usual_cluster(given.world_size, catalogue.gpus.get(given.gpu))
     cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
     framework = UNDECLARED
     if given.framework is not None:
@@ -213,6 +214,13 @@ def _options(
         return LiveOptions(address, job, who.simulated, cost, traces, given.preload)
 
     return made
+
+
+def _usual_cluster(world_size: int, gpu: Gpu | None) -> str:
+    if gpu is None:
+        return "h800_96"
+    per_node = min(gpu.server.gpus_per_node, world_size)
+    return f"{-(-world_size // per_node) * per_node}x{gpu.name}"
 
 
 def _check(given: argparse.Namespace) -> None:

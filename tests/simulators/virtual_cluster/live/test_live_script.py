@@ -13,6 +13,7 @@ from tests.in_process import command
 from tests.warm.session import ROOT, environment, run_python
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.live.launcher import _usual_cluster
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 pytest.importorskip("torch")
@@ -180,3 +181,10 @@ def test_wrong_options_are_refused_at_once(folder, capsys, options, field):
 def test_a_script_that_is_not_there_is_refused_at_once(capsys):
     assert main(["--world-size", "4", "--", "nowhere.py"]) == 2
     assert "script=nowhere.py: is no file" in capsys.readouterr().err
+
+
+def test_without_a_cluster_gpus_are_in_their_usual_servers():
+    gpus = load_catalogue().gpus
+    assert _usual_cluster(12, gpus["h100"]) == "16xh100"
+    assert _usual_cluster(2, gpus["gb200"]) == "2xgb200"
+    assert _usual_cluster(12, None) == "h800_96"
