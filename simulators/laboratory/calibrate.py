@@ -34,7 +34,7 @@ from .calibration.profiled import OPTION, read_profiled
 from .calibration.questions import job_of_settings, settings_of
 from .calibration.runs import MeasuredRun, check_runs, equal_jobs, with_predictions
 from .calibration.support import left_out, relative, supported
-from .calibration.tables import read_table
+from .calibration.tables_of_runs import read_table
 
 _LEFT_SHOWN = 5
 _FURTHER = {
@@ -124,7 +124,7 @@ def measured_runs(
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
         origins.append(f"{path.name} ({steps.framework}, {steps.kept} steps)")
     if options.from_mlflow is not None:
-        from .calibration.tables import read_experiment
+        from .calibration.tables_of_runs import read_experiment
 
         found, left = read_experiment(options.from_mlflow, options.tracking_uri)
         _some("--from-mlflow", options.from_mlflow, found, left)

@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from trainscout.simulators.laboratory.calibration.tables import read_experiment
+from trainscout.simulators.laboratory.calibration.tables_of_runs import read_experiment
 from trainscout.simulators.predictor.question.errors import InputError
 
 SAID = {"model": "llama3_8b", "cluster": "h100_64", "global_batch_size": "512", "lr": "1e-4"}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.in_process import command
-from tests.simulators.laboratory.interference.tables import write_table
+from tests.simulators.laboratory.interference.made_slowdowns import write_table
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.interference import validate
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples

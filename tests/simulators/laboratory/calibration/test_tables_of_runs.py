@@ -3,7 +3,7 @@
 import pytest
 
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings
-from trainscout.simulators.laboratory.calibration.tables import read_table
+from trainscout.simulators.laboratory.calibration.tables_of_runs import read_table
 from trainscout.simulators.predictor.question.errors import InputError
 
 HEADER = "id,model,cluster,cluster.num_nodes,global_batch_size,tp,recompute"
