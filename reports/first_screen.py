@@ -21,7 +21,7 @@ from trainscout.reports.explain import JobOf
 from trainscout.reports.files import LAUNCH
 from trainscout.reports.launch import first_launch
 from trainscout.reports.search_page.page import PAGE
-from trainscout.reports.trials import choices_of, predicted
+from trainscout.reports.trials import choices_of, offered_tight, predicted
 from trainscout.reports.wording import (
     STOP_WORDS,
     format_layout,
@@ -45,9 +45,6 @@ _NOTED_MFU = 0.9
 _CUT_SHORT = ("interrupted", "timeout")
 # One line of thirty is for where the search is tracked.
 _TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
-LEAST_OFFERED = 0.1
-"""A recipe that fits less often than one time in ten is no alternative: more launches of such end
-out of memory than anybody tries. The report and ``tight`` of the JSON go on having it."""
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
 
 
@@ -145,9 +142,6 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
     """What may not fit, but well may, then what else there is to choose from."""
     found = choices_of(result)
     best = found[0][0]
-    may_fit = [
-        each for each in result.tight if predicted(each).memory.fit_probability >= LEAST_OFFERED
-    ]
     listed = [
         _Option(
             each,
@@ -155,7 +149,7 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
             f"if it fits: {predicted(each).memory.fit_probability:.0%} likely",
             None,
         )
-        for each in may_fit[:_TIGHT]
+        for each in offered_tight(result)[:_TIGHT]
     ]
     shares = tie_shares([trial for trial, _ in found], job_of)
     for (trial, why), share in list(zip(found, shares, strict=True))[1:]:

@@ -52,6 +52,19 @@ def decided_between(result: SearchResult) -> tuple[Trial, ...]:
     return tuple(trial for trial, _ in choices_of(result))
 
 
+LEAST_OFFERED = 0.1
+"""A recipe that fits less often than one time in ten is no alternative: more launches of such end
+out of memory than anybody tries. ``report.txt`` and ``tight`` of the JSON go on having it."""
+
+
+def offered_tight(result: SearchResult) -> tuple[Trial, ...]:
+    """The recipes that may fit, and often enough to be offered."""
+    likely = (predicted(each).memory.fit_probability for each in result.tight)
+    return tuple(
+        each for each, share in zip(result.tight, likely, strict=True) if share >= LEAST_OFFERED
+    )
+
+
 def latest_trials(result: SearchResult) -> list[Trial]:
     """All trials; the promotion simulator's word on the best replaces what the search was told."""
     latest = {t.number: t for t in (*result.trials, *result.best, *result.pareto)}

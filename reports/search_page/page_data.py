@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
-from trainscout.reports.trials import choices_of, latest_trials, layout, predicted
+from trainscout.reports.trials import (
+    choices_of,
+    latest_trials,
+    layout,
+    offered_tight,
+    predicted,
+)
 from trainscout.reports.verification import verification_record
 from trainscout.reports.wording import (
     STOP_WORDS,
@@ -86,7 +93,7 @@ def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
     single = len(result.objectives) == 1
     others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
     return {
-        "tight": format_tight(result, declared.job),
+        "tight": format_tight(replace(result, tight=offered_tight(result)), declared.job),
         "why": why_best(result, declared.job) if single else None,
         "distinguishable": format_distinguishable(ranked, declared.job) if single else None,
         "error_bar": format_error_bar(best),

@@ -14,6 +14,7 @@ from trainscout.optimizer.trial import Choices, SearchResult
 from trainscout.reports import first_screen as module
 from trainscout.reports.first_screen import impossible_degrees
 from trainscout.reports.terminal_tables import search_report
+from trainscout.reports.trials import LEAST_OFFERED
 from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
@@ -154,7 +155,7 @@ def test_other_layouts_say_what_speaks_for_them(monkeypatch):
 
 
 def test_what_hardly_fits_is_no_alternative(monkeypatch):
-    hardly, barely = with_chance(FASTER, 0.099), with_chance(FASTER, module.LEAST_OFFERED)
+    hardly, barely = with_chance(FASTER, 0.099), with_chance(FASTER, LEAST_OFFERED)
     offered = screen(monkeypatch=monkeypatch, tight=(hardly, FASTER, barely))
     assert [each.split()[-2] for each in offered if "if it fits" in each] == ["41%", "10%"]
     none = screen(monkeypatch=monkeypatch, tight=(hardly,))

@@ -61,7 +61,7 @@ const layoutMap = (() => {
     section.append(
       el("p", {}, "The fastest step of all recipes with these degrees that fit (darker is faster; the " +
         "outlined cell has #1); data parallelism, micro-batch, recomputation and switches are whatever " +
-        "is best there. ", el("span", { class: "faint" }, `${meaning.join("; ")}.`)),
+        "is best there. ", el("span", { class: "faint" }, meaning.length ? `${meaning.join("; ")}.` : "")),
       el("div", { class: "wide map-room" }, table), said);
   }
   return { draw };

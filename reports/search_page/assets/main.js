@@ -58,7 +58,7 @@ const main = (() => {
       answer: answer.draw,
       why: answered ? breakdown.draw : record.recipes.length > 1 ? closest : null,
       tradeoffs: view.simulated.rows.length > 1 ? tradeOffs : null,
-      layouts: record.map.cells.length ? layoutMap.draw : null,
+      layouts: record.map.cells.length > 1 ? layoutMap.draw : null,
       memory: some ? memory.draw : null,
       pipeline: answered ? pipeline.draw : null,
       sure: answered ? sensitivity.draw : null,
