@@ -32,6 +32,7 @@ KERNEL_CLASSES = ("gemm", "grouped_gemm", "attention", "norm", "streaming")
 # attention wait for their tensor cores and do not crowd a channel out (0). A norm's rows are
 # summed before they are written. Measured on one H100 beside 4 to 32 channels, rounded to halves.
 REQUESTS = np.array([0.0, 0.0, 0.0, 0.5, 1.0])
+_TINY = np.finfo(np.float64).tiny
 
 
 def overlap_slowdowns(
@@ -93,15 +94,15 @@ def _shared(
     communication."""
     kernels = np.asarray(kernel_s, dtype=np.float64)
     seconds, dram_s = kernels[:, 0], kernels[:, 1]
-    if not np.all((dram_s >= 0) & (dram_s <= seconds * (1 + 1e-9))):
+    if not ((dram_s >= 0) & (dram_s <= seconds * (1 + 1e-9))).all():
         raise InputError("kernel_s", kernel_s, "is out of range", "0 <= DRAM seconds <= seconds")
     held = np.asarray(channels, dtype=np.float64)
     traffic = np.asarray(comm_bytes_per_s, dtype=np.float64)
-    if not np.all(held >= 0):
+    if not (held >= 0).all():
         raise InputError("channels", channels, "is out of range", ">= 0")
-    if not np.all((traffic >= 0) & np.isfinite(traffic)):
+    if not ((traffic >= 0) & (traffic < np.inf)).all():
         raise InputError("comm_bytes_per_s", comm_bytes_per_s, "is out of range", "finite, >= 0")
-    total = np.maximum(seconds.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    total = np.maximum(seconds.sum(axis=1, keepdims=True), _TINY)
     limited = np.minimum(dram_s / total, 1.0)
     on_kernel, comm_speed = _memory_shared(gpu, held, traffic / gpu.memory_bandwidth_bytes_per_s)
     # Blocks of a kernel that asks for every SM still leave time slices of one.

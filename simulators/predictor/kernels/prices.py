@@ -110,8 +110,9 @@ def price_batch(
         seconds, share = price_convolutions(gpu, batch.dtype, batch.ops)
         found = seconds, share, _CODE[Evidence.ESTIMATED]
     seconds, share, evidence = found
-    codes = np.broadcast_to(np.asarray(evidence, dtype=np.int8), seconds.shape)
-    return KernelPrices(seconds, codes, share)
+    if isinstance(evidence, int):
+        evidence = np.full(len(seconds), evidence, dtype=np.int8)
+    return KernelPrices(seconds, evidence, share)
 
 
 _Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int8] | int]

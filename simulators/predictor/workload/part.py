@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import (
@@ -42,7 +43,7 @@ class Part:
     dropped: frozenset[str] = frozenset()
     rerun: tuple[Op, ...] = ()
 
-    @property
+    @cached_property
     def saved_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.saved)
 
@@ -53,12 +54,12 @@ class Part:
             self.forward, (), forward_peak_bytes=self.forward_peak_bytes + self.saved_bytes
         )
 
-    @property
+    @cached_property
     def kept(self) -> tuple[Alloc, ...]:
         """What of ``saved`` outlives the forward pass."""
         return tuple(tensor for tensor in self.saved if tensor.tag not in self.dropped)
 
-    @property
+    @cached_property
     def kept_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.kept)
 
