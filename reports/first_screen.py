@@ -242,6 +242,8 @@ def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
         words = f"the best of {len(result.trials):,} recipes{numerics} that were tried"
         if result.unproved is not None:
             words += f", not proved: {result.unproved}"
+    elif certificate.recipes == 1:
+        words = "the only recipe of the space"
     elif certificate.proved:
         words = (
             f"the best of {certificate.recipes:,} recipes{numerics}, proved for the predictions"

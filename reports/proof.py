@@ -18,6 +18,8 @@ def format_claim(certificate: Certificate) -> str:
     if certificate.proved:
         if certificate.best is None:
             return "No recipe fits: all were simulated, or their bounds rule them out."
+        if certificate.recipes == 1:
+            return "It is the only recipe of the space."
         margin = f" by more than {certificate.epsilon:.3%}" if certificate.epsilon else ""
         claim = f"No other recipe of the space beats one of {what}{margin}, under this model."
         if certificate.layouts:

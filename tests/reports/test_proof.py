@@ -40,6 +40,7 @@ PROVED = Certificate(
         ({"failed": 3}, "Nothing is said about 3 that failed."),
         ({"objectives": ("cost", "memory")}, "beats one of this front"),
         ({"best": None, "gap": None}, "No recipe fits"),
+        ({"recipes": 1}, "It is the only recipe of the space."),
         ({"not_launchable": {}, "equal": 0}, "Of 1,400 points, all 960 launchable recipes, 640"),
         (
             {"proved": False, "open": 1234, "gap": 0.008, "bound": 99.2},
