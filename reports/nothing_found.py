@@ -29,13 +29,10 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
     if counts["failed"] == considered:
         lines = [f"No recipe could be simulated: all {considered:,} failed."]
     else:
-        certificate = result.certificate
-        proved = certificate is not None and certificate.proved
-        lines = [
-            f"No recipe fits, of {certificate.recipes:,} that can be launched."
-            if proved
-            else f"No recipe fits, of {considered:,} that were tried."
-        ]
+        of = f"{considered:,} that were tried"
+        if result.certificate is not None and result.certificate.proved:
+            of = f"{result.certificate.recipes:,} that can be launched"
+        lines = [f"No recipe fits, of {of}."]
     lines += format_tight(result, job_of)
     missed = closest_miss(result)
     if missed is not None:
