@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from trainscout.cli import COMMANDS, nested, top_level
 from trainscout.cli import main as run
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import show_text
-from trainscout.simulators.predictor.question.errors import require_choice
 
 SETTINGS = {
     "optimize": "config",
@@ -49,35 +47,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.shell == QUERY:
-        _show_candidates(given.line)
+        show_text("".join(f"{word}\n" for word in candidates(given.line)))
     else:
-        show_text(script(given.shell))
+        folder = Path(__file__).parent / "templates"
+        show_text((folder / f"{given.shell}.txt").read_text("utf-8"))
     return OK
-
-
-def shell_completion(arguments: Sequence[str]) -> int:
-    """Hydra's own way to ask (``-sc install=bash``), answered for all commands.
-
-    Raises:
-        InputError: for another question than ``install=`` and ``query=``.
-    """
-    question, _, shell = arguments[-1].partition("=")
-    require_choice("--shell-completion", question, ("install", QUERY))
-    require_choice(question, shell, SHELLS)
-    if question == QUERY:
-        _show_candidates(os.environ.get("COMP_LINE", ""))
-    else:
-        show_text(script(shell))
-    return OK
-
-
-def script(shell: str) -> str:
-    """What a shell is to run."""
-    return (Path(__file__).parent / "templates" / f"{shell}.txt").read_text("utf-8")
-
-
-def _show_candidates(line: str) -> None:
-    show_text("".join(f"{word}\n" for word in candidates(line)))
 
 
 def candidates(line: str) -> list[str]:

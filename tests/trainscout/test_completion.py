@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.commands import ROOT, environment
 from trainscout.cli import main
-from trainscout.completion import SHELLS, candidates, script
+from trainscout.completion import SHELLS, candidates
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,3 @@ def test_scripts_are_what_the_shell_reads(shell, tmp_path, capsys):
         file = tmp_path / "script"
         file.write_text(script)
         assert subprocess.run([shell, "-n", str(file)]).returncode == 0
-
-
-def test_hydras_own_question_is_answered(capsys, monkeypatch):
-    assert main(["simulate", "-sc", "install=bash"]) == 0
-    assert capsys.readouterr().out == script("bash")
-    monkeypatch.setenv("COMP_LINE", "trainscout simulate cluster=h800")
-    assert main(["simulate", "--shell-completion", "query=bash"]) == 0
-    assert capsys.readouterr().out == "cluster=h800_96\n"
-    assert main(["simulate", "-sc", "install=tcsh"]) == 2

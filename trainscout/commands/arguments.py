@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 # Hydra's own, and those of its arguments that take a value.
 _OPTIONS = re.compile(
-    r"--(help|hydra-help|version|cfg|resolve|package|run|multirun|shell-completion|info"
+    r"--(help|hydra-help|version|cfg|resolve|package|run|multirun|info"
     r"|config-path|config-name|config-dir|experimental-rerun)(=.*)?"
 )
 _TOKENS = re.compile(r"(\+*(?:[\w.@]+\.)?tokens)=(.+)")
@@ -46,6 +46,8 @@ def _refuse_options(arguments: Sequence[str]) -> None:
             given, form = f"{word} {after}", f"{word}={after}"
             raise InputError("command line", given, "is not of the form name=value", form)
     for at, word in enumerate(arguments):
+        if word in ("-sc", "--shell-completion"):
+            raise InputError("command line", word, "is no option", "trainscout completion SHELL")
         if re.match(r"--|-\w[\w.]+=", word) and not _OPTIONS.fullmatch(word):
             name, equals, value = word.lstrip("-").partition("=")
             given = word

@@ -13,7 +13,6 @@ from omegaconf import DictConfig
 
 from trainscout.commands.arguments import as_settings
 from trainscout.commands.hydra_setup import prepare_hydra
-from trainscout.completion import shell_completion
 from trainscout.conf.input_errors import as_input_error
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
 from trainscout.simulators.predictor.question.errors import InputError
@@ -30,8 +29,6 @@ def run_command(
     Raises:
         InputError: for what Hydra refuses.
     """
-    if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
-        return shell_completion(arguments)
     prepare_hydra(command.__name__.replace("_", " "))
     arguments = as_settings(config_name, arguments)
     codes: list[int] = []

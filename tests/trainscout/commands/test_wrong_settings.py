@@ -25,6 +25,7 @@ WRONG = {
     "hydra.run.dir=/dev/null/x": "can be written",
     "model.name='\x1b[2J'": "text that can be shown",
     "nothing": "name=value",
+    "-sc": "trainscout completion SHELL",
     "-model=gpt13b": "settings: model=gpt13b",
     "cluster.nic_gbps=50GB/s": "a number, in Gb/s",
     "training.tokens=soon": "a number: 300e9, 300B or 1T",
