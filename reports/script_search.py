@@ -22,6 +22,7 @@ from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.tracker_runs import code_tags, config_hash
 from trainscout.reports.trials import predicted
+from trainscout.reports.wording import STOP_WORDS
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
@@ -29,13 +30,6 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
 _GIB = 2**30
-_STOPPED = {
-    "converged": "the best stayed the best",
-    "space_exhausted": "every launch was considered",
-    "n_trials": "the trials are used up",
-    "timeout": "the time is used up",
-    "interrupted": "interrupted",
-}
 _INVALID = "invalid launch"
 _SHOWN_INVALID = 3
 
@@ -77,7 +71,7 @@ def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
         f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
-        f"{question.cluster.name}: {told}. Ended: {_STOPPED[result.stopped]}."
+        f"{question.cluster.name}: {told}. Ended because {STOP_WORDS[result.stopped]}."
     )
 
 

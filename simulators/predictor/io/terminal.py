@@ -85,17 +85,10 @@ def redraws(console: Console) -> bool:
 @contextmanager
 def progress_bar(title: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on stderr while a command works; what is yielded moves it on by one."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import Progress
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
         yield lambda: bar.advance(task)
 
 
