@@ -28,9 +28,9 @@ from benchmarks.corpus.assets import write_assets
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("scripts.yaml")
-FIRST_ATTEMPTS = Path(__file__).with_name("first_attempts.yaml")
-# Their day, by ordinal: lists that were committed on it, before anything of them was fetched.
+# Their day, by ordinal: from the second on, lists committed before anything of them was fetched.
 SAMPLES = {
+    "first": "before 24 November 2026, not listed ahead",
     "second": "24 November 2026",
     "third": "27 November 2026",
     "fourth": "the evening of 27 November 2026",
@@ -210,13 +210,10 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
 
 def _samples() -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Of each sample its title, the day it was listed and its entries."""
-    found = [("first", "before 24 November 2026, not listed ahead", FIRST_ATTEMPTS)]
-    for ordinal, day in SAMPLES.items():
-        found.append((ordinal, day, Path(__file__).with_name(f"{ordinal}_sample.yaml")))
-    return [
-        (title, day, yaml.safe_load(file.read_text(encoding="utf-8")))
-        for title, day, file in found
-    ]
+    listed = {
+        each: SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in SAMPLES
+    }
+    return [(each, day, yaml.safe_load(listed[each])) for each, day in SAMPLES.items()]
 
 
 def _scripts(entries: Iterable[dict[str, Any]]) -> int:
