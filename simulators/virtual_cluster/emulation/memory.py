@@ -232,10 +232,6 @@ class DeviceMemory:
             max(reserved, allocator.peak_reserved_bytes),
         )
 
-    def live_bytes(self) -> int:
-        """Bytes asked for by the storages that live."""
-        return self.allocator.requested_bytes
-
     def restart(self) -> None:
         """A new trace begins: what still lives keeps its memory and gets new numbers."""
         allocator = self._allocator = self._new_allocator()

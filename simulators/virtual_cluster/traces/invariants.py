@@ -257,19 +257,6 @@ def _works(trace: Trace, wanted: Expected) -> Iterator[Finding]:
         yield Finding("works end", trace.header.rank, where, problem, cause, False)
 
 
-def _world(trace: Trace, wanted: Expected) -> Iterator[Finding]:
-    """The script's world is the job's."""
-    del wanted
-    size = trace.header.world_size
-    # As torch describes it.
-    worlds = (e for e in trace.events if isinstance(e, Group) and e.description == "default_pg")
-    for world in worlds:
-        if len(world.ranks) != size:
-            problem = f"the script's world has {len(world.ranks)} ranks, the job {size}"
-            cause = "it asks another launcher than torchrun, as of MPI"
-            yield Finding("world", trace.header.rank, "whole trace", problem, cause, False)
-
-
 def _calls(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     """A rank uses only communicators it is in, and none of their calls is lost."""
     del wanted
@@ -280,6 +267,12 @@ def _calls(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     for event in trace.events:
         if isinstance(event, Group):
             groups[event.name] = event
+            ranks, size = len(event.ranks), trace.header.world_size
+            # As torch describes it.
+            if event.description == "default_pg" and ranks != size:
+                problem = f"the script's world has {ranks} ranks, the job {size}"
+                cause = "it asks another launcher than torchrun, as of MPI"
+                yield Finding("world", rank, "whole trace", problem, cause, False)
         if not isinstance(event, (Collective, PointToPoint)):
             continue
         group = groups.get(event.group)
@@ -325,7 +318,6 @@ _CHECKS: tuple[Callable[[Trace, Expected], Iterator[Finding]], ...] = (
     _memory,
     _loops,
     _works,
-    _world,
     _calls,
     _violations,
 )
