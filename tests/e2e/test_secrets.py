@@ -1,6 +1,7 @@
 """Passwords and tokens that settings hold stand in no output and no file of a command."""
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_of_searches_of_a_multirun(tmp_path):
         f"tracking.uri=ftp://me:{MARK}@host",
         f"executor.address=http://me:{MARK}@host",
         f"+executor.options.password={MARK}",
+        f"+webhook=https://host/{MARK}",
         "search.storage='http://me:MARKEDSECRET@host",
     ],
 )
@@ -71,3 +73,26 @@ def test_of_settings_that_are_shown(tmp_path):
     done = run("optimize.py", *TINY, f"tracking.uri={SERVER}", "--cfg", "job", cwd=tmp_path)
     assert "me:***@127.0.0.1" in done.stdout
     assert MARK not in done.stdout
+
+
+def test_of_a_study_with_a_webhook(tmp_path):
+    (tmp_path / "mine/sweep").mkdir(parents=True)
+    (tmp_path / "mine/sweep/ours.yaml").write_text(
+        "name: ours\nmodels: [llama3_8b]\nclusters: [h100_64]\nnum_gpus: [8]\n"
+        "training: {global_batch_size: 64, tokens: 1.0e+9}\ntargets: {day: {days: 1}}\n"
+    )
+    done = run(
+        "plan.py",
+        *("--config-dir", "mine", "sweep=ours", "search=grid", "n_jobs=1"),
+        *("space=maya_table3", FAKE),
+        "space.knobs.recompute=full",
+        "tracking.uri=sqlite:///runs.db",
+        f"webhook='http://127.0.0.1:9/services/{MARK}?token={MARK}'",
+        cwd=tmp_path,
+    )
+    assert "was not told" in done.stderr, done.stderr
+    assert MARK not in done.stdout + done.stderr
+    assert holding(tmp_path) == []
+    with sqlite3.connect(tmp_path / "runs.db") as tracked:
+        found = tracked.execute("SELECT value FROM params WHERE key = 'webhook'").fetchall()
+    assert found == [("http://127.0.0.1:9/***",)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -41,6 +42,7 @@ class CapacityPlan:
     n_jobs: int
     change_threshold: float
     fail_on_change: bool
+    webhook: str | None
     wait_s: float
     schedule: str | None
     output: OutputChoice
@@ -77,6 +79,7 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
         n_jobs=config.n_jobs,
         change_threshold=config.change_threshold,
         fail_on_change=config.fail_on_change,
+        webhook=config.webhook,
         wait_s=config.wait_s,
         schedule=config.schedule,
         output=output_choice(config),
@@ -138,6 +141,15 @@ def _check_settings(plan: CapacityPlan) -> None:
     require_positive("wait_s", plan.wait_s, allow_zero=True)
     if plan.schedule is not None:
         check_schedule(plan.schedule)
+    if plan.webhook is not None:
+        try:
+            address = urlsplit(plan.webhook)
+            known = address.scheme in ("http", "https") and bool(address.hostname)
+            address.port  # noqa: B018 - looking at it checks it
+        except ValueError:
+            known = False
+        if not known:
+            raise InputError("webhook", plan.webhook, "is no address", "https://...")
 
 
 def named_declarations(

@@ -19,11 +19,12 @@ from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
 from trainscout.commands.entry_point import run_command
 from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
 from trainscout.planning.answer import answer_cell
-from trainscout.planning.changes import changes
+from trainscout.planning.changes import Change, changes
 from trainscout.planning.lock import only_run
 from trainscout.planning.outcome import StudyOutcome, run_study
 from trainscout.planning.schedule import keep
 from trainscout.planning.store import AnswerStore
+from trainscout.planning.webhook import post
 from trainscout.reports.capacity.files import (
     CELLS,
     STUDY,
@@ -34,7 +35,7 @@ from trainscout.reports.capacity.files import (
 )
 from trainscout.reports.capacity.progress import study_view
 from trainscout.reports.capacity.study_files import study_csv, study_json, study_record
-from trainscout.reports.capacity.terminal_tables import study_report
+from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.capacity.tracked import study_runs
 from trainscout.reports.capacity.why import why_no_recipe
 from trainscout.reports.tracker_runs import git_commit
@@ -101,6 +102,8 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         save_run(directory, record, texts)
     except OSError as error:  # a full disk: the answer is shown all the same
         failure = error
+    if capacity.webhook is not None:
+        tell(capacity.webhook, outcome, found, directory)
     files = [*texts, STUDY]
     tree = study_runs(
         outcome, record, settings=settings, found=found, directory=directory, files=files
@@ -137,6 +140,22 @@ def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
             kept = f"interrupted: answered cells are kept in {cells}"
             print(f"{kept}, and the same command goes on", file=sys.stderr)
             raise
+
+
+def tell(
+    address: str, outcome: StudyOutcome, found: Sequence[Change] | None, directory: Path
+) -> None:
+    """Send the run's summary; a failure is a warning."""
+    content: dict[str, Any] = {
+        "study": outcome.study.name,
+        "changed": bool(found),
+        "changes": [change.to_json() for change in found or ()],
+        "answers": [format_answer(model, outcome) for model in outcome.models],
+        "record": str((directory / STUDY).absolute()),
+    }
+    problem = post(address, content)
+    if problem is not None:
+        print(f"warning: the webhook was not told ({problem})", file=sys.stderr)
 
 
 def run_once() -> bool:

@@ -154,6 +154,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "n_jobs": IntegerNode(-1, is_optional=False),
         "change_threshold": FloatNode(0.01, is_optional=False),
         "fail_on_change": BooleanNode(False, is_optional=False),
+        "webhook": StringNode(None),
         "wait_s": FloatNode(0.0, is_optional=False),
         "schedule": StringNode(None),
     },

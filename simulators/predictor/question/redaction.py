@@ -21,6 +21,11 @@ _RULES = [
     (re.compile(r"(https?://)[^\s/@:'\"]+@"), rf"\1{_STARS}@"),
     # ?token=..., executor.options.password=...
     (re.compile(rf"(?<![\w-])({_NAME})(=)[^\s&;,}}'\"]+", re.IGNORECASE), rf"\1\2{_STARS}"),
+    # Who knows the path of a webhook can post to it.
+    (
+        re.compile(r"(webhook[=:]\s*['\"]?\w+://[^\s/?#'\"]+)[^\s'\"]*?(?=:? |:?$|['\"])"),
+        rf"\1/{_STARS}",
+    ),
 ]
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 

@@ -53,6 +53,7 @@ def test_targets_and_what_ifs_are_typed():
         ("sweep.training.tokens=lots", "sweep.training.tokens=lots"),
         ("search.storage=x.journal", "means nothing here"),
         ("n_jobs=0", "n_jobs=0: is out of range"),
+        ("webhook=ftp://example.org", "is no address"),
         ("sweep.prices_usd_per_hour.a40=1", "is of a GPU that no cluster has"),
         ("sweep.num_gpus=[12]", "is no number of whole nodes"),
         ("goodput.gpu_mtbf_hours=-1", "goodput.gpu_mtbf_hours=-1.0: is out of range"),

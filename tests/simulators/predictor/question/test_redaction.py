@@ -15,6 +15,8 @@ from trainscout.simulators.predictor.question.redaction import redacted, redacte
         "http://:MARKED@host",
         "https://MARKED@host/path",
         "https://host/path?token=MARKED&x=1",
+        "webhook=https://hooks.example.com/services/MARKED",
+        "webhook=https://example.com/?q=MARKED",
         "tracking.uri=http://a:MARKED@b,http://c:MARKED@d",
         "executor.options.api_key=MARKED",
         "it said: 'http://me:MARKED@host' is down",
@@ -33,6 +35,7 @@ def test_no_secret_is_shown(address):
         "sqlite:///mlflow.db",
         "http://host:5000/path",
         "training.tokens=2e12 and space=moye",
+        "webhook=null",
         "http://a:1 and b@c",
     ],
 )
@@ -42,14 +45,16 @@ def test_the_rest_is_shown_as_it_is(text):
 
 def test_settings_keep_their_shape():
     settings = {
+        "webhook": "https://hooks.example.com/services/MARKED?x=MARKED",
         "executor": {"options": {"password": "MARKED", "pin": 1, "TOKEN": None}},
         "tracking": {"uri": "http://me:MARKED@host", "timeout_s": 3.0},
-        "overrides": ["a.db_password=MARKED", "seed=1"],
+        "overrides": ["+webhook=http://host/MARKED", "a.db_password=MARKED", "seed=1"],
     }
     assert redacted(settings) == {
+        "webhook": "https://hooks.example.com/***",
         "executor": {"options": {"password": "***", "pin": 1, "TOKEN": None}},
         "tracking": {"uri": "http://me:***@host", "timeout_s": 3.0},
-        "overrides": ["a.db_password=***", "seed=1"],
+        "overrides": ["+webhook=http://host/***", "a.db_password=***", "seed=1"],
     }
 
 
