@@ -45,6 +45,8 @@ _NOTED_MFU = 0.9
 _CUT_SHORT = ("interrupted", "timeout")
 # One line of thirty is for where the search is tracked.
 _TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
+_MOST_TIMES = 2.0
+"""What takes more than so many steps of the best is no alternative."""
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
 
 
@@ -154,6 +156,8 @@ def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
     shares = tie_shares([trial for trial, _ in found], job_of)
     for (trial, why), share in list(zip(found, shares, strict=True))[1:]:
         lead = lead_share(predicted(best), predicted(trial))
+        if predicted(trial).step_time_s > _MOST_TIMES * predicted(best).step_time_s:
+            continue  # as what a search found first, where it was cut short
         tied = share if share is not None and lead <= share else None
         note = ", ".join(filter(None, ("tie" if tied is not None else "", why)))
         listed.append(_Option(trial, job_of(trial.recipe), note, tied))
@@ -240,7 +244,7 @@ def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
     certificate, numerics = result.certificate, _NUMERICS[result.numerics]
     if certificate is None:
         words = f"the best of {len(result.trials):,} recipes{numerics} that were tried"
-        if result.unproved is not None:
+        if result.unproved is not None and result.stopped != "interrupted":
             words += f", not proved: {result.unproved}"
     elif certificate.recipes == 1:
         words = "the only recipe of the space"

@@ -163,6 +163,13 @@ def test_what_hardly_fits_is_no_alternative(monkeypatch):
     assert line(none, "Otherwise")
 
 
+def test_what_takes_twice_as_long_is_no_alternative(monkeypatch):
+    slow = found(4.1, 30.0, 9, tp=8)
+    lines = screen(monkeypatch=monkeypatch, choices=Choices((BEST, OTHER, slow), slow, SIMPLE))
+    assert line(lines, "TP 4 x PP 1 ")
+    assert not any("TP 8 " in each for each in lines)
+
+
 def test_what_is_proved_is_said(monkeypatch):
     proved = " ".join(" ".join(screen(monkeypatch=monkeypatch)).split())
     assert "Sure the best of 5,776 recipes, proved" in proved
