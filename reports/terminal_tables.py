@@ -157,7 +157,8 @@ def _format_counts(result: SearchResult, verbose: bool) -> str:
         by_rule = ", ".join(f"{rule} {count}" for rule, count in rules) if verbose else ""
         words.append(f"{counts[status]} {status}" + (f" ({by_rule})" if by_rule else ""))
     words.append(f"{counts['failed']} failed")
-    words = [each for each in words if not each.startswith("0 ")]
+    if not verbose:
+        words = [each for each in words if not each.startswith("0 ")]
     resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
     simulating_s = sum(trial.duration_s for trial in result.trials)
     simulating = f" ({simulating_s:.1f} s of simulating)" if verbose else ""
