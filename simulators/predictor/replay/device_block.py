@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -34,69 +33,27 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 
 
-def run_blocks(
-    blocks: Sequence[tuple[Sequence[PricedOp], Sequence[OverlapGroup], float]],
-    slowdowns: Iterator[tuple[float, float]],
-) -> list[PricedBlock]:
-    """Run each block alone: kernels one after another, communication beside those it overlaps,
-    both slowed by the next of ``slowdowns``; the host is none.
-
-    A block: its operations, their groups, and by how much the slowest rank is behind.
-    """
-    sums = [_sums(ops, groups, slowdowns, excess) for ops, groups, excess in blocks]
-    part_s, kernel_s, evidence_s = (
-        np.array([getattr(each, name) for each in sums])
-        for name in ("parts", "kernels", "evidence")
-    )
-    part_s.setflags(write=False)
-    kernel_s.setflags(write=False)
-    columns = zip(sums, part_s.sum(axis=1).tolist(), part_s, kernel_s, evidence_s, strict=True)
-    return [
-        PricedBlock(
-            seconds=seconds,
-            part_s=parts,
-            host_s=0.0,
-            kernel_s=kernels,
-            channels=each.channels,
-            wire_bytes_per_s=each.wire_bytes_per_s,
-            nic_bytes=each.nic_bytes,
-            evidence_s=evidence,
-            estimated=frozenset(each.estimated),
-        )
-        for each, seconds, parts, kernels, evidence in columns
-    ]
-
-
-class _Sums(NamedTuple):
-    """What a ``PricedBlock`` holds, as lists."""
-
-    parts: list[float]
-    kernels: tuple[list[float], list[float]]
-    evidence: list[float]
-    channels: float
-    wire_bytes_per_s: float
-    nic_bytes: float
-    estimated: set[str]
-
-
-def _sums(
+def sum_block(
     ops: Sequence[PricedOp],
     groups: Sequence[OverlapGroup],
     slowdowns: Iterator[tuple[float, float]],
     excess: float,
-) -> _Sums:
+) -> PricedBlock:
+    """Run a block alone: kernels one after another, communication beside those it overlaps, both
+    slowed by the next of ``slowdowns``; the host is none.
+    """
     parts = [0.0] * len(PARTS)
     evidence = [0.0] * len(EVIDENCE)
-    estimated = set[str]()
+    estimated = set()
     communication_s = channels = wire_bytes_per_s = nic_bytes = 0.0
-    alone = []
+    kernels = []
     for each in ops:
         evidence[each.grade] += each.seconds
         if each.evidence is Evidence.ESTIMATED:
             estimated.add(_kind_of(each.op))
         price = each.communication
         if price is None:
-            alone.append(each)
+            kernels.append(each)
         else:
             communication_s += each.seconds
             channels += each.seconds * price.channels
@@ -112,11 +69,21 @@ def _sums(
         parts[each.part] += each.seconds
     parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
     parts[PART_INDEX[COMPUTE]] /= 1 + excess
-    if communication_s:
-        channels /= communication_s
-        wire_bytes_per_s /= communication_s
-    kernels = _kernel_sums(alone)
-    return _Sums(parts, kernels, evidence, channels, wire_bytes_per_s, nic_bytes, estimated)
+    part_s = np.array(parts)
+    kernel_s = kernel_seconds(kernels)
+    part_s.setflags(write=False)
+    kernel_s.setflags(write=False)
+    return PricedBlock(
+        seconds=float(part_s.sum()),
+        part_s=part_s,
+        host_s=0.0,
+        kernel_s=kernel_s,
+        channels=channels / communication_s if communication_s else 0.0,
+        wire_bytes_per_s=wire_bytes_per_s / communication_s if communication_s else 0.0,
+        nic_bytes=nic_bytes,
+        evidence_s=np.array(evidence),
+        estimated=frozenset(estimated),
+    )
 
 
 @dataclass(frozen=True)
@@ -158,7 +125,7 @@ def group_slowdowns(
         return []
     compute, communication = paired_slowdowns(
         gpu,
-        np.array([_kernel_sums(group.kernels) for group in both]),
+        np.array([kernel_seconds(group.kernels) for group in both]),
         np.array([price.channels for price in prices if price]),
         np.array([price.wire_bytes_per_s for price in prices if price]),
         overlap,
@@ -168,16 +135,11 @@ def group_slowdowns(
 
 def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
     """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
-    return np.array(_kernel_sums(kernels))
-
-
-def _kernel_sums(kernels: Sequence[PricedOp]) -> tuple[list[float], list[float]]:
     seconds, limited = [0.0] * len(KERNEL_CLASSES), [0.0] * len(KERNEL_CLASSES)
-    for priced in kernels:
-        if not isinstance(priced.op, HostUpdate):
-            seconds[priced.kernel_class] += priced.seconds
-            limited[priced.kernel_class] += priced.seconds * priced.memory_bound
-    return seconds, limited
+    for priced in (each for each in kernels if not isinstance(each.op, HostUpdate)):
+        seconds[priced.kernel_class] += priced.seconds
+        limited[priced.kernel_class] += priced.seconds * priced.memory_bound
+    return np.array((seconds, limited))
 
 
 def _kind_of(op: DeviceOp) -> str:

@@ -26,7 +26,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.device_block import (
     group_slowdowns,
     overlap_groups,
-    run_blocks,
+    sum_block,
 )
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s, update_s
 from trainscout.simulators.predictor.replay.priced import (
@@ -353,10 +353,9 @@ def _price_on_device(
     every = [group for grouped in groups for group in grouped]
     pricer = next(iter(blocks.values()))[0]
     slowdowns = iter(group_slowdowns(every, pricer.gpu, pricer.factors.overlap_time))
-    excesses = [own.excess for own, _ in blocks.values()]
-    priced = run_blocks(list(zip(run, groups, excesses, strict=True)), slowdowns)
-    for (known, key), operations, each in zip(blocks, run, priced, strict=True):
-        known.devices[key] = operations, each
+    for (known, key), operations, grouped in zip(blocks, run, groups, strict=True):
+        excess = blocks[known, key][0].excess
+        known.devices[key] = operations, sum_block(operations, grouped, slowdowns, excess)
 
 
 def calibrated_price(
