@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.network.choice import CongestedNetwork
-from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration, read_calibration
+from .predictor.answer.prediction import Prediction
+from .predictor.network.choice import CongestedNetwork
+from .predictor.question.cluster import Cluster
+from .predictor.question.errors import InputError, require_choice
+from .predictor.question.gpu import Gpu
+from .predictor.question.job import Job
+from .predictor.uncertainty.calibration import Calibration, read_calibration
 
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+    from .predictor.kernels.measured import MeasuredTable
 
 
 class Simulator(Protocol):
@@ -170,7 +170,7 @@ def measured_table(kernels: MeasuredKernels | None) -> MeasuredTable | None:
     """
     if kernels is None:
         return None
-    from trainscout.simulators.predictor.kernels.measured import load_measured
+    from .predictor.kernels.measured import load_measured
 
     table = load_measured(Path(kernels.path))
     if table.digest != kernels.digest:

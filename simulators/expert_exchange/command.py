@@ -13,22 +13,16 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from trainscout.simulators.expert_exchange.communication import play
-from trainscout.simulators.expert_exchange.experiment import (
-    Experiment,
-    Extent,
-    Layer,
-    Message,
-    Routed,
-    layers_of,
-)
-from trainscout.simulators.expert_exchange.mesh import Mesh
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, writing
 from trainscout.simulators.predictor.moe.dispatch import token_bounds
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+
+from .communication import play
+from .experiment import Experiment, Extent, Layer, Message, Routed, layers_of
+from .mesh import Mesh
 
 
 @dataclass(frozen=True)
@@ -168,12 +162,9 @@ def run(experiment: Experiment, files: Files) -> None:
         InputError: when a file cannot be written.
     """
     # rich takes a tenth of a second to load.
-    from trainscout.simulators.expert_exchange.terminal_tables import (
-        load_tables,
-        times_of,
-        times_table,
-    )
     from trainscout.simulators.predictor.io.terminal import show
+
+    from .terminal_tables import load_tables, times_of, times_table
 
     times = []
     for layer in _written(experiment, files):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.expert_exchange.mesh import UNLIMITED, Mesh
 from trainscout.simulators.predictor.moe.router import Counts
+
+from .mesh import UNLIMITED, Mesh
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.expert_exchange.communication import (
-    Communication,
-    communicate,
-    even_load_time_ms,
-)
-from trainscout.simulators.expert_exchange.mesh import UNLIMITED, Mesh
 from trainscout.simulators.predictor.moe.dispatch import (
     copies_between,
     copies_by_expert,
@@ -24,6 +18,9 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
     require_whole,
 )
+
+from .communication import Communication, communicate, even_load_time_ms
+from .mesh import UNLIMITED, Mesh
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.simulators.expert_exchange.experiment import Experiment, Layer
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.moe.router import Counts
+
+from .experiment import Experiment, Layer
 
 _MOST_ROWS = 16
 _MOST_DISPATCH = 12

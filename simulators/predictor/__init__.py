@@ -1,5 +1,5 @@
 """One training job predicted: all that this needs, and no more."""
 
-from trainscout.simulators.predictor.io.cache_folder import keep_compiled
+from .io.cache_folder import keep_compiled
 
 keep_compiled()

@@ -1,7 +1,7 @@
 """NCCL, white-box: its choice of algorithm, protocol and channels, and the seconds that follow;
 and the exchange of tokens by kernels of their own."""
 
-from trainscout.simulators.predictor.collectives.price import (
+from .price import (
     CollectivePrice,
     open_channels,
     price_collective,

@@ -12,9 +12,9 @@ import functools
 import math
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.collectives import tuning_tables as tables
-from trainscout.simulators.predictor.collectives.graph import Graph, Graphs, Wiring
-from trainscout.simulators.predictor.collectives.transport import Transport, transport
+from . import tuning_tables as tables
+from .graph import Graph, Graphs, Wiring
+from .transport import Transport, transport
 
 # Two of them are an all-reduce.
 _HALVES = ("all_gather", "reduce_scatter")

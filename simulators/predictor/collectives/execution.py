@@ -24,16 +24,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.collectives.cost import (
-    LL_SHARE,
-    Option,
-    ll_share,
-    ring_steps,
-    tree_depth,
-)
-from trainscout.simulators.predictor.collectives.graph import Graphs, Wiring
-from trainscout.simulators.predictor.collectives.transport import transport
-from trainscout.simulators.predictor.collectives.tuning_tables import COLLNET
+from .cost import LL_SHARE, Option, ll_share, ring_steps, tree_depth
+from .graph import Graphs, Wiring
+from .transport import transport
+from .tuning_tables import COLLNET
 
 KIB = 1024
 # Data bytes of one step of the FIFO between two peers (NCCL_STEPS is 8).

@@ -11,12 +11,13 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.predictor.collectives import tuning_tables as tables
-from trainscout.simulators.predictor.collectives.transport import transport
 from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
+
+from . import tuning_tables as tables
+from .transport import transport
 
 GIGA = 1e9
 # No machine that trains has slower NICs.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
-from trainscout.simulators.predictor.collectives.execution import Terms, host_us
-from trainscout.simulators.predictor.collectives.graph import Wiring
+from .execution import Terms, host_us
+from .graph import Wiring
 
 KIB = 1024
 MIB = 1024 * KIB

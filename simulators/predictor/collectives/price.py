@@ -8,11 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import execution, p2p
-from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
-from trainscout.simulators.predictor.collectives.execution import channels_used
-from trainscout.simulators.predictor.collectives.graph import Wiring, slower_wirings, wiring_of
-from trainscout.simulators.predictor.collectives.measured import (
+from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
+from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.workload.ir import Collective, Communicator
+
+from . import execution, p2p
+from .cost import choose, ring_steps
+from .execution import channels_used
+from .graph import Wiring, slower_wirings, wiring_of
+from .measured import (
     Figure,
     bus_factor,
     corrected_s,
@@ -22,18 +27,8 @@ from trainscout.simulators.predictor.collectives.measured import (
     ring_hops,
     rows_of,
 )
-from trainscout.simulators.predictor.collectives.transport import (
-    Coefficients,
-    net_coefficients,
-    node_coefficients,
-    transport,
-    weighted_us,
-)
-from trainscout.simulators.predictor.collectives.tuning_tables import COLLNET
-from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
-from trainscout.simulators.predictor.question.errors import require_choice, require_positive
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import Collective, Communicator
+from .transport import Coefficients, net_coefficients, node_coefficients, transport, weighted_us
+from .tuning_tables import COLLNET
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
 

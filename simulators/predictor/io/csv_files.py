@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from .yaml_files import parse_yaml
 
 
 def csv_text(columns: Iterable[str], rows: Iterable[Mapping[str, object]]) -> str:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.question.errors import InputError
+
+from .csv_files import csv_text
 
 FORMAT, VERSION = "trainscout-observed-factors", 1
 """What such files call themselves; those kept of profiles hold factors, and no tables."""

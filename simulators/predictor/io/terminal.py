@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.simulators.predictor.io.output import show_text
+from .output import show_text
 
 FILE_WIDTH = 120
 PIPED_WIDTH = 100

@@ -1,11 +1,7 @@
 """Price kernels: operations of the IR -> seconds on one GPU, with the evidence behind them."""
 
-from trainscout.simulators.predictor.kernels.prices import (
-    EVIDENCE_ORDER,
-    KernelPrices,
-    price_kernels,
-)
-from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
+from .prices import EVIDENCE_ORDER, KernelPrices, price_kernels
+from .uncertainty import kernel_uncertainty
 
 __all__ = [
     "EVIDENCE_ORDER",

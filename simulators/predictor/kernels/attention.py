@@ -25,15 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.choice import choose_attention, sustained_flops_per_s
-from trainscout.simulators.predictor.kernels.coefficients import AttentionCoefficients
-from trainscout.simulators.predictor.kernels.gemm import (
-    ELEMENT_BYTES,
-    POWER_EXPONENT,
-    Floats,
-    join,
-)
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .choice import choose_attention, sustained_flops_per_s
+from .coefficients import AttentionCoefficients
+from .gemm import ELEMENT_BYTES, POWER_EXPONENT, Floats, join
 
 BLOCK = 128
 HEAD_GRANULE = 32

@@ -18,7 +18,10 @@ from statistics import median
 from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.coefficients import (
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .coefficients import (
     ATTENTION_CLASS,
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
@@ -28,8 +31,6 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     GroupedCoefficients,
     fitted_gpus,
 )
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Classes that stand in where one has no fit, best first.
 STAND_INS = {

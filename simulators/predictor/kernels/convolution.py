@@ -28,11 +28,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, Floats, join, price_gemms
-from trainscout.simulators.predictor.kernels.streaming import price_streaming
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Convolution
+
+from .gemm import ELEMENT_BYTES, Floats, join, price_gemms
+from .streaming import price_streaming
 
 PASSES = ("fwd", "dgrad", "wgrad")
 # Channels that one 16-byte load holds.

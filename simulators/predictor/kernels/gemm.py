@@ -46,16 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.choice import (
-    choose_gemm,
-    choose_grouped,
-    sustained_flops_per_s,
-)
-from trainscout.simulators.predictor.kernels.coefficients import (
-    GemmCoefficients,
-    GroupedCoefficients,
-)
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .choice import choose_gemm, choose_grouped, sustained_flops_per_s
+from .coefficients import GemmCoefficients, GroupedCoefficients
 
 Floats = NDArray[np.float64]
 

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels.batches import Batch, Kind, Streamings
-from trainscout.simulators.predictor.kernels.measured_rows import match_gpu, read_tables, sustained
-from trainscout.simulators.predictor.kernels.row_prices import price_rows
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .batches import Batch, Kind, Streamings
+from .measured_rows import match_gpu, read_tables, sustained
+from .row_prices import price_rows
 
 if TYPE_CHECKING:
     import pandas as pd

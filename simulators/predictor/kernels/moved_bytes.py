@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.kernels.convolution import convolution_elements
-from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Convolution,
@@ -11,6 +9,9 @@ from trainscout.simulators.predictor.workload.ir import (
     Kernel,
     Streaming,
 )
+
+from .convolution import convolution_elements
+from .gemm import ELEMENT_BYTES
 
 # A result added into an fp32 gradient is read and written; results of 8-bit operands have 16 bits.
 _ACCUMULATED_BYTES, _LEAST_RESULT_BYTES = 8, 2

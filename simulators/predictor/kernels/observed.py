@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention, Convolution, Kernel, Streaming
+
+from .prices import price_kernels
 
 FloatArray = NDArray[np.float64]
 

@@ -10,26 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.attention import dropout_seconds, price_attention
-from trainscout.simulators.predictor.kernels.batches import (
-    Attentions,
-    Batch,
-    FusedProducts,
-    Gemms,
-    Streamings,
-    batches_of,
-)
-from trainscout.simulators.predictor.kernels.choice import grouped_evidence
-from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
-from trainscout.simulators.predictor.kernels.convolution import price_convolutions
-from trainscout.simulators.predictor.kernels.gemm import price_gemms
-from trainscout.simulators.predictor.kernels.streaming import price_streaming
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Kernel
 
+from .attention import dropout_seconds, price_attention
+from .batches import Attentions, Batch, FusedProducts, Gemms, Streamings, batches_of
+from .choice import grouped_evidence
+from .coefficients import GroupedCoefficients
+from .convolution import price_convolutions
+from .gemm import price_gemms
+from .streaming import price_streaming
+
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+    from .measured import MeasuredTable
 
 EVIDENCE_ORDER = tuple(Evidence)
 _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}

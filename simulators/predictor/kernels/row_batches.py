@@ -14,26 +14,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels.attention import BACKWARD_FLOPS
-from trainscout.simulators.predictor.kernels.batches import (
-    LAYOUTS,
-    Attentions,
-    Batch,
-    Gemms,
-    Streamings,
-)
-from trainscout.simulators.predictor.kernels.choice import choose_gemm
-from trainscout.simulators.predictor.kernels.coefficients import ATTENTION_SECTIONS
-from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES
-from trainscout.simulators.predictor.kernels.measured_rows import (
+from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .attention import BACKWARD_FLOPS
+from .batches import LAYOUTS, Attentions, Batch, Gemms, Streamings
+from .choice import choose_gemm
+from .coefficients import ATTENTION_SECTIONS
+from .gemm import ELEMENT_BYTES
+from .measured_rows import (
     CAST_INCLUDED,
     CAST_LAUNCH_S,
     SUSTAINED_FLAGS,
     TRAINING_DTYPES,
     attention_kernel,
 )
-from trainscout.simulators.predictor.kernels.streaming_rows import streaming_bytes, streaming_kind
-from trainscout.simulators.predictor.question.gpu import Gpu
+from .streaming_rows import streaming_bytes, streaming_kind
 
 if TYPE_CHECKING:
     import pandas as pd

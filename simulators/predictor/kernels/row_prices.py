@@ -14,23 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.batches import Attentions, Batch
-from trainscout.simulators.predictor.kernels.choice import choose_attention
-from trainscout.simulators.predictor.kernels.measured_rows import (
-    match_gpu,
-    size_columns,
-    unusable,
-    without_size,
-)
-from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price_batch
-from trainscout.simulators.predictor.kernels.row_batches import (
-    ALIKE,
-    CannotPriceError,
-    RowBatches,
-    row_batches,
-)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .batches import Attentions, Batch
+from .choice import choose_attention
+from .measured_rows import match_gpu, size_columns, unusable, without_size
+from .prices import EVIDENCE_ORDER, price_batch
+from .row_batches import ALIKE, CannotPriceError, RowBatches, row_batches
 
 if TYPE_CHECKING:
     import pandas as pd

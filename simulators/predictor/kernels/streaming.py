@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels.coefficients import StreamingCoefficients, fitted_gpus
-from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .coefficients import StreamingCoefficients, fitted_gpus
+from .gemm import Floats
 
 # The smallest graph-replayed kernels take 1.5-2.5 us (ai-dynamo/aiconfigurator tables).
 LAUNCH_FLOOR_S = 2e-6

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels.measured_rows import ROW_NAMES
+from .measured_rows import ROW_NAMES
 
 if TYPE_CHECKING:
     import pandas as pd

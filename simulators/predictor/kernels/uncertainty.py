@@ -11,15 +11,12 @@ from __future__ import annotations
 import math
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.choice import (
-    choose_attention,
-    choose_gemm,
-    grouped_evidence,
-)
-from trainscout.simulators.predictor.kernels.coefficients import FittedGpu, fitted_gpus
-from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+from .choice import choose_attention, choose_gemm, grouped_evidence
+from .coefficients import FittedGpu, fitted_gpus
+from .streaming import streaming_classes
 
 # Coefficients on loan: from the same die (H200's products within 3 % of H100's) or from another
 # of the architecture or a neighbouring one (A100's on H100 9 %, on V100 14 %).

@@ -1,5 +1,5 @@
 """GPU memory over a training step."""
 
-from trainscout.simulators.predictor.memory.footprint import footprint
+from .footprint import footprint
 
 __all__ = ["footprint"]

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Memory, StageMemory
-from trainscout.simulators.predictor.memory.bands import band_of, spread_of
 from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -43,6 +42,8 @@ from trainscout.simulators.predictor.workload.step_end import (
     unpacked_bytes,
 )
 from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
+
+from .bands import band_of, spread_of
 
 Ints = NDArray[np.int64]
 MIB = 2**20

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.router import Counts, Experts
 from trainscout.simulators.predictor.question.errors import require_positive
+
+from .router import Counts, Experts
 
 
 def token_bounds(tokens: int, num_nodes: int) -> Counts:

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.dispatch import cut_to_capacity
-from trainscout.simulators.predictor.moe.router import Router, expert_loads
 from trainscout.simulators.predictor.question.errors import InputError, require_whole
+
+from .dispatch import cut_to_capacity
+from .router import Router, expert_loads
 
 
 @lru_cache(maxsize=4096)

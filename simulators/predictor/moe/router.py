@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainscout.simulators.predictor.moe.popularity import (
-    MOST_EXPERTS,
-    Shares,
-    check_popularity,
-    hot_shares,
-)
 from trainscout.simulators.predictor.question.errors import InputError, require_whole
+
+from .popularity import MOST_EXPERTS, Shares, check_popularity, hot_shares
 
 
 def parameter(default: Any, meaning: str) -> Any:

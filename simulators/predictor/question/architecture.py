@@ -14,11 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
+from .errors import InputError, require_choice, require_positive
 
 # Fused attention kernels that a framework may ask for.
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton")

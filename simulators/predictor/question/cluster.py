@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
-from trainscout.simulators.predictor.question.gpu import Gpu
+from .errors import InputError, require_choice, require_positive
+from .gpu import Gpu
 
 NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain")
 # "1" lets NCCL use switches that sum for the communicators that come into being then.

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
+from .errors import InputError, require_choice, require_positive
 
 # Where a layer's text is, unless it is looked at across (Wan): in the same attention with weights
 # of its own (Flux's double blocks), or among the other tokens, attention and MLP being in parallel

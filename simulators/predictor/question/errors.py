@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from trainscout.simulators.predictor.question.redaction import redacted, shown
+from .redaction import redacted, shown
 
 _VALUES = re.compile(
     r"[<>=\d(\[']|-\d|(a finite|at most|a number|a whole number|true or false|text\b|a list|here |"

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS, check_popularity
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
+
+from .errors import InputError, require_choice, require_positive
 
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 

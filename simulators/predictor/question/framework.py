@@ -11,12 +11,12 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainscout.simulators.predictor.question.errors import require_choice, require_positive
-from trainscout.simulators.predictor.question.schedules import OWN, SCHEDULES
-from trainscout.simulators.predictor.question.training import QUANTISED
+from .errors import require_choice, require_positive
+from .schedules import OWN, SCHEDULES
+from .training import QUANTISED
 
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.question.recipe import Recipe
+    from .recipe import Recipe
 
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")

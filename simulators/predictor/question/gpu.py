@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from trainscout.simulators.predictor.question.architecture import Architecture, UsualServer
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
-from trainscout.simulators.predictor.question.training import PRECISIONS, arithmetic_of
+from .architecture import Architecture, UsualServer
+from .errors import InputError, require_choice, require_positive
+from .training import PRECISIONS, arithmetic_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.question.job import Job
+from .job import Job
 
 
 def offloading(job: Job) -> tuple[str, str] | None:

@@ -9,21 +9,16 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.framework import (
-    UNDECLARED,
-    Framework,
-    chosen_framework,
-    declared_framework,
-)
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.layout import split_by_compute, split_layers
-from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
-from trainscout.simulators.predictor.question.schedules import Place, routes, schedule_kind
-from trainscout.simulators.predictor.question.training import QUANTISED, Training
-from trainscout.simulators.predictor.question.tuning import FROZEN, Dpo, attended_length
+from .cluster import Cluster
+from .framework import UNDECLARED, Framework, chosen_framework, declared_framework
+from .gpu import Gpu
+from .layout import split_by_compute, split_layers
+from .model import Model
+from .recipe import Recipe
+from .schedule_file import is_file, read_schedule
+from .schedules import Place, routes, schedule_kind
+from .training import QUANTISED, Training
+from .tuning import FROZEN, Dpo, attended_length
 
 
 @dataclass(frozen=True)

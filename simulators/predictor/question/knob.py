@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.question.job import Job
+    from .job import Job
 
 # What of a prediction a knob enters, so that each is worked out once per combination of knobs.
 LAYER_BLOCKS = "layer_blocks"

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.recipe import Recipe
+from .cluster import Cluster
+from .framework import Framework
+from .gpu import Gpu
+from .recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from trainscout.simulators.predictor.question.diffusion import TEXTS
-from trainscout.simulators.predictor.question.errors import (
-    MOST,
-    InputError,
-    require_choice,
-    require_positive,
-)
+from .diffusion import TEXTS
+from .errors import MOST, InputError, require_choice, require_positive
 
 ATTENTION, DENSE, WIDE, MOE, NONE = "attention", "dense", "wide", "moe", "none"
 MLPS = (DENSE, WIDE, MOE, NONE)

@@ -10,8 +10,8 @@ import itertools
 import re
 from typing import Any
 
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.layers import MOST_LAYERS
+from .errors import InputError
+from .layers import MOST_LAYERS
 
 BALANCED = "balanced"
 """The layout that deals layers out as evenly as they go."""

@@ -9,15 +9,10 @@ import operator
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 
-from trainscout.simulators.predictor.question.diffusion import Diffusion
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    nearest_name,
-    require_choice,
-    require_positive,
-)
-from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.layers import (
+from .diffusion import Diffusion
+from .errors import InputError, nearest_name, require_choice, require_positive
+from .experts import Moe
+from .layers import (
     ATTENTION,
     DENSE,
     MOE,
@@ -31,7 +26,7 @@ from trainscout.simulators.predictor.question.layers import (
     parse_layers,
     plain_layer,
 )
-from trainscout.simulators.predictor.question.tower import Tower
+from .tower import Tower
 
 MOST_TOKENS = 10**9
 """Of one sequence."""

@@ -6,10 +6,10 @@ to change and the reason, or None when they hold.
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
-from trainscout.simulators.predictor.question.schedules import OWN, schedule_kind
+from .errors import InputError
+from .job import Job
+from .schedule_file import is_file, read_schedule
+from .schedules import OWN, schedule_kind
 
 Broken = tuple[str, str] | None
 

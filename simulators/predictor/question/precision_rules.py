@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.pipeline_rules import Broken
-from trainscout.simulators.predictor.question.training import QUANTISED, arithmetic_of
+from .gpu import Gpu
+from .job import Job
+from .pipeline_rules import Broken
+from .training import QUANTISED, arithmetic_of
 
 
 def precision(job: Job) -> Broken:

@@ -7,14 +7,14 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.training import PRECISION_BITS, Training
+from .cluster import Cluster
+from .errors import InputError
+from .framework import UNDECLARED, Framework
+from .gpu import Gpu
+from .job import Job
+from .model import Model
+from .recipe import Recipe
+from .training import PRECISION_BITS, Training
 
 # Beyond what anybody trained with: published steps have up to 0.13 billion tokens.
 _MOST_TOKENS_A_STEP = 1e9

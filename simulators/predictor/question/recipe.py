@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from trainscout.simulators.predictor.question.cluster import NCCL_ALGOS
-from trainscout.simulators.predictor.question.experts import DISPATCHERS
-from trainscout.simulators.predictor.question.framework import declared_framework, named_framework
-from trainscout.simulators.predictor.question.knob import (
+from .cluster import NCCL_ALGOS
+from .experts import DISPATCHERS
+from .framework import declared_framework, named_framework
+from .knob import (
     BOUNDARY,
     HOST,
     LAYER_BLOCKS,
@@ -28,12 +28,12 @@ from trainscout.simulators.predictor.question.knob import (
     knob,
     knobs_of,
 )
-from trainscout.simulators.predictor.question.knobs.numerics import Numerics
-from trainscout.simulators.predictor.question.knobs.parallelism import Parallelism
-from trainscout.simulators.predictor.question.knobs.pipeline import Pipeline
-from trainscout.simulators.predictor.question.knobs.recomputation import Recomputation
-from trainscout.simulators.predictor.question.knobs.sharding import Sharding
-from trainscout.simulators.predictor.question.schedule_file import SUFFIX, pinned
+from .knobs.numerics import Numerics
+from .knobs.parallelism import Parallelism
+from .knobs.pipeline import Pipeline
+from .knobs.recomputation import Recomputation
+from .knobs.sharding import Sharding
+from .schedule_file import SUFFIX, pinned
 
 
 # The fields of a dataclass with several bases begin with those of the last base.

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainscout.simulators.predictor.question.errors import InputError
+from .errors import InputError
 
 SUFFIX = ".csv"
 FIELD = "recipe.schedule"

@@ -6,8 +6,8 @@ import functools
 import itertools
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
+from .errors import InputError
+from .schedule_file import is_file, read_schedule
 
 Place = tuple[int, int]
 """A stage and one of its chunks."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
-from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
-from trainscout.simulators.predictor.question.tuning import (
+from .errors import InputError, require_choice, require_positive
+from .model import MOST_TOKENS, Model
+from .tuning import (
     LANGUAGE_MODEL,
     Distillation,
     Dpo,

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import (
-    InputError,
-    require_choice,
-    require_positive,
-)
-from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
+from .errors import InputError, require_choice, require_positive
+from .model import MOST_TOKENS, Model
 
 # Megatron-Bridge's names: projections into attention or a scan, out of it, and the two of an MLP
 # or of experts.

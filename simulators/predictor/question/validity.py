@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trainscout.simulators.predictor.question import pipeline_rules, precision_rules
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import declared_framework
-from trainscout.simulators.predictor.question.host_rules import host_optimizer, offloading
-from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knob import LAYOUT
-from trainscout.simulators.predictor.question.knobs.recomputation import RECOMPUTE_MODULES
-from trainscout.simulators.predictor.question.layers import Mixer
-from trainscout.simulators.predictor.question.pipeline_rules import Broken
-from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
-from trainscout.simulators.predictor.question.training import PRECISION_BITS
+from . import pipeline_rules, precision_rules
+from .errors import InputError
+from .framework import declared_framework
+from .host_rules import host_optimizer, offloading
+from .job import Job
+from .knob import LAYOUT
+from .knobs.recomputation import RECOMPUTE_MODULES
+from .layers import Mixer
+from .pipeline_rules import Broken
+from .recipe import KNOBS, knobs_entering
+from .training import PRECISION_BITS
 
 
 @dataclass(frozen=True)

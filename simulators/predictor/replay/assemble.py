@@ -20,28 +20,6 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import crossed, receivers, schedule_kind
-from trainscout.simulators.predictor.replay.boundary import boundary_transfers
-from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
-from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
-from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer
-from trainscout.simulators.predictor.replay.priced import (
-    EVIDENCE,
-    HOST,
-    OPTIMIZER,
-    PART_INDEX,
-    PARTS,
-    PricedBlock,
-)
-from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.replay.structure import (
-    GATHERS,
-    REDUCES,
-    Outline,
-    Sharing,
-    Structure,
-    structure_of,
-    ways_of,
-)
 from trainscout.simulators.predictor.workload.data_parallel import (
     GATHER,
     REDUCE,
@@ -55,6 +33,14 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import passes_alone, stage_order
+
+from .boundary import boundary_transfers
+from .engine import Floats, Ints, Tasks
+from .graph import NEUTRAL_KIND, Kinds
+from .passes import PassPrice, PassPricer
+from .priced import EVIDENCE, HOST, OPTIMIZER, PART_INDEX, PARTS, PricedBlock
+from .prices import Pricer
+from .structure import GATHERS, REDUCES, Outline, Sharing, Structure, structure_of, ways_of
 
 PP_PART = PART_INDEX["pp_communication"]
 EP_UNIT = np.eye(len(PARTS))[PART_INDEX["ep_communication"]]

@@ -11,10 +11,11 @@ from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.replay.host import COPY_EFFICIENCY, UPDATE_EFFICIENCY
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
+
+from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY
 
 
 def assumptions_of(

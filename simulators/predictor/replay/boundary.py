@@ -14,15 +14,16 @@ from trainscout.simulators.predictor.collectives import (
     price_send_recv,
 )
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.engine import Floats
-from trainscout.simulators.predictor.replay.prices import calibrated_price
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
 
+from .engine import Floats
+from .prices import calibrated_price
+
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.replay.congestion import Congestion
+    from .congestion import Congestion
 
 
 @dataclass(frozen=True)

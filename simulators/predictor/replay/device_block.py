@@ -11,7 +11,17 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES, paired_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.replay.priced import (
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Collective,
+    Convolution,
+    Gemm,
+    GroupedGemm,
+    HostUpdate,
+    SendRecv,
+)
+
+from .priced import (
     COMPUTE,
     EVIDENCE,
     OVERLAP_SLOWDOWN,
@@ -21,15 +31,6 @@ from trainscout.simulators.predictor.replay.priced import (
     DeviceOp,
     PricedBlock,
     PricedOp,
-)
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    HostUpdate,
-    SendRecv,
 )
 
 

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.indexed_heap import sift_down, sift_up
-from trainscout.simulators.predictor.replay.loops import Loop
-from trainscout.simulators.predictor.replay.sweep import sweep
+
+from .loops import Loop
+from .sweep import sweep
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ir import GroupedGemm
 from trainscout.simulators.predictor.workload.program import Workload
+
+from .prices import Pricer
+from .simulator import ReplaySimulator
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import numpy as np
 
 from trainscout.simulators.predictor.interference import overlap_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
+
+from .engine import Floats, Ints, Tasks
 
 NEUTRAL_KIND = 0
 

@@ -13,12 +13,13 @@ from trainscout.simulators.predictor.memory.footprint import (
     static_bytes,
 )
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.engine import Floats, Ints
-from trainscout.simulators.predictor.replay.pass_timeline import PASS_KINDS, PassTimeline
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.passes import PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.step_end import unpacked_bytes
+
+from .engine import Floats, Ints
+from .pass_timeline import PASS_KINDS, PassTimeline
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporary")
 _PASSES = [PASS_KINDS.index(name) for name in PASS_NAMES]

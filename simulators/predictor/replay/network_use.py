@@ -10,13 +10,14 @@ import numpy as np
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler
-from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain
-from trainscout.simulators.predictor.replay.congestion import Congestion
-from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
+
+from .assemble import Assembler
+from .boundary import boundary_crosses_domain
+from .congestion import Congestion
+from .prices import Pricer
 
 Floats = np.ndarray
 

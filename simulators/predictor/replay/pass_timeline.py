@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times, run
-from trainscout.simulators.predictor.replay.step_program import StepProgram
-from trainscout.simulators.predictor.replay.structure import COMPUTE_STREAM
 from trainscout.simulators.predictor.workload.data_parallel import GATHER
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, HostSync
 from trainscout.simulators.predictor.workload.passes import BACKWARD, INPUT_GRADIENT, PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Chunk
 from trainscout.simulators.predictor.workload.schedule import stage_order
 
+from .engine import Floats, Ints, Times, run
+from .step_program import StepProgram
+from .structure import COMPUTE_STREAM
+
 if TYPE_CHECKING:
-    from trainscout.simulators.predictor.replay.prices import Pricer
+    from .prices import Pricer
 
 PASS_KINDS = (*PASS_NAMES, "send", "gather", "reduce", "finish", "optimizer")
 LANES = ("compute", "data_parallel")

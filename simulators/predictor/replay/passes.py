@@ -8,9 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.replay.host import copy_s
-from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
-from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
@@ -20,6 +17,10 @@ from trainscout.simulators.predictor.workload.passes import (
     pass_blocks,
 )
 from trainscout.simulators.predictor.workload.program import Chunk
+
+from .host import copy_s
+from .priced import HOST, PART_INDEX, PARTS, PricedBlock
+from .prices import Pricer
 
 
 @dataclass(frozen=True)

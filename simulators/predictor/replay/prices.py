@@ -23,21 +23,6 @@ from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.device_block import (
-    group_slowdowns,
-    overlap_groups,
-    sum_block,
-)
-from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s, update_s
-from trainscout.simulators.predictor.replay.priced import (
-    COMMUNICATIONS,
-    EVIDENCE,
-    HOST,
-    KERNELS,
-    PART_INDEX,
-    PricedBlock,
-    PricedOp,
-)
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
@@ -55,9 +40,14 @@ from trainscout.simulators.predictor.workload.ir import (
     is_estimated,
 )
 
+from .device_block import group_slowdowns, overlap_groups, sum_block
+from .host import SYNC_LAUNCHES, host_lag_s, update_s
+from .priced import COMMUNICATIONS, EVIDENCE, HOST, KERNELS, PART_INDEX, PricedBlock, PricedOp
+
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
-    from trainscout.simulators.predictor.replay.congestion import Congestion
+
+    from .congestion import Congestion
 
 
 Key = tuple[Digest, tuple[Communicator, ...]]
@@ -152,7 +142,7 @@ class Pricer:
         """Of a job's own machine and software, with what else a declared network adds."""
         if isinstance(network, CongestedNetwork):
             # Few declare one, and what plays it takes a while to load.
-            from trainscout.simulators.predictor.replay.congestion import Congestion
+            from .congestion import Congestion
 
             network = Congestion(job, network)
         gpu, cluster = job.gpu, job.network

@@ -18,12 +18,13 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Program
-from trainscout.simulators.predictor.replay.engine import Ints
 from trainscout.simulators.predictor.workload.data_parallel import GATHER, REDUCE
 from trainscout.simulators.predictor.workload.ir import Block, Collective
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 from trainscout.simulators.predictor.workload.schedule import stage_order
+
+from .assemble import Program
+from .engine import Ints
 
 _FUNCTION = "edges"
 FIELD = "rules"

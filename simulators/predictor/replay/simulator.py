@@ -18,20 +18,6 @@ from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler, Program
-from trainscout.simulators.predictor.replay.assumptions import assumptions_of
-from trainscout.simulators.predictor.replay.priced import (
-    BUBBLE,
-    COMPUTE,
-    EVIDENCE,
-    HOST,
-    OPTIMIZER,
-    PART_INDEX,
-    PARTS,
-    STRAGGLERS,
-)
-from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
@@ -39,9 +25,16 @@ from trainscout.simulators.predictor.uncertainty.posterior import SHARES
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
+from .assemble import Assembler, Program
+from .assumptions import assumptions_of
+from .priced import BUBBLE, COMPUTE, EVIDENCE, HOST, OPTIMIZER, PART_INDEX, PARTS, STRAGGLERS
+from .prices import Pricer
+from .steady import Step, replay_step
+
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
-    from trainscout.simulators.predictor.replay.rules import Rules
+
+    from .rules import Rules
 
 # A part smaller than this fraction of the step is rounding left over from subtractions.
 ROUNDING = 1e-12
@@ -131,7 +124,7 @@ class ReplaySimulator:
     def _replay(self, job: Job, assembler: Assembler) -> Step:
         if self._rules is None:
             return replay_step(job, assembler.assemble)
-        from trainscout.simulators.predictor.replay.rules import FIELD, ruled
+        from .rules import FIELD, ruled
 
         def assemble(micro_batches: int) -> Program:
             assert self._rules is not None

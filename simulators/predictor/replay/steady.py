@@ -16,15 +16,11 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import Schedule, schedule_kind
-from trainscout.simulators.predictor.replay.assemble import Program
-from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Ints, Times, run
-from trainscout.simulators.predictor.replay.priced import (
-    BUBBLE,
-    OVERLAP_SLOWDOWN,
-    PART_INDEX,
-    PARTS,
-)
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
+
+from .assemble import Program
+from .engine import NO_TASK, Floats, Ints, Times, run
+from .priced import BUBBLE, OVERLAP_SLOWDOWN, PART_INDEX, PARTS
 
 # Two periods count as equal when they differ by less than this fraction: rounding only.
 PERIOD_TOLERANCE = 1e-9

@@ -30,14 +30,15 @@ from trainscout.simulators.predictor.network.together import Activities, Message
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.schedules import crossed
-from trainscout.simulators.predictor.replay.assemble import Assembler, Program
-from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
-from trainscout.simulators.predictor.replay.congestion import Congestion
-from trainscout.simulators.predictor.replay.device_block import group_slowdowns, overlap_groups
-from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
-from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
+
+from .assemble import Assembler, Program
+from .boundary import Boundary, boundary_crosses_domain
+from .congestion import Congestion
+from .device_block import group_slowdowns, overlap_groups
+from .engine import Floats, Ints, Times
+from .priced import PricedOp
 
 # Bytes for which a message's time on an unshared network is taken; it is in proportion to them.
 _UNIT_BYTES = 1e9

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler, Program
-from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
+
+from .assemble import Assembler, Program
+from .prices import Pricer
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable

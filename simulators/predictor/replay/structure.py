@@ -14,8 +14,6 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import crossed, routes, schedule_kind
-from trainscout.simulators.predictor.replay.engine import NO_STREAM, Ints, Tasks
-from trainscout.simulators.predictor.replay.graph import make_tasks
 from trainscout.simulators.predictor.workload.data_parallel import gathers_alone
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
@@ -25,6 +23,9 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
 )
 from trainscout.simulators.predictor.workload.schedule import stage_order
+
+from .engine import NO_STREAM, Ints, Tasks
+from .graph import make_tasks
 
 # Gathers and reductions of one communicator run one after another in NCCL: one stream.
 COMPUTE_STREAM, DATA_PARALLEL_STREAM = 0, 1

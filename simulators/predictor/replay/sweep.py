@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainscout.simulators.predictor.replay.loops import Loop
+from .loops import Loop
 
 
 def _sweep(  # type: ignore[no-untyped-def]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.replay.engine import Floats, Ints
-from trainscout.simulators.predictor.replay.priced import PricedOp
+from .engine import Floats, Ints
+from .priced import PricedOp
 
 STREAMS = ("host", "compute", "communication", "data_parallel", "pipeline")
 HOST, COMPUTE, COMMUNICATION, DATA_PARALLEL, PIPELINE = range(5)

@@ -15,23 +15,6 @@ import numpy as np
 
 from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.question.schedules import crossed
-from trainscout.simulators.predictor.replay.device_block import kernel_seconds
-from trainscout.simulators.predictor.replay.engine import Ints, Times, run
-from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
-from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES
-from trainscout.simulators.predictor.replay.priced import PricedOp
-from trainscout.simulators.predictor.replay.step_program import StepProgram
-from trainscout.simulators.predictor.replay.timeline import (
-    COMMUNICATION,
-    COMPUTE,
-    DATA_PARALLEL,
-    HOST,
-    NONE,
-    PIPELINE,
-    STREAMS,
-    Passes,
-    Timeline,
-)
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Block,
@@ -42,6 +25,24 @@ from trainscout.simulators.predictor.workload.ir import (
     SendRecv,
 )
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
+
+from .device_block import kernel_seconds
+from .engine import Ints, Times, run
+from .graph import NEUTRAL_KIND, Kinds, make_tasks
+from .host import SYNC_LAUNCHES
+from .priced import PricedOp
+from .step_program import StepProgram
+from .timeline import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA_PARALLEL,
+    HOST,
+    NONE,
+    PIPELINE,
+    STREAMS,
+    Passes,
+    Timeline,
+)
 
 
 def unroll(step: StepProgram) -> Timeline:

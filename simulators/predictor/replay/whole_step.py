@@ -18,15 +18,16 @@ from trainscout.simulators.predictor.network.together import PlayedTogether, alo
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.assemble import Assembler
-from trainscout.simulators.predictor.replay.congestion import Congestion, Uncongested
-from trainscout.simulators.predictor.replay.engine import Floats, run
-from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.replay.steady import Step, replay_step
-from trainscout.simulators.predictor.replay.step_activities import StepActivities, step_activities
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
+
+from .assemble import Assembler
+from .congestion import Congestion, Uncongested
+from .engine import Floats, run
+from .prices import Pricer
+from .steady import Step, replay_step
+from .step_activities import StepActivities, step_activities
 
 # Laying out the tasks of more ranks would take minutes by itself.
 MOST_TASKS = 500_000

@@ -17,17 +17,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from trainscout.simulators.predictor.uncertainty.interval import LEVEL
-from trainscout.simulators.predictor.uncertainty.posterior import (
-    Columns,
-    Conditioned,
-    Prior,
-    Vector,
-    covariance,
-    mean,
-    moments,
-    variance,
-)
+from .interval import LEVEL
+from .posterior import Columns, Conditioned, Prior, Vector, covariance, mean, moments, variance
 
 _REACH = NormalDist().inv_cdf(LEVEL)
 # No error is known better than to a ten thousandth.

@@ -26,16 +26,9 @@ from trainscout.simulators.predictor.question.errors import (
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.applied import applied, part_logs, scale_logs
-from trainscout.simulators.predictor.uncertainty.posterior import (
-    KINDS,
-    SHARES,
-    Columns,
-    Posterior,
-    Traits,
-    Vector,
-    traits_of,
-)
+
+from .applied import applied, part_logs, scale_logs
+from .posterior import KINDS, SHARES, Columns, Posterior, Traits, Vector, traits_of
 
 LARGEST_FACTOR = 10.0
 FIELD = "simulator.calibration"

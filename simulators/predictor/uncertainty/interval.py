@@ -11,14 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
-from trainscout.simulators.predictor.uncertainty.features import Features, features_of
-from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
-from trainscout.simulators.predictor.uncertainty.table import (
-    ResidualTable,
-    Tuning,
-    published_residuals,
-)
+
+from .fabric import fabric_error
+from .features import Features, features_of
+from .neighbours import quantiles, source_balanced
+from .table import ResidualTable, Tuning, published_residuals
 
 LEVEL = 0.8
 """Share of measured steps that an error bar is meant to hold."""

@@ -18,17 +18,9 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.csv_files import headed_csv, read_headed_csv
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty.features import (
-    KINDS,
-    SIZES,
-    Features,
-    distances,
-    kinds_of,
-    similarity,
-    sizes_of,
-    unlike,
-)
-from trainscout.simulators.predictor.uncertainty.neighbours import evenly
+
+from .features import KINDS, SIZES, Features, distances, kinds_of, similarity, sizes_of, unlike
+from .neighbours import evenly
 
 RESIDUALS = Path(__file__).with_name("residuals.csv")
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "micro_batch")

@@ -15,15 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty.features import Features
-from trainscout.simulators.predictor.uncertainty.interval import LEVEL
-from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
-from trainscout.simulators.predictor.uncertainty.table import (
-    SWITCHES,
-    ResidualTable,
-    doublings_of,
-    published_residuals,
-)
+
+from .features import Features
+from .interval import LEVEL
+from .neighbours import quantiles, source_balanced
+from .table import SWITCHES, ResidualTable, doublings_of, published_residuals
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,8 @@ each rank then takes its tokens). Adapters compute in 16 bits, whatever their la
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.ir import (
-    Collective,
-    Gemm,
-    GroupedGemm,
-    Op,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.shard import Shard
+from .ir import Collective, Gemm, GroupedGemm, Op, Streaming
+from .shard import Shard
 
 # Layers by what Megatron calls them.
 _TARGET = {

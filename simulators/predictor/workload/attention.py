@@ -5,24 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import AttentionMixer
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import norm_ops, repeat_ops, rope_ops
-from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Attention,
-    Gemm,
-    Op,
-    SendRecv,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.parameters import projected_widths
-from trainscout.simulators.predictor.workload.part import Part, norm
-from trainscout.simulators.predictor.workload.quantise import quantise
-from trainscout.simulators.predictor.workload.scan import exchange
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.sparse_attention import index_parts
+
+from .adapters import input_bytes
+from .elementwise import norm_ops, repeat_ops, rope_ops
+from .gathered_ring import gathered_ring
+from .ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
+from .linear import bias_grad, linear
+from .parameters import projected_widths
+from .part import Part, norm
+from .quantise import quantise
+from .scan import exchange
+from .shard import Shard
+from .sparse_attention import index_parts
 
 # Queries and keys of fused attention are multiplied tile by tile: half a tile is masked at either
 # edge of a window.

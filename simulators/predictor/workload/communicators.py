@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import Communicator
+
+from .ir import Communicator
 
 # A group's members as (how many, how far apart) by dimension, innermost first: it holds all sums
 # of one multiple of each.

@@ -7,12 +7,13 @@ No timing of its training is published: its core is priced as attention of such 
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import CompressedAttention
-from trainscout.simulators.predictor.workload.elementwise import norm_ops, rope_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Op, Streaming
-from trainscout.simulators.predictor.workload.linear import accumulation, linear
-from trainscout.simulators.predictor.workload.part import Part, norm
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.sparse_attention import chosen_core, indexer
+
+from .elementwise import norm_ops, rope_ops
+from .ir import Alloc, Gemm, Op, Streaming
+from .linear import accumulation, linear
+from .part import Part, norm
+from .shard import Shard
+from .sparse_attention import chosen_core, indexer
 
 
 def compressed_parts(shard: Shard, mixer: CompressedAttention) -> list[Part]:

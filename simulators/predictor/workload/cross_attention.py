@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.attention import output, unfused_core
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Streaming
-from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+from .adapters import input_bytes
+from .attention import output, unfused_core
+from .ir import Alloc, Attention, Streaming
+from .linear import bias_grad, linear
+from .part import Part
+from .shard import Shard
 
 
 def cross_parts(shard: Shard, _: object = True) -> list[Part]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import Block, Collective, HostSync, Op, Streaming
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.weights import gathered_weight_bytes, parameter_bytes
+
+from .ir import Block, Collective, HostSync, Op, Streaming
+from .parameters import LocalParameters
+from .weights import gathered_weight_bytes, parameter_bytes
 
 # Megatron-LM's default bucket: max(40 M, 1 M x data-parallel size) parameters when gradients
 # are reduced beside the backward pass, the whole buffer otherwise.

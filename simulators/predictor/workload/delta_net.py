@@ -7,13 +7,14 @@ bytes of the chunked algorithm (arXiv 2412.06464, section 3.3; ``fla.ops.gated_d
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import DeltaNet
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import again, chunks, convolution, product
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import input_bytes
+from .elementwise import norm_ops
+from .ir import Alloc, Op, Streaming
+from .linear import linear
+from .part import Part
+from .scan import again, chunks, convolution, product
+from .shard import Shard
 
 
 def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:

@@ -13,20 +13,16 @@ from itertools import pairwise
 
 from trainscout.simulators.predictor.question.diffusion import JOINT, OWN, Diffusion
 from trainscout.simulators.predictor.question.layers import AttentionMixer, Layer
-from trainscout.simulators.predictor.workload.adapters import column_input_bytes
-from trainscout.simulators.predictor.workload.attention import core, output, projection
-from trainscout.simulators.predictor.workload.cross_attention import cross_parts, looked_at_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
-from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.mlp import mlp_part
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.part import (
-    ATTENTION_RESIDUAL,
-    Part,
-    hidden_norm,
-    residual,
-)
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import column_input_bytes
+from .attention import core, output, projection
+from .cross_attention import cross_parts, looked_at_part
+from .ir import Alloc, Op, Streaming
+from .linear import bias_grad, linear
+from .mlp import mlp_part
+from .parameters import LocalParameters
+from .part import ATTENTION_RESIDUAL, Part, hidden_norm, residual
+from .shard import Shard
 
 # Vectors of a layer: a scale, a shift and a gate for each of two halves, or for one where
 # attention and MLP run in parallel, by where its text is (None: looked at across); the last norm

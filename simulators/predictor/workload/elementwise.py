@@ -8,8 +8,8 @@ in fp32 at four bytes.
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.ir import Alloc, HostSync, Op, Streaming
-from trainscout.simulators.predictor.workload.shard import Shard
+from .ir import Alloc, HostSync, Op, Streaming
+from .shard import Shard
 
 Passes = tuple[list[Op], list[Op]]
 # The tag of what was clamped, which is kept beside what was not.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
-from trainscout.simulators.predictor.workload.part import Part, compose
-from trainscout.simulators.predictor.workload.shard import Shard
+from .ir import Alloc, Block, Collective, Op, Streaming
+from .part import Part, compose
+from .shard import Shard
 
 
 @functools.lru_cache(maxsize=1024)

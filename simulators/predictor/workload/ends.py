@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.diffusion import (
-    first_diffusion_parts,
-    last_diffusion_parts,
-)
-from trainscout.simulators.predictor.workload.elementwise import (
+from .diffusion import first_diffusion_parts, last_diffusion_parts
+from .elementwise import (
     DIVERGENCE_BACKWARD,
     DIVERGENCE_FORWARD,
     DIVERGENCE_KEPT,
@@ -17,14 +14,14 @@ from trainscout.simulators.predictor.workload.elementwise import (
     logged_losses,
     loss_ops,
 )
-from trainscout.simulators.predictor.workload.embedding import embedding_part
-from trainscout.simulators.predictor.workload.hyper_connections import collapse_part, expand_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Streaming
-from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.part import Part, compose, hidden_norm
-from trainscout.simulators.predictor.workload.per_layer_input import table_part
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.tower import tower_parts
+from .embedding import embedding_part
+from .hyper_connections import collapse_part, expand_part
+from .ir import Alloc, Block, Collective, Streaming
+from .linear import bias_grad, linear
+from .part import Part, compose, hidden_norm
+from .per_layer_input import table_part
+from .shard import Shard
+from .tower import tower_parts
 
 
 @functools.lru_cache(maxsize=1024)

@@ -14,13 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Op,
-    SendRecv,
-    Streaming,
-)
+from .ir import Attention, Collective, Op, SendRecv, Streaming
 
 # Bytes per element of a rank's output or of its queries' gradient, fp32 but for what attention
 # made (2 bytes). Half of the pieces touch all queries; the other half only the later half, and

@@ -8,9 +8,10 @@ norm's look at them. Written as operations, what is done in fp32 goes through me
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Streaming
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .ir import Alloc, Gemm, Streaming
+from .part import Part
+from .shard import Shard
 
 
 def hyper_parameters(model: Model) -> int:

@@ -8,32 +8,19 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
-from trainscout.simulators.predictor.workload.adapters import (
-    adapter_weights,
-    column_input_bytes,
-    latent_bytes,
-)
-from trainscout.simulators.predictor.workload.diffusion import (
-    diffusion_layer_parameters,
-    diffusion_layer_parts,
-)
-from trainscout.simulators.predictor.workload.hyper_connections import read_part, write_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Block, Gemm, GroupedGemm
-from trainscout.simulators.predictor.workload.mixer import mixer_parts
-from trainscout.simulators.predictor.workload.mlp import mlp_part
-from trainscout.simulators.predictor.workload.moe import moe_parts
-from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
-from trainscout.simulators.predictor.workload.part import (
-    ATTENTION_RESIDUAL,
-    Part,
-    checkpointed,
-    compose,
-    hidden_norm,
-    residual,
-)
-from trainscout.simulators.predictor.workload.per_layer_input import layer_part
-from trainscout.simulators.predictor.workload.recompute import OPERATIONS, recompute_parts
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import adapter_weights, column_input_bytes, latent_bytes
+from .diffusion import diffusion_layer_parameters, diffusion_layer_parts
+from .hyper_connections import read_part, write_part
+from .ir import Alloc, Block, Gemm, GroupedGemm
+from .mixer import mixer_parts
+from .mlp import mlp_part
+from .moe import moe_parts
+from .parameters import LocalParameters, layer_parameters
+from .part import ATTENTION_RESIDUAL, Part, checkpointed, compose, hidden_norm, residual
+from .per_layer_input import layer_part
+from .recompute import OPERATIONS, recompute_parts
+from .shard import Shard
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from trainscout.simulators.predictor.workload.adapters import adapter, is_adapted
-from trainscout.simulators.predictor.workload.ir import Collective, Gemm, Op, Streaming
-from trainscout.simulators.predictor.workload.quantise import quantise, quantise_weights, transpose
-from trainscout.simulators.predictor.workload.shard import Shard
+from .adapters import adapter, is_adapted
+from .ir import Collective, Gemm, Op, Streaming
+from .quantise import quantise, quantise_weights, transpose
+from .shard import Shard
 
 
 def linear(

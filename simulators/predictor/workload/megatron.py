@@ -10,38 +10,23 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.data_parallel import flattened_bytes
-from trainscout.simulators.predictor.workload.diffusion import (
-    first_diffusion_parameters,
-    last_diffusion_parameters,
-)
-from trainscout.simulators.predictor.workload.embedding import embedding_blocks
-from trainscout.simulators.predictor.workload.ends import first_blocks, head_blocks
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Free,
-    HostSync,
-    Op,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.layer import layer_blocks, trained_layer_parameters
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.moe import is_exchange
-from trainscout.simulators.predictor.workload.parameters import (
-    LocalParameters,
-    embedding_parameters,
-    head_parameters,
-    norm_parameters,
-)
-from trainscout.simulators.predictor.workload.part import Part, compose, hidden_norm
-from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
-from trainscout.simulators.predictor.workload.reference import Reference, reference_runs
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
-from trainscout.simulators.predictor.workload.tower import tower_parameters
+
+from .communicators import communicators
+from .data_parallel import flattened_bytes
+from .diffusion import first_diffusion_parameters, last_diffusion_parameters
+from .embedding import embedding_blocks
+from .ends import first_blocks, head_blocks
+from .ir import Alloc, Block, Collective, Free, HostSync, Op, Streaming
+from .layer import layer_blocks, trained_layer_parameters
+from .linear import linear
+from .moe import is_exchange
+from .parameters import LocalParameters, embedding_parameters, head_parameters, norm_parameters
+from .part import Part, compose, hidden_norm
+from .program import Chunk, Run, Stage, Workload
+from .reference import Reference, reference_runs
+from .shard import Shard
+from .step_end import finish_block, optimizer_block
+from .tower import tower_parameters
 
 
 def build_workload(job: Job) -> Workload:

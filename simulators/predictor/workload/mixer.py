@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainscout.simulators.predictor.question.layers import Mixer
-from trainscout.simulators.predictor.workload.adapters import column_input_bytes
-from trainscout.simulators.predictor.workload.attention import attention_parts
-from trainscout.simulators.predictor.workload.compressed_attention import compressed_parts
-from trainscout.simulators.predictor.workload.cross_attention import cross_parts
-from trainscout.simulators.predictor.workload.delta_net import delta_parts
-from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.predictor.workload.part import Part, hidden_norm
-from trainscout.simulators.predictor.workload.selective_scan import mamba1_parts
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.short_conv import short_conv_parts
-from trainscout.simulators.predictor.workload.state_space import mamba2_parts
+
+from .adapters import column_input_bytes
+from .attention import attention_parts
+from .compressed_attention import compressed_parts
+from .cross_attention import cross_parts
+from .delta_net import delta_parts
+from .ir import Streaming
+from .part import Part, hidden_norm
+from .selective_scan import mamba1_parts
+from .shard import Shard
+from .short_conv import short_conv_parts
+from .state_space import mamba2_parts
 
 _PARTS: Mapping[str, Callable[[Shard, Any], list[Part]]] = {
     "attention": attention_parts,

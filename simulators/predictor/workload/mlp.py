@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import (
-    activation_ops,
-    clamped_inputs,
-    writes_gelu,
-)
-from trainscout.simulators.predictor.workload.ir import Alloc
-from trainscout.simulators.predictor.workload.linear import bias_grad, linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+from .adapters import input_bytes
+from .elementwise import activation_ops, clamped_inputs, writes_gelu
+from .ir import Alloc
+from .linear import bias_grad, linear
+from .part import Part
+from .shard import Shard
 
 
 def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:

@@ -18,31 +18,15 @@ from trainscout.simulators.predictor.moe.imbalance import rank_loads as loads_of
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.adapters import (
-    expert_adapter,
-    input_bytes,
-    is_adapted,
-)
-from trainscout.simulators.predictor.workload.elementwise import activation_ops, clamped_inputs
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Collective,
-    Gemm,
-    GroupedGemm,
-    HostSync,
-    Op,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.linear import (
-    accumulation,
-    bias_grad,
-    linear,
-    separate_accumulation,
-)
-from trainscout.simulators.predictor.workload.mlp import mlp_part
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.quantise import quantise, quantise_weights
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import expert_adapter, input_bytes, is_adapted
+from .elementwise import activation_ops, clamped_inputs
+from .ir import Alloc, Collective, Gemm, GroupedGemm, HostSync, Op, Streaming
+from .linear import accumulation, bias_grad, linear, separate_accumulation
+from .mlp import mlp_part
+from .part import Part
+from .quantise import quantise, quantise_weights
+from .shard import Shard
 
 _COUNTS = "share_counts"
 _WEIGHTS = "dispatch_weights"

@@ -21,8 +21,9 @@ from trainscout.simulators.predictor.question.layers import (
     ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.workload.hyper_connections import hyper_parameters
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .hyper_connections import hyper_parameters
+from .shard import Shard
 
 
 class LocalParameters(NamedTuple):

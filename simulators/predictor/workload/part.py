@@ -7,18 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Free,
-    Gemm,
-    GroupedGemm,
-    Op,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.shard import Shard
+from .elementwise import norm_ops
+from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
+from .shard import Shard
 
 ATTENTION_RESIDUAL = "attention_residual"
 

@@ -11,18 +11,9 @@ import re
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.training import PRECISION_BITS
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Free,
-    Gemm,
-    GroupedGemm,
-    HostSync,
-    Op,
-    SendRecv,
-)
-from trainscout.simulators.predictor.workload.program import Chunk
+
+from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, HostSync, Op, SendRecv
+from .program import Chunk
 
 FORWARD, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = range(4)
 KINDS = 4

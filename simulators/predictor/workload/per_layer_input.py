@@ -4,11 +4,12 @@ make for all layers at once, and what each layer adds of its share."""
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.model import PerLayerInput
-from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .elementwise import norm_ops
+from .ir import Alloc, Streaming
+from .linear import linear
+from .part import Part
+from .shard import Shard
 
 
 def table_part(shard: Shard, inputs: PerLayerInput) -> Part:

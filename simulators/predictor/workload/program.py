@@ -11,14 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainscout.simulators.predictor.workload.ir import (
-    Block,
-    Communicator,
-    Digest,
-    Gemm,
-    GroupedGemm,
-)
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from .ir import Block, Communicator, Digest, Gemm, GroupedGemm
+from .parameters import LocalParameters
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.ir import (
-    Collective,
-    Op,
-    Streaming,
-    group_launches,
-)
-from trainscout.simulators.predictor.workload.shard import Shard
+from .ir import Collective, Op, Streaming, group_launches
+from .shard import Shard
 
 _MX_BLOCK, _NVFP4_BLOCK = 32, 16
 

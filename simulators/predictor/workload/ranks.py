@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.communicators import Span, spans
+
+from .communicators import Span, spans
 
 
 @dataclass(frozen=True)

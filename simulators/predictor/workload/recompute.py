@@ -13,19 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.elementwise import CLAMPED
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Attention,
-    Collective,
-    Gemm,
-    HostSync,
-    Op,
-    SendRecv,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.part import ATTENTION_RESIDUAL, Part, until_needed
-from trainscout.simulators.predictor.workload.shard import Shard
+from .elementwise import CLAMPED
+from .ir import Alloc, Attention, Collective, Gemm, HostSync, Op, SendRecv, Streaming
+from .part import ATTENTION_RESIDUAL, Part, until_needed
+from .shard import Shard
 
 OPERATIONS = "operations"
 _WHOLE_MODULES = frozenset(

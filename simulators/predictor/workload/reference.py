@@ -15,19 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ends import first_parts, head_parts
-from trainscout.simulators.predictor.workload.ir import Block
-from trainscout.simulators.predictor.workload.layer import layer_name, layer_parts, layer_shard
-from trainscout.simulators.predictor.workload.parameters import (
-    LocalParameters,
-    embedding_parameters,
-    head_parameters,
-    layer_parameters,
-)
-from trainscout.simulators.predictor.workload.part import Part, compose
-from trainscout.simulators.predictor.workload.program import Run
-from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.predictor.workload.tower import tower_parameters
+
+from .ends import first_parts, head_parts
+from .ir import Block
+from .layer import layer_name, layer_parts, layer_shard
+from .parameters import LocalParameters, embedding_parameters, head_parameters, layer_parameters
+from .part import Part, compose
+from .program import Run
+from .shard import Shard
+from .tower import tower_parameters
 
 
 @dataclass(frozen=True)

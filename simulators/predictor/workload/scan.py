@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.elementwise import Passes
-from trainscout.simulators.predictor.workload.ir import Alloc, Collective, Gemm, Op, Streaming
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+from .elementwise import Passes
+from .ir import Alloc, Collective, Gemm, Op, Streaming
+from .part import Part
+from .shard import Shard
 
 
 def convolution(shard: Shard, name: str, channels: int, remade: bool = False) -> Part:

@@ -14,19 +14,9 @@ from numpy.typing import NDArray
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.schedule_file import is_file, read_schedule
 from trainscout.simulators.predictor.question.schedules import schedule_kind
-from trainscout.simulators.predictor.workload.passes import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-)
-from trainscout.simulators.predictor.workload.split_schedules import (
-    Pass,
-    behind_1f1b,
-    both_ways,
-    controlled_v,
-    zero_bubble_v,
-)
+
+from .passes import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+from .split_schedules import Pass, behind_1f1b, both_ways, controlled_v, zero_bubble_v
 
 Order = NDArray[np.int64]
 WRITTEN = {"F": FORWARD, "B": BACKWARD, "I": INPUT_GRADIENT, "W": WEIGHT_GRADIENT}

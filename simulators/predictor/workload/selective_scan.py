@@ -7,13 +7,14 @@ computes of each, not by memory: priced as so many products on fp32 units, and t
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import Mamba1
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import convolution
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import input_bytes
+from .elementwise import norm_ops
+from .ir import Alloc, Gemm, Streaming
+from .linear import linear
+from .part import Part
+from .scan import convolution
+from .shard import Shard
 
 # For each token, channel and state, in multiply-adds (csrc/selective_scan of mamba_ssm). Forward
 # takes about as many, but its exponential takes the time of eight: an SM starts 16 of these a

@@ -22,7 +22,8 @@ from trainscout.simulators.predictor.question.training import (
     operand_of,
 )
 from trainscout.simulators.predictor.question.tuning import Lora
-from trainscout.simulators.predictor.workload.communicators import place
+
+from .communicators import place
 
 # Linear layers by their group.
 _MODULE = {

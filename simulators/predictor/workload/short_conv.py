@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import ShortConv
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.ir import Alloc, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import convolution
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import input_bytes
+from .ir import Alloc, Streaming
+from .linear import linear
+from .part import Part
+from .scan import convolution
+from .shard import Shard
 
 
 def short_conv_parts(shard: Shard, conv: ShortConv) -> list[Part]:

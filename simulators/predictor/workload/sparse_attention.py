@@ -9,10 +9,11 @@ such shapes.
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import Index
-from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Gemm, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .ir import Alloc, Attention, Gemm, Streaming
+from .linear import linear
+from .part import Part
+from .shard import Shard
 
 
 def index_parts(shard: Shard, index: Index) -> list[Part]:

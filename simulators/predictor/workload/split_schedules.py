@@ -10,12 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainscout.simulators.predictor.workload.passes import (
-    BACKWARD,
-    FORWARD,
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-)
+from .passes import BACKWARD, FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Pass = tuple[int, int, int]
 

@@ -9,19 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import Mamba2
-from trainscout.simulators.predictor.workload.adapters import input_bytes
-from trainscout.simulators.predictor.workload.elementwise import norm_ops
-from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, Streaming
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import (
-    again,
-    by_heads,
-    chunks,
-    convolution,
-    product,
-)
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .adapters import input_bytes
+from .elementwise import norm_ops
+from .ir import Alloc, Gemm, Streaming
+from .linear import linear
+from .part import Part
+from .scan import again, by_heads, chunks, convolution, product
+from .shard import Shard
 
 # Kernels of ``mamba_chunk_scan_combined`` (mamba_ssm, August 2026), counted in profiles.
 _LAUNCHES, _BACKWARD_LAUNCHES = 5, 31

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
-from trainscout.simulators.predictor.workload.data_parallel import (
-    gradient_bytes_per_parameter,
-    shard_launches,
-)
-from trainscout.simulators.predictor.workload.ir import (
-    Block,
-    Collective,
-    HostUpdate,
-    Op,
-    Streaming,
-)
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.weights import parameter_bytes, weight_casts
+
+from .data_parallel import gradient_bytes_per_parameter, shard_launches
+from .ir import Block, Collective, HostUpdate, Op, Streaming
+from .parameters import LocalParameters
+from .weights import parameter_bytes, weight_casts
 
 # Two norms and four projections of a Llama layer.
 TENSORS_OF_A_LAYER = 6

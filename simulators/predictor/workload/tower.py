@@ -12,16 +12,17 @@ from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixe
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
-from trainscout.simulators.predictor.workload.cross_attention import looked_at_part
-from trainscout.simulators.predictor.workload.embedding import embedding_part
-from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
-from trainscout.simulators.predictor.workload.layer import layer_parts
-from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.mlp import mlp_part
-from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
-from trainscout.simulators.predictor.workload.part import Part, norm, residual
-from trainscout.simulators.predictor.workload.scan import convolution
-from trainscout.simulators.predictor.workload.shard import Shard
+
+from .cross_attention import looked_at_part
+from .embedding import embedding_part
+from .ir import Alloc, Op, Streaming
+from .layer import layer_parts
+from .linear import linear
+from .mlp import mlp_part
+from .parameters import LocalParameters, layer_parameters
+from .part import Part, norm, residual
+from .scan import convolution
+from .shard import Shard
 
 _LAYER = Layer("tower", DENSE)
 

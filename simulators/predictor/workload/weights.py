@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import QUANTISED
-from trainscout.simulators.predictor.workload.ir import Op, Streaming
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
+
+from .ir import Op, Streaming
+from .parameters import LocalParameters
 
 # One copy of a value with its share of a block's scale.
 _MXFP8, _NVFP4 = 1 + 1 / 32, 1 / 2 + 1 / 16
