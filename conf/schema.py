@@ -39,9 +39,11 @@ def structured(cls: type[Any]) -> type[Any]:
         # A fresh Field: a Field object belongs to the class it was taken from.
         copy: Any = dataclasses.field(default=field.default, default_factory=factory)
         fields.append((field.name, twin, copy))
-    # OmegaConf reads its fields; nothing else is asked of it.
+    # OmegaConf reads its fields; nothing else is asked of it. (Without a docstring, Python would
+    # write one that shows the signature.)
+    namespace = {"__module__": __name__, "__doc__": cls.__doc__}
     return dataclasses.make_dataclass(
-        cls.__name__, fields, namespace={"__module__": __name__}, init=False, repr=False, eq=False
+        cls.__name__, fields, namespace=namespace, init=False, repr=False, eq=False
     )
 
 
