@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from trainscout.commands.arguments import as_settings
@@ -16,6 +19,9 @@ from trainscout.commands.hydra_setup import prepare_hydra
 from trainscout.conf.input_errors import as_input_error
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
 from trainscout.simulators.predictor.question.errors import InputError
+
+# Commands whose runs leave no directory.
+_KEEP_NOTHING = ("simulate", "explain", "network_show")
 
 
 def run_command(
@@ -46,9 +52,11 @@ def run_command(
     program = f"trainscout {command.__name__}"
     with _arguments([program, *arguments]):
         try:
-            hydra.main(
-                version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
-            )(job)()
+            if config_name in _KEEP_NOTHING and not _asks_hydra(arguments):
+                _run_once(config_name, job, arguments)
+                return codes[0]
+            main = hydra.main("pkg://trainscout.conf", config_name, version_base="1.3")
+            main(job)()
         except HydraException as error:  # some are OSErrors, too
             raise as_input_error(error) from error
         except BrokenPipeError:  # whoever read the help has left
@@ -61,6 +69,25 @@ def run_command(
         except Exception as error:
             raise as_input_error(error) from error
     return next((code for code in codes if code != OK), OK)
+
+
+def _asks_hydra(arguments: Sequence[str]) -> bool:
+    """Whether any word is more than a setting of ours: an option, or a setting of Hydra's."""
+    return any(word.startswith("-") or "hydra" in word for word in arguments)
+
+
+def _run_once(
+    config_name: str, job: Callable[[DictConfig], None], arguments: Sequence[str]
+) -> None:
+    """What Hydra does for one job that keeps nothing, but for its copies of all settings."""
+    with hydra.initialize_config_module("trainscout.conf", version_base="1.3"):
+        composer = GlobalHydra.instance().hydra
+        config = composer.compose_config(config_name, list(arguments), RunMode.RUN)
+        HydraConfig.instance().set_config(config)
+        try:
+            job(config)
+        finally:
+            HydraConfig.instance().cfg = None
 
 
 @contextlib.contextmanager
