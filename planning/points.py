@@ -10,7 +10,7 @@ from trainscout.planning.answer import Best
 from trainscout.planning.cells import Cell
 from trainscout.planning.goodput import Goodput
 from trainscout.planning.study import PREFERENCES, Target
-from trainscout.simulators.predictor.uncertainty import Claim, claim
+from trainscout.simulators.predictor.uncertainty.fastest import Claim, claim
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,11 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty import Claim
 
 if TYPE_CHECKING:
     from trainscout.optimizer.trial import Trial
     from trainscout.reports.explain import JobOf
+    from trainscout.simulators.predictor.uncertainty.fastest import Claim
 
 _VERDICTS = {FITS: "fits", TIGHT: "TIGHT", NO: "does not fit"}
 # Below this, recipes and what their figures rest on are worth more than the other columns.

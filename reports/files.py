@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import claim
+from trainscout.simulators.predictor.uncertainty.fastest import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"

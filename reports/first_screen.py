@@ -38,7 +38,8 @@ from trainscout.simulators.predictor.io.terminal import Hanging, plain_table
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.uncertainty import LEVEL, claim
+from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.fastest import claim
 
 _NOTED_MFU = 0.9
 """As a share of the MFU, the causal count of it that is low enough to stand beside it."""

@@ -38,7 +38,7 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import claim
+from trainscout.simulators.predictor.uncertainty.fastest import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 

@@ -16,10 +16,10 @@ from .predictor.question.cluster import Cluster
 from .predictor.question.errors import InputError, require_choice
 from .predictor.question.gpu import Gpu
 from .predictor.question.job import Job
-from .predictor.uncertainty.calibration import Calibration, read_calibration
 
 if TYPE_CHECKING:
     from .predictor.kernels.measured import MeasuredTable
+    from .predictor.uncertainty.calibration import Calibration
 
 
 class Simulator(Protocol):
@@ -108,6 +108,8 @@ def calibrated(chosen: SimulatorSpec | str, cluster: Cluster) -> SimulatorSpec:
     spec = SimulatorSpec.of(chosen)
     if cluster.calibration is None or spec.calibration is not None or ":" in spec.name:
         return spec
+    from .predictor.uncertainty.calibration import read_calibration
+
     known = read_calibration(Path(cluster.calibration), "cluster.calibration")
     return dataclasses.replace(spec, calibration=known)
 

@@ -20,14 +20,13 @@ from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
-    AS_IT_COMES,
-    FACTORS,
     Calibration,
     CalibrationRun,
     calibration_text,
     columns_of,
 )
-from trainscout.simulators.predictor.uncertainty.posterior import SHARES, Posterior, Vector
+from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, FACTORS, SHARES
+from trainscout.simulators.predictor.uncertainty.posterior import Posterior, Vector
 
 from .calibration.logs import read_log
 from .calibration.profiled import OPTION, read_profiled

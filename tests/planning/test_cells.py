@@ -12,9 +12,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
     CALIBRATED,
     Calibration,
-    Factors,
     calibration_text,
 )
+from trainscout.simulators.predictor.uncertainty.factors import Factors
 from trainscout.simulators.registry import SimulatorSpec
 
 

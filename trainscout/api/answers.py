@@ -46,7 +46,7 @@ from trainscout.simulators.predictor.question.framework import declared_framewor
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import Claim, claim
+from trainscout.simulators.predictor.uncertainty.fastest import Claim, claim
 from trainscout.simulators.registry import SimulatorSpec
 
 _FITS = {FITS: "fits", TIGHT: "tight in memory", NO: "does not fit in memory"}

@@ -16,7 +16,6 @@ from trainscout.simulators.predictor.network.choice import (
 )
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec, calibrated
 
 
@@ -29,6 +28,8 @@ def build_simulator(config: Mapping[str, Any]) -> SimulatorSpec:
     choice = build_value(SimulatorChoice, "simulator", config["simulator"])
     calibration = None
     if choice.calibration is not None:
+        from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
+
         calibration = read_calibration(Path(choice.calibration))
     measured = None
     if choice.measured_kernels is not None:

@@ -11,12 +11,8 @@ import numpy as np
 from trainscout.simulators.predictor.io.measurements import read_measurements
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.applied import weight
-from trainscout.simulators.predictor.uncertainty.calibration import (
-    FACTORS,
-    LARGEST_FACTOR,
-    Calibration,
-    Factors,
-)
+from trainscout.simulators.predictor.uncertainty.calibration import LARGEST_FACTOR, Calibration
+from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
 
 OPTION = "--from-profile"
 _COMPUTE = ("gemm", "attention", "convolution")

@@ -22,7 +22,8 @@ from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
-from trainscout.simulators.predictor.uncertainty.posterior import SHARES, Vector
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
+from trainscout.simulators.predictor.uncertainty.posterior import Vector
 
 from .logs import RECENT
 from .runs import MeasuredRun
@@ -55,7 +56,7 @@ def moved(excess: Vector, spreads: Vector, shares: Sequence[Sequence[float]]) ->
     Args:
         excess: (n,) logarithms of measured over expected times, ``spreads`` (n,) their standard
             deviations.
-        shares: (n, 5) of every step, in the order of ``posterior.SHARES``.
+        shares: (n, 5) of every step, in the order of ``factors.SHARES``.
     """
     columns = np.column_stack((np.ones(len(excess)), np.array(shares)))
     found = []

@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.collectives import (
     price_send_recv,
 )
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
+from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload

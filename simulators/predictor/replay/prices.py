@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
+from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Block,

@@ -19,9 +19,8 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration, factors_of
 from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
-from trainscout.simulators.predictor.uncertainty.posterior import SHARES
+from trainscout.simulators.predictor.uncertainty.factors import SHARES, factors_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -33,6 +32,7 @@ from .steady import Step, replay_step
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+    from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 
     from .rules import Rules
 
@@ -139,7 +139,7 @@ class ReplaySimulator:
 
     def with_shares(self, job: Job) -> tuple[Prediction, tuple[float, ...]]:
         """As ``without_error_bar``, and which share of the step (but for its bubble) each of
-        ``posterior.SHARES`` has."""
+        ``factors.SHARES`` has."""
         prediction, workload = self.without_error_bar(job), self.workload(job)
         streaming = _streaming_share(workload, self._pricer(job, workload))
         return prediction, _shares(job, prediction, streaming)

@@ -28,7 +28,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 
 from .applied import applied, part_logs, scale_logs
-from .posterior import KINDS, SHARES, Columns, Posterior, Traits, Vector, traits_of
+from .factors import AS_IT_COMES, FACTORS, SHARES, Factors
+from .posterior import KINDS, Columns, Posterior, Traits, Vector, traits_of
 
 LARGEST_FACTOR = 10.0
 FIELD = "simulator.calibration"
@@ -37,41 +38,9 @@ CALIBRATED = "times calibrated"
 
 
 @dataclass(frozen=True)
-class Factors:
-    """What multiplies predicted times.
-
-    ``compute_time``: the seconds of products and attention; ``memory_time``: of kernels that only
-    stream memory; ``node_time`` and ``network_time``: of communication inside a node and of what
-    leaves one; ``host_time``: the host's seconds per launch; ``straggler_time``: by how much the
-    slowest GPU is behind; ``overlap_time``: by how much longer kernels and communication take
-    beside each other.
-    """
-
-    compute_time: float = 1.0
-    memory_time: float = 1.0
-    node_time: float = 1.0
-    network_time: float = 1.0
-    host_time: float = 1.0
-    straggler_time: float = 1.0
-    overlap_time: float = 1.0
-
-    def slowed(self, factor: float) -> Factors:
-        """All times that much longer (stragglers and overlap are shares of others')."""
-        longer = {name: getattr(self, name) * factor for name in FACTORS if name not in _SHARED}
-        return dataclasses.replace(self, **longer)
-
-
-_SHARED = ("straggler_time", "overlap_time")
-
-
-FACTORS = tuple(field.name for field in dataclasses.fields(Factors))
-AS_IT_COMES = Factors()
-
-
-@dataclass(frozen=True)
 class CalibrationRun:
     """A measured run beside its prediction. ``shares``: of its predicted step, in the order of
-    ``posterior.SHARES``."""
+    ``factors.SHARES``."""
 
     name: str
     traits: Traits
@@ -190,11 +159,6 @@ class Calibration:
             problem = f"was made for {known}, and the question is about {gpu.name}"
             allowed = f"runs of {gpu.name}: trainscout calibrate"
             raise InputError(FIELD, known, problem, allowed)
-
-
-def factors_of(calibration: Calibration | None) -> Factors:
-    """What multiplies the times of the parts of a step, as calibrated or as it comes."""
-    return AS_IT_COMES if calibration is None else calibration.part_factors
 
 
 @functools.lru_cache(maxsize=8)

@@ -28,6 +28,8 @@ from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS
 
+from .factors import SHARES
+
 Vector = NDArray[np.float64]
 
 PRIOR = Path(__file__).with_name("calibration_prior.yaml")
@@ -65,8 +67,6 @@ class Traits:
 
 KINDS = ("gpu", "software", "precision", "experts", "shape", "recompute", "zero_stage")
 SIZES = ("num_gpus", "sequence_length", "hidden_size", "micro_batch", "tp", "pp", "ep")
-SHARES = ("memory_time", "node_time", "network_time", "host_time", "straggler_time")
-"""Parts of the step with a time factor of their own; what is left is computation."""
 RECIPE_TRAITS = (
     *("framework", "precision", "recompute", "zero_stage"),
     *("micro_batch", "tp", "pp", "ep"),

@@ -19,12 +19,8 @@ from trainscout.simulators.predictor.question.knob import HOST
 from trainscout.simulators.predictor.question.recipe import KNOBS, knobs_entering
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import (
-    FACTORS,
-    Calibration,
-    CalibrationRun,
-    Factors,
-)
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, CalibrationRun
+from trainscout.simulators.predictor.uncertainty.factors import FACTORS, Factors
 from trainscout.simulators.predictor.uncertainty.posterior import traits_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 

@@ -13,7 +13,8 @@ from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration, Factors
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.factors import Factors
 
 LARGE = replace(GPT175B, name="large", num_layers=4, hidden_size=4096, num_heads=32)
 # Nothing waits for a host that launches this fast.

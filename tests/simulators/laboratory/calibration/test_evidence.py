@@ -9,9 +9,9 @@ from tests.simulators.jobs import make_job
 from trainscout.simulators.laboratory.calibration import evidence
 from trainscout.simulators.laboratory.calibration.evidence import Published, common, regrets, tried
 from trainscout.simulators.laboratory.calibration.evidence_command import page
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
-    SHARES,
     Columns,
     published_prior,
     traits_of,

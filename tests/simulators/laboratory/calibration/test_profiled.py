@@ -15,7 +15,7 @@ from trainscout.simulators.laboratory.calibration.runs import with_predictions
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import Factors
+from trainscout.simulators.predictor.uncertainty.factors import Factors
 
 calibrate = command("calibrate")
 DATA = Path(__file__).parents[4] / "benchmarks/data"

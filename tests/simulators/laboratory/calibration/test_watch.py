@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trainscout.simulators.laboratory.calibration.watch_command import WHOLE, moved
-from trainscout.simulators.predictor.uncertainty.posterior import SHARES
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
 
 NETWORK = SHARES.index("network_time")
 

@@ -19,8 +19,8 @@ from trainscout.simulators.predictor.uncertainty.applied import (
     scale_logs,
     weight,
 )
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.posterior import (
-    SHARES,
     Columns,
     Posterior,
     Prior,

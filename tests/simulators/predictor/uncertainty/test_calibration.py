@@ -15,11 +15,11 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import (
     Calibration,
     CalibrationRun,
-    Factors,
     calibration_text,
     columns_of,
     read_calibration,
 )
+from trainscout.simulators.predictor.uncertainty.factors import Factors
 from trainscout.simulators.predictor.uncertainty.posterior import Posterior, traits_of
 from trainscout.simulators.predictor.workload.ir import Block, Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload

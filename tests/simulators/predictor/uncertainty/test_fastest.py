@@ -4,11 +4,12 @@ import pytest
 
 from tests.simulators.jobs import make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.uncertainty import claim, fastest
+from trainscout.simulators.predictor.uncertainty import fastest
 from trainscout.simulators.predictor.uncertainty.fastest import (
     Fastest,
     FastRun,
     Selection,
+    claim,
     fastest_text,
     kind_of,
     published_fastest,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from trainscout.simulators.predictor.uncertainty import posterior
+from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.posterior import (
     FREEDOM,
     NOISES,
-    SHARES,
     Columns,
     Posterior,
     Prior,

@@ -5,9 +5,8 @@ import pytest
 
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import tie_share
 from trainscout.simulators.predictor.uncertainty.table import Tuning
-from trainscout.simulators.predictor.uncertainty.ties import layout_pairs, layout_steps
+from trainscout.simulators.predictor.uncertainty.ties import layout_pairs, layout_steps, tie_share
 
 
 @pytest.mark.parametrize(
