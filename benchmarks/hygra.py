@@ -33,7 +33,7 @@ from benchmarks.network_engines import (
     run,
     tensor_ring,
 )
-from benchmarks.question import declared
+from benchmarks.question import compose_question
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.collectives import (
@@ -202,7 +202,7 @@ def steps(names: list[str], budget_s: float) -> Table:
     )  # fmt: skip
     for name in names:
         of = STEPS[name]
-        question = declared(
+        question = compose_question(
             f"model={of.model}", "cluster=h100_128", f"training.global_batch_size={of.batch}",
             *of.changes,
         )  # fmt: skip
@@ -250,7 +250,7 @@ def everyone(size: float) -> Table:
     fabric = fabric_of(16384)
     ring = data_ring(fabric)
     rounds = replace(ring, share=2 * 16383 / 16384)
-    question = declared("cluster=h100_16384")
+    question = compose_question("cluster=h100_16384")
     wired = build_network(question.cluster, question.gpu, load_catalogue().topologies["fat_tree"])
     transfers = pattern("all_reduce", by_node(range(wired.gpus), wired.domain), channels=8)
 

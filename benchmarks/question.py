@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
-def declared(*overrides: str) -> Question:
+def compose_question(*overrides: str) -> Question:
     """Model, GPU, cluster and training of ``simulate.py`` with these overrides."""
     register_commands()
     with initialize_config_module("conf", version_base="1.3"):
@@ -19,4 +19,4 @@ def declared(*overrides: str) -> Question:
 
 def job(recipe: Recipe, *overrides: str) -> Job:
     """One complete question."""
-    return declared(*overrides).job(recipe)
+    return compose_question(*overrides).job(recipe)

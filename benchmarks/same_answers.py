@@ -52,11 +52,11 @@ def answers() -> dict[str, Any]:
 def of_runs() -> dict[str, Any]:
     """Predictions of some published runs, evenly from all."""
     simulator = ReplaySimulator()
-    declared = shipped_declarations()
+    declarations = shipped_declarations()
     jobs = {}
     for row in read_rows(PUBLISHED_RUNS):
         try:
-            read = job_of(row, declared)
+            read = job_of(row, declarations)
         except InputError:
             continue
         if not isinstance(read, NotReplayable):
@@ -71,9 +71,9 @@ def of_spaces() -> dict[str, Any]:
     simulator, random = ReplaySimulator(), np.random.default_rng(0)
     for case in (TABLE3, GPT175B, LLAMA_70B, MIXTRAL):
         plan = plan_of(case)
-        surveyed = survey(compile_space(plan.space, plan.declared))
+        surveyed = survey(compile_space(plan.space, plan.question))
         for row in random.choice(len(surveyed), RECIPES, replace=False).tolist():
-            prediction = simulator.simulate(plan.declared.job(surveyed.recipes[row]))
+            prediction = simulator.simulate(plan.question.job(surveyed.recipes[row]))
             found[f"recipe {row} of {case}"] = plain(prediction)
         bounding = BoundingSurvey(surveyed, plan.objective, SimulatorSpec.of(plan.simulator))
         rows = random.choice(len(surveyed), min(BOUNDS, len(surveyed)), replace=False).tolist()

@@ -85,7 +85,7 @@ def searched(plan: SearchPlan, seed: int) -> tuple[SearchResult, list[tuple[int,
     spent: list[tuple[int, float]] = []
     started_s = time.process_time()
     result = run_search(
-        plan.declared,
+        plan.question,
         plan.space,
         plan.objective,
         # Early stopping would hide what the budget is worth.

@@ -89,7 +89,7 @@ def truth() -> None:
 def searched(case: str, sampler: str) -> SearchResult:
     plan = plan_of(case, f"search={sampler}")
     return run_search(
-        plan.declared,
+        plan.question,
         plan.space,
         plan.objective,
         replace(plan.options, pruning=()),
@@ -103,8 +103,8 @@ def bounds() -> None:
     simulator = ReplaySimulator()
     for case in (TABLE3, GPT175B, MIXTRAL, DEEPSEEK, LLAMA, LARGE):
         plan = plan_of(case)
-        surveyed = survey(compile_space(plan.space, plan.declared))
-        bounded = Bounds(plan.declared.job)
+        surveyed = survey(compile_space(plan.space, plan.question))
+        bounded = Bounds(plan.question.job)
         bounded(surveyed.recipes.take(slice(0, 1 << 17)))
         table = surveyed.recipes.take(slice(0, 1 << 17))
         started_s = time.process_time()
@@ -113,7 +113,7 @@ def bounds() -> None:
         rows = np.random.default_rng(0).choice(len(table), min(SAMPLE, len(table)), replace=False)
         gaps, broken = [], 0
         for row in map(int, rows):
-            prediction = simulator.without_error_bar(plan.declared.job(table[row]))
+            prediction = simulator.without_error_bar(plan.question.job(table[row]))
             memory = prediction.memory
             gaps.append(prediction.step_time_s / found.step_time_s[row] - 1)
             used = memory.capacity_bytes - memory.headroom_bytes

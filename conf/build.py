@@ -43,15 +43,15 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
         InputError: for a missing, unknown, mistyped, non-finite or impossible field.
     """
     _require_gpu(cfg)
-    declared = Question(
+    question = Question(
         model=with_named_files(build_value(Model, "model", _group(cfg, "model"))),
         gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
         cluster=build_cluster(cfg),
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
-    declared.check()
-    return declared
+    question.check()
+    return question
 
 
 def build_cluster(cfg: DictConfig | Mapping[str, Any]) -> Cluster:

@@ -52,13 +52,13 @@ class Bounded(NamedTuple):
 class Bounding:
     """Bounds recipes of one question under one objective and simulator."""
 
-    def __init__(self, declared: Question, objective: Objective, spec: SimulatorSpec) -> None:
-        self._objective, self._job_of = objective, declared.job
+    def __init__(self, question: Question, objective: Objective, spec: SimulatorSpec) -> None:
+        self._objective, self._job_of = objective, question.job
         # What a network adds is left out of bounds: congestion factors are 1 or more, on prices
         # of a fabric that is not oversubscribed.
-        bounded = declared
+        bounded = question
         if spec.network is not None:
-            bounded = replace(declared, cluster=replace(declared.cluster, oversubscription=1.0))
+            bounded = replace(question, cluster=replace(question.cluster, oversubscription=1.0))
         self.of_recipes = Bounds(
             bounded.job,
             spec.calibration,
@@ -66,10 +66,10 @@ class Bounding:
             congested=spec.network is not None,
         )
         self.capacity_bytes = int(
-            declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)
+            question.gpu.memory_bytes * (1 - question.cluster.memory_reserve)
         )
         # What needs more is beyond doubt too large.
-        self.frameworks = declared.framework.offered
+        self.frameworks = question.framework.offered
         self.may_fit_bytes = may_fit_bytes(self.capacity_bytes, self.frameworks)
 
     def table(self, table: RecipeTable) -> Bounded:
@@ -116,7 +116,7 @@ class BoundingSurvey(Bounding):
     """Bounds the recipes of one survey under one objective and simulator."""
 
     def __init__(self, survey: Survey, objective: Objective, spec: SimulatorSpec) -> None:
-        super().__init__(survey.space.declared, objective, spec)
+        super().__init__(survey.space.question, objective, spec)
         self._recipes = survey.recipes
 
     def rows(self, rows: Sequence[int]) -> Bounded:

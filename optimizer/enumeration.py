@@ -143,8 +143,8 @@ class Enumeration:
         self.depth = len(space.knobs) if depth is None else depth
         self.derived = space.derived if derived is None else derived
         self.places = places
-        self.quantities = dict(space.declared.quantities)
-        self.world = space.declared.cluster.num_gpus
+        self.quantities = dict(space.question.quantities)
+        self.world = space.question.cluster.num_gpus
 
     @property
     def open_fields(self) -> set[str]:

@@ -31,13 +31,13 @@ class KnownBest:
 
     def __init__(
         self,
-        declared: Question,
+        question: Question,
         objective: Objective,
         spec: SimulatorSpec,
         bounding: Bounding,
         options: SearchOptions,
     ) -> None:
-        self._job_of, self._objective, self._bounding = declared.job, objective, bounding
+        self._job_of, self._objective, self._bounding = question.job, objective, bounding
         self._simulator = get_simulator(spec)
         self.top_k = options.top_k
         self._epsilon = float(options.options.get("epsilon", 0.0))

@@ -77,8 +77,8 @@ def sifted_survey(
         InputError: when bounds leave too many, or the space holds no launchable recipe.
     """
     require_ranks(space)
-    bounding = Bounding(space.declared, objective, spec)
-    known = KnownBest(space.declared, objective, spec, bounding, options)
+    bounding = Bounding(space.question, objective, spec)
+    known = KnownBest(space.question, objective, spec, bounding, options)
     auto = options.sampler == AUTO
     limits_s = [each for each in (options.proof_timeout_s, options.timeout_s) if each is not None]
     within_s = min(limits_s, default=math.inf) if auto else math.inf
@@ -210,10 +210,10 @@ class _Sieve:
     ) -> None:
         self.standing, self.as_union = standing, as_union
         self.bounding, self.known, self.left_out = bounding, known, left_out
-        self.job_of = space.declared.job
+        self.job_of = space.question.job
         name = space.constants.get("framework")
         framework = next(
-            (each for each in bounding.frameworks if each.name == name), space.declared.framework
+            (each for each in bounding.frameworks if each.name == name), space.question.framework
         )
         fields = bounding.of_recipes.passes_read(framework)
         self.walk = leading(space, {*fields, "tp", "pp", "cp"})

@@ -75,7 +75,7 @@ class Space:
     """A compiled space: everything a sampler may ask for this declared question."""
 
     name: str
-    declared: Question
+    question: Question
     knobs: tuple[Dimension, ...]
     # By knob: what can be decided once that knob and those before it have values.
     constraints: tuple[tuple[Expression, ...], ...]
@@ -126,7 +126,7 @@ class Space:
 
     def _candidate(self, values: dict[str, Any]) -> Candidate:
         fields = {**self.constants, **{k: v for k, v in values.items() if k in RECIPE_DEFAULTS}}
-        world = self.declared.cluster.num_gpus
+        world = self.question.cluster.num_gpus
         product: int = math.prod(fields.get(name, 1) for name in ("tp", "pp", "cp"))
         # Without a whole dp nothing can be derived; validity says why below.
         for name, expression in self.derived if world % product == 0 else ():
@@ -137,10 +137,10 @@ class Space:
                 broken = Violation(f"derived_{name}", name, f"{name}: {error}")
                 return Candidate(Recipe(**fields), broken)
         recipe = Recipe(**fields)
-        return Candidate(recipe, why_invalid(self.declared.job(recipe)))
+        return Candidate(recipe, why_invalid(self.question.job(recipe)))
 
     def _resolve(self, indices: Indices) -> tuple[Indices, dict[str, Any]]:
-        values: dict[str, Any] = dict(self.declared.quantities)
+        values: dict[str, Any] = dict(self.question.quantities)
         kept = []
         for knob, index in zip(self.knobs, indices, strict=True):
             if knob.when is not None and not knob.when.holds(values):
@@ -152,7 +152,7 @@ class Space:
         return tuple(kept), values
 
 
-def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
+def compile_part(spec: Mapping[str, Any], question: Question) -> Space:
     """Read the file of a space that is no union, for one declared question.
 
     Raises:
@@ -161,7 +161,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     """
     for section in spec:
         require_choice("space", section, _SECTIONS)
-    quantities = declared.quantities
+    quantities = question.quantities
     numerics = spec.get("numerics", NUMERICS[0])
     require_choice("space.numerics", numerics, NUMERICS)
     known = set(quantities)
@@ -170,7 +170,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     if not knob_specs:
         raise InputError("space.knobs", spec.get("knobs"), "is empty", "at least one knob")
     for name, entry in knob_specs.items():
-        knobs.append(_compile_knob(str(name), entry, declared, numerics, known))
+        knobs.append(_compile_knob(str(name), entry, question, numerics, known))
         known.add(str(name))
     derived = []
     for name, text in mapping_of("space.derived", spec.get("derived")).items():
@@ -181,7 +181,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     for name, value in constants.items():
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
-    gpu, precision = declared.gpu, declared.training.precision
+    gpu, precision = question.gpu, question.training.precision
     # A choice of null is the declared precision: others beside are no answer to who asked for it.
     chosen = next((knob.choices for knob in knobs if knob.name == "precision"), (None,))
     lacked = lacks(gpu, precision)
@@ -190,7 +190,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         raise InputError("training.precision", precision, lacked, possible)
     space = Space(
         str(spec.get("name", "space")),
-        declared,
+        question,
         tuple(knobs),
         compile_constraints(
             "space.constraints", spec.get("constraints"), [knob.name for knob in knobs], quantities
@@ -229,7 +229,7 @@ def mapping_of(field: str, value: Any) -> Mapping[str, Any]:
 
 
 def _compile_knob(
-    name: str, entry: Any, declared: Question, numerics: str, known: set[str]
+    name: str, entry: Any, question: Question, numerics: str, known: set[str]
 ) -> Dimension:
     field = f"space.knobs.{name}"
     if not isinstance(entry, Mapping):
@@ -242,14 +242,14 @@ def _compile_knob(
     if len(sources) != 1:
         raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
     given = entry[sources[0]]
-    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", given, declared.quantities)
+    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", given, question.quantities)
     if "up_to" in entry and sources[0] == "divisors_of":
-        most = _quantity(f"{field}.up_to", entry["up_to"], declared.quantities)
+        most = _quantity(f"{field}.up_to", entry["up_to"], question.quantities)
         choices = tuple(choice for choice in choices if choice <= most)
     if name in RECIPE_DEFAULTS:
         for choice in choices:
             _check_type(field, name, choice)
-        choices = _allowed(f"{field}.{sources[0]}", name, choices, declared, numerics)
+        choices = _allowed(f"{field}.{sources[0]}", name, choices, question, numerics)
     when = entry.get("when")
     if when is None:
         return Dimension(name, choices)
@@ -258,7 +258,7 @@ def _compile_knob(
 
 
 def _allowed(
-    field: str, name: str, choices: tuple[Any, ...], declared: Question, numerics: str
+    field: str, name: str, choices: tuple[Any, ...], question: Question, numerics: str
 ) -> tuple[Any, ...]:
     """The choices that leave what is computed as far as it is to be left.
 
@@ -266,7 +266,7 @@ def _allowed(
         InputError: where that is none.
     """
     level = NUMERICS.index(numerics)
-    needed = [NUMERICS.index(needed_numerics(name, choice, declared)) for choice in choices]
+    needed = [NUMERICS.index(needed_numerics(name, choice, question)) for choice in choices]
     kept = tuple(choice for choice, need in zip(choices, needed, strict=True) if need <= level)
     if kept:
         return kept
@@ -274,10 +274,10 @@ def _allowed(
     raise InputError(field, list(choices), problem, f"space.numerics={NUMERICS[min(needed)]}")
 
 
-def needed_numerics(name: str, choice: Any, declared: Question) -> str:
+def needed_numerics(name: str, choice: Any, question: Question) -> str:
     """What has to be allowed for a knob to have a value."""
     if name == "precision" and choice is not None:
-        bits, own = (PRECISION_BITS[each] for each in (choice, declared.training.precision))
+        bits, own = (PRECISION_BITS[each] for each in (choice, question.training.precision))
         return NUMERICS[-1] if bits < own else NUMERICS[0]
     return KNOBS[name].numerics.get(choice, NUMERICS[0])
 
@@ -339,7 +339,7 @@ def _refuse_conflicts(space: Space) -> None:
     seen: set[str] = set()
     names = [knob.name for knob in space.knobs] + [n for n, _ in space.derived]
     for name in [*names, *space.constants]:
-        if name in seen or name in space.declared.quantities or name == "dp":
+        if name in seen or name in space.question.quantities or name == "dp":
             raise InputError("space", name, "is set twice", "each name in one place")
         seen.add(name)
     for knob in space.knobs:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def run_search(
-    declared: Question,
+    question: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
@@ -52,10 +52,10 @@ def run_search(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
-    """Search ``space`` for the recipes of ``declared`` that are best under ``objective``.
+    """Search ``space`` for the recipes of ``question`` that are best under ``objective``.
 
     Args:
-        declared: the fixed part of the question.
+        question: the fixed part of the question.
         space: a space file's content, plain mappings and lists (see ``optimizer.space``).
         objective: one or several measures.
         options: sampler, budgets, pruning.
@@ -77,7 +77,7 @@ def run_search(
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
     surveyed, legs, surveying_s = prepare_search(
-        declared,
+        question,
         space,
         objective,
         options,
@@ -87,12 +87,12 @@ def run_search(
         on_progress=on_progress,
     )
     forget_interrupted()
-    workers = make_executor(executor, declared, simulator)
+    workers = make_executor(executor, question, simulator)
     stored = None
     if storage is not None:
-        question = identity(declared, space, objective, options, simulator, seed)
+        identified = identity(question, space, objective, options, simulator, seed)
         mode: Mode = "join" if join else "resume" if resume else "new"
-        workers = stored = stored_executor(storage, question, mode, workers, surveyed, objective)
+        workers = stored = stored_executor(storage, identified, mode, workers, surveyed, objective)
     spec = SimulatorSpec.of(simulator)
     screened = options.bounds and spec.name == BOUNDED_SIMULATOR
     result = search_legs(
@@ -108,7 +108,7 @@ def run_search(
     if options.promote_to is not None and best and result.stopped != "interrupted":
         finalists = pareto if len(objective.names) > 1 else best
         promotion = make_executor(
-            executor, declared, _promotion_simulator(options.promote_to, simulator)
+            executor, question, _promotion_simulator(options.promote_to, simulator)
         )
         promoted = promote(finalists, options.promote_to, promotion, objective)
         if promoted.trials:
@@ -166,7 +166,7 @@ def search_legs(
 
 
 def prepare_search(
-    declared: Question,
+    question: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
@@ -182,17 +182,17 @@ def prepare_search(
     Raises:
         InputError: for anything wrong in the arguments.
     """
-    declared.check()
+    question.check()
     options.check()
     known_recipes(options)
     executor.check()
-    check_simulator(simulator, declared.gpu, declared.cluster)
+    check_simulator(simulator, question.gpu, question.cluster)
     if options.promote_to is not None:
-        check_simulator(_promotion_simulator(options.promote_to, simulator), declared.gpu)
+        check_simulator(_promotion_simulator(options.promote_to, simulator), question.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     spec = SimulatorSpec.of(simulator)
-    surveyed, surveying_s = survey_once(space, declared, objective, options, spec, on_progress)
+    surveyed, surveying_s = survey_once(space, question, objective, options, spec, on_progress)
     search = SearchSpec(options, surveyed, objective, seed, spec, on_progress)
     legs = legs_of(search)
     make_sampler(legs[0])
@@ -353,7 +353,7 @@ class Search:
 
     def _resolve(self, rows: Sequence[int]) -> None:
         """Screen, prune or simulate the rows, and record them in the order asked."""
-        ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
+        ledger, recipes, question = self._ledger, self._survey.recipes, self._survey.space.question
         screened: dict[int, Screened] = {}
         # Who lists every recipe is asked for the truth, or has bounds of its own.
         if self._screen is not None and not self._sampler.exhaustive:
@@ -363,7 +363,7 @@ class Search:
             for row in rows
             if row not in screened
             and (
-                verdict := apply_tactics(declared.job(recipes[row]), ledger.history, self._tactics)
+                verdict := apply_tactics(question.job(recipes[row]), ledger.history, self._tactics)
             )
         }
         new = [row for row in rows if row not in screened and row not in verdicts]
@@ -420,7 +420,7 @@ def _promotion_simulator(name: str, simulator: SimulatorSpec | str) -> Simulator
 
 
 def identity(
-    declared: Question,
+    question: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
@@ -432,7 +432,7 @@ def identity(
     Budgets and workers may differ: a resumed search may be given more of either. Where a GPU's
     figures come from changes none of them.
     """
-    unsourced = dataclasses.replace(declared, gpu=declared.gpu.without_sources())
+    unsourced = dataclasses.replace(question, gpu=question.gpu.without_sources())
     return {
         "declared": dataclasses.asdict(unsourced),
         "space": dict(space),
@@ -473,4 +473,4 @@ def _notes(surveyed: Survey) -> tuple[str, ...]:
     note = f"{note}; not launchable: {rejected}" if rejected else note
     if surveyed.why_sampled is not None:
         note = f"some of {note}: {surveyed.why_sampled}"
-    return (note, _NUMERICS[space.numerics].format(space.declared.training.precision))
+    return (note, _NUMERICS[space.numerics].format(space.question.training.precision))

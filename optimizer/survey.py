@@ -273,7 +273,7 @@ def survey(space: Space, points: Iterable[Block] | None = None) -> Survey:
         if count > MAX_POINTS:
             problem = f"has more than {MAX_POINTS:,} distinct points"
             raise InputError("space", space.name, problem, "fewer knobs or choices")
-        checked = check(block, space.declared.job)
+        checked = check(block, space.question.job)
         builder.add(checked.recipes)
         kept.append(block.indices[checked.valid])
         refused.append(block.indices[~checked.valid])
@@ -365,7 +365,7 @@ def _can_hold(constraint: Expression, space: Space) -> bool:
     }
     if math.prod(map(len, values.values())) > _MOST_TRIED:
         return True
-    quantities = space.declared.quantities
+    quantities = space.question.quantities
     return any(
         constraint.holds({**quantities, **dict(zip(values, each, strict=True))})
         for each in itertools.product(*values.values())
@@ -396,7 +396,7 @@ def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputErro
             named = ", ".join(f"space.knobs.{name}" for name in held)
             return InputError(named, "...", problem, "fewer of them, or another framework=")
     if set(rejected) == {"framework"}:
-        framework, reason = space.declared.framework, rejected["framework"].example.reason
+        framework, reason = space.question.framework, rejected["framework"].example.reason
         return InputError("framework", framework.name, reason, "another framework=, or model=")
     if not rejected:
         every = [each for group in space.constraints for each in group]
@@ -428,7 +428,7 @@ def _impossible(space: Space, name: str, values: Collection[Any]) -> InputError 
         if type(value) is not int or name not in RECIPE_DEFAULTS:
             return None
         degree: dict[str, Any] = {name: value}
-        job = space.declared.job(replace(Recipe(), **degree))
+        job = space.question.job(replace(Recipe(), **degree))
         broken = why_invalid(job)
         if broken is None or broken.field != name:
             return None

@@ -38,7 +38,7 @@ _surveyed: list[tuple[object, Survey, float]] = []
 
 def survey_once(
     space: Mapping[str, Any],
-    declared: Question,
+    question: Question,
     objective: Objective,
     options: SearchOptions,
     spec: SimulatorSpec,
@@ -50,7 +50,7 @@ def survey_once(
     What proves its answer need not list all of a large space.
     """
     proving = proves_first(options, spec)
-    key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
+    key = (json.dumps(space), question, (objective, options, spec) if proving else None)
     at = next((at for at, (known, _, _) in enumerate(_surveyed) if known == key), None)
     if at is not None:
         _, made, spent_s = _surveyed[at]
@@ -58,7 +58,7 @@ def survey_once(
         _surveyed[at] = key, made, 0.0
         return made, spent_s
     started_s = time.monotonic()
-    compiled = compile_space(json.loads(key[0]), declared)
+    compiled = compile_space(json.loads(key[0]), question)
     made = (
         _survey_to_prove(compiled, objective, spec, options, on_progress)
         if proving

@@ -104,7 +104,7 @@ def _numbers(knob: Dimension, choices: Sequence[Any]) -> Iterator[int]:
     return (known[type(value), value] for value in choices)
 
 
-def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
+def compile_space(spec: Mapping[str, Any], question: Question) -> Space:
     """Read a space file (as plain mappings and lists) for one declared question.
 
     A space of one part under the question's own framework is that part; what else there is makes
@@ -114,7 +114,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         InputError: as ``compile_part``, and for a framework that runs nothing of the space.
     """
     specs = _parts(spec)
-    frameworks = declared.framework.offered
+    frameworks = question.framework.offered
     for part in specs:
         for name in part.get("held", {}).get("framework", ()):
             require_choice("space.knobs.framework", name, [each.name for each in frameworks])
@@ -130,11 +130,11 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
     if not pairs:
         known = sorted({str(part["of"]) for part in specs})
         problem = f"has no recipe in space {spec.get('name')}, which is of {', '.join(known)}"
-        advice = f"another framework=, or space={declared.framework.space}"
-        raise InputError("framework", declared.framework.name, problem, advice)
-    offered = bool(declared.framework.alternatives)
+        advice = f"another framework=, or space={question.framework.space}"
+        raise InputError("framework", question.framework.name, problem, advice)
+    offered = bool(question.framework.alternatives)
     parts = [
-        compile_part(_named(part, framework) if offered else part, declared)
+        compile_part(_named(part, framework) if offered else part, question)
         for part, framework in pairs
     ]
     if len(parts) == 1:
@@ -144,7 +144,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         raise InputError("space.parts", names, "has two parts of one framework")
     return UnionSpace(
         name=str(spec.get("name", "space")),
-        declared=declared,
+        question=question,
         knobs=(Dimension("framework", names), *_together(parts)),
         constraints=tuple(group for part in parts for group in part.constraints),
         derived=(),

@@ -46,7 +46,7 @@ class WouldFit:
 
 
 def would_fit(
-    declared: Question,
+    question: Question,
     space: Mapping[str, Any],
     simulator: SimulatorSpec,
     closest: Recipe | None = None,
@@ -57,7 +57,7 @@ def would_fit(
     more memory. Nothing is claimed that was not simulated.
 
     Args:
-        declared: the question that nothing fits.
+        question: the question that nothing fits.
         space: the space file's content.
         simulator: who predicts; of others than the replay nothing is known without simulating
             whole spaces, so they are not asked.
@@ -65,16 +65,16 @@ def would_fit(
     """
     if simulator.name != BOUNDED_SIMULATOR:
         return ()
-    kinds = [_more_nodes(declared, space, simulator)]
+    kinds = [_more_nodes(question, space, simulator)]
     if closest is not None:
-        kinds.insert(0, _other_knobs(declared, simulator, closest))
-        kinds.append(_larger_gpus(declared, simulator, closest))
+        kinds.insert(0, _other_knobs(question, simulator, closest))
+        kinds.append(_larger_gpus(question, simulator, closest))
     found = (next(kind, None) for kind in kinds)
     return tuple(each for each in found if each is not None)
 
 
 def _other_knobs(
-    declared: Question, simulator: SimulatorSpec, closest: Recipe
+    question: Question, simulator: SimulatorSpec, closest: Recipe
 ) -> Iterator[WouldFit]:
     """Knobs that trade time for memory, one by one and together; then finer layouts."""
     changes: list[dict[str, Any]] = [
@@ -86,7 +86,7 @@ def _other_knobs(
     ]
     together = {name: value for change in changes for name, value in change.items()}
     changes.append(together)
-    for tp, pp in _finer_layouts(declared, closest):
+    for tp, pp in _finer_layouts(question, closest):
         layout = {"tp": tp, "pp": pp, "sp": tp > 1, "vpp": 1}
         changes += [layout, {**together, **layout, "zero_stage": max(1, closest.zero_stage)}]
     for change in changes:
@@ -97,30 +97,30 @@ def _other_knobs(
             if value != getattr(closest, name)
         )
         if fitting:
-            yield from _simulated(fitting, declared.job(recipe), simulator)
+            yield from _simulated(fitting, question.job(recipe), simulator)
 
 
-def _finer_layouts(declared: Question, closest: Recipe) -> list[tuple[int, int]]:
+def _finer_layouts(question: Question, closest: Recipe) -> list[tuple[int, int]]:
     """Tensor- and pipeline-parallel sizes that cut the model into more pieces, fewest first."""
-    sizes = [1 << power for power in range(declared.cluster.num_gpus.bit_length())]
-    tensor = [size for size in sizes if size <= declared.cluster.domain]
+    sizes = [1 << power for power in range(question.cluster.num_gpus.bit_length())]
+    tensor = [size for size in sizes if size <= question.cluster.domain]
     pieces = {
         (tp, pp)
         for tp in {*tensor, closest.tp}
         for pp in {*sizes, closest.pp}
-        if closest.tp * closest.pp < tp * pp <= declared.cluster.num_gpus
+        if closest.tp * closest.pp < tp * pp <= question.cluster.num_gpus
     }
     return sorted(pieces, key=lambda each: (each[0] * each[1], each[0]))
 
 
 def _more_nodes(
-    declared: Question, space: Mapping[str, Any], simulator: SimulatorSpec
+    question: Question, space: Mapping[str, Any], simulator: SimulatorSpec
 ) -> Iterator[WouldFit]:
     """The same cluster two, four, ... times as large, with its leanest recipes."""
     times = 2
     while times <= _MOST_TIMES:
-        cluster, setting = _times_as_large(declared, times)
-        larger = dataclasses.replace(declared, cluster=cluster)
+        cluster, setting = _times_as_large(question, times)
+        larger = dataclasses.replace(question, cluster=cluster)
         try:
             larger.check()
         except InputError:
@@ -130,10 +130,10 @@ def _more_nodes(
         times *= 2
 
 
-def _times_as_large(declared: Question, times: int) -> tuple[Cluster, str]:
+def _times_as_large(question: Question, times: int) -> tuple[Cluster, str]:
     """The cluster with so many times the GPUs, and the setting that asks for it: of one that was
     stated by its GPUs alone, more of them in their usual servers; else more nodes."""
-    cluster, gpu = declared.cluster, declared.gpu
+    cluster, gpu = question.cluster, question.gpu
     number = cluster.num_gpus * times
     with contextlib.suppress(InputError):
         counted, more = (
@@ -147,11 +147,11 @@ def _times_as_large(declared: Question, times: int) -> tuple[Cluster, str]:
 
 
 def _leanest(
-    declared: Question, space: Mapping[str, Any], simulator: SimulatorSpec
+    question: Question, space: Mapping[str, Any], simulator: SimulatorSpec
 ) -> list[Recipe]:
     """The recipes with the least bounds on memory, of those whose bound is within capacity."""
     try:
-        surveyed = survey(compile_space(space, declared))
+        surveyed = survey(compile_space(space, question))
     except InputError:
         return []  # nothing of the space can be launched on so many GPUs
     bounding = BoundingSurvey(surveyed, Objective(("memory",)), simulator)
@@ -176,13 +176,13 @@ def _frugal(recipes: RecipeTable) -> NDArray[np.int64]:
 
 
 def _larger_gpus(
-    declared: Question, simulator: SimulatorSpec, closest: Recipe
+    question: Question, simulator: SimulatorSpec, closest: Recipe
 ) -> Iterator[WouldFit]:
     """Shipped GPUs with more memory, the least first."""
     gpus = sorted(load_catalogue().gpus.items(), key=lambda item: item[1].memory_bytes)
     for name, gpu in gpus:
-        if gpu.memory_bytes > declared.gpu.memory_bytes:
-            job = dataclasses.replace(declared, gpu=gpu).job(closest)
+        if gpu.memory_bytes > question.gpu.memory_bytes:
+            job = dataclasses.replace(question, gpu=gpu).job(closest)
             yield from _simulated((f"gpu={name}",), job, simulator)
 
 

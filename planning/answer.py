@@ -94,10 +94,10 @@ def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -
     Raises:
         KeyboardInterrupt: on Ctrl-C, which a search itself takes for its end.
     """
-    declared = cell.declared
+    question = cell.question
     try:
         result = run_search(
-            declared,
+            question,
             settings.space,
             OBJECTIVE,
             settings.options,
@@ -109,7 +109,7 @@ def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -
         return failed(error)
     if result.stopped == "interrupted":
         raise KeyboardInterrupt
-    return _answer(result, declared, why_nothing)
+    return _answer(result, question, why_nothing)
 
 
 def failed(error: Exception) -> Answer:
@@ -118,14 +118,14 @@ def failed(error: Exception) -> Answer:
     return Answer("failed", reason=str(error) if named else f"{type(error).__name__}: {error}")
 
 
-def _answer(result: SearchResult, declared: Question, why_nothing: WhyNothing) -> Answer:
-    best = _best(result, declared)
+def _answer(result: SearchResult, question: Question, why_nothing: WhyNothing) -> Answer:
+    best = _best(result, question)
     if best is not None:
         status, reason = "fits", None
     else:
         # Where recipes failed, nobody knows whether one would have fitted.
         status = "failed" if result.counts()["failed"] else "nothing_fits"
-        reason = why_nothing(result, declared.job)
+        reason = why_nothing(result, question.job)
     return Answer(
         status=status,
         best=best,
@@ -137,10 +137,10 @@ def _answer(result: SearchResult, declared: Question, why_nothing: WhyNothing) -
     )
 
 
-def _best(result: SearchResult, declared: Question) -> Best | None:
+def _best(result: SearchResult, question: Question) -> Best | None:
     if not result.best or (prediction := result.best[0].prediction) is None:
         return None
-    job = declared.job(result.best[0].recipe)
+    job = question.job(result.best[0].recipe)
     return Best(
         recipe=job.recipe,
         dp=job.dp,

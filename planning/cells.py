@@ -57,7 +57,7 @@ class SearchSettings:
         spec = self.simulator
         if spec.network is not None and cell.topology is not None:
             spec = replace(spec, network=replace(spec.network, fabric=cell.topology))
-        return calibrated(spec, cell.declared.cluster)
+        return calibrated(spec, cell.question.cluster)
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class Cell:
 
     model: str
     cluster: str
-    declared: Question
+    question: Question
     topology: SwitchFabric | None = None
 
     @property
     def num_gpus(self) -> int:
-        return self.declared.cluster.num_gpus
+        return self.question.cluster.num_gpus
 
     @property
     def fabric(self) -> str:
         """NICs of a node, their rate, how oversubscribed the fabric is, and its switches."""
-        cluster = self.declared.cluster
+        cluster = self.question.cluster
         words = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s"
         if cluster.oversubscription != 1:
             words += f", {cluster.oversubscription:g}:1"
@@ -88,7 +88,7 @@ class Cell:
     @property
     def key(self) -> str:
         """What tells it from the other cells of its study, the same from run to run."""
-        batch = self.declared.training.global_batch_size
+        batch = self.question.training.global_batch_size
         return (
             f"{self.model}, {self.num_gpus} GPUs of {self.cluster}, {self.fabric}, batch {batch}"
         )
@@ -153,15 +153,15 @@ def make_cell(
     batch = study.training.global_batch_size
     if study.sequences_per_gpu is not None:
         batch = study.sequences_per_gpu * num_gpus
-    declared = Question(
+    question = Question(
         declarations.models[model],
         replace(gpu, price_usd_per_hour=price),
         replace(cluster, num_nodes=nodes, **fabric),
         replace(study.training, global_batch_size=batch),
         declarations.framework,
     )
-    declared.check()
-    return Cell(model, name, declared, topology)
+    question.check()
+    return Cell(model, name, question, topology)
 
 
 def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: WhatIf) -> Cell:
@@ -174,7 +174,7 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
     # 320 times 1.1 is a little more than 352.
     if not math.isclose(size, round(size)):
         raise InputError("sweep.what_ifs", what_if.size, f"makes {size:g} GPUs", "whole nodes")
-    cluster = cell.declared.cluster
+    cluster = cell.question.cluster
     fabric: dict[str, Any] = {}
     if what_if.cluster is None:
         for field in ("nics_per_node", "nic_gbps", "oversubscription"):
@@ -185,15 +185,15 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
     return make_cell(study, declarations, cell.model, name, round(size), fabric, cell.topology)
 
 
-def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
+def cell_identity(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
     """Everything that determines a cell's answer, JSON-ready; neither prices nor run lengths."""
-    declared = cell.declared
+    question = cell.question
     priceless = replace(
-        declared,
-        gpu=replace(declared.gpu, price_usd_per_hour=0.0),
-        cluster=replace(declared.cluster, source=""),
-        model=replace(declared.model, source=""),
-        training=_any_length(declared.training),
+        question,
+        gpu=replace(question.gpu, price_usd_per_hour=0.0),
+        cluster=replace(question.cluster, source=""),
+        model=replace(question.model, source=""),
+        training=_any_length(question.training),
     )
     options = settings.options
     simulator = settings.simulator_of(cell)
@@ -208,7 +208,7 @@ _LIMITS = ("n_trials", "patience", "min_trials", "stable_top", "promote_to")
 
 def digest(cell: Cell, settings: SearchSettings) -> str:
     """Equal questions, equal digests; any change of the product's code is another question."""
-    text = json.dumps(question(cell, settings), sort_keys=True, default=list)
+    text = json.dumps(cell_identity(cell, settings), sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

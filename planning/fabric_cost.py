@@ -43,9 +43,9 @@ def fabric_costs(points: Iterable[Point], prices: FabricPrices) -> list[FabricCo
 def _compared(points: Sequence[Point], prices: FabricPrices) -> list[FabricCost]:
     priced = []
     for point in points:
-        declared, fabric = point.cell.declared, point.cell.topology
+        question, fabric = point.cell.question, point.cell.topology
         assert fabric is not None
-        used = parts(declared.cluster, declared.gpu, fabric)
+        used = parts(question.cluster, question.gpu, fabric)
         priced.append((point, used, prices.of(used)))
     # Of equally fast ones the cheapest.
     priced.sort(key=lambda each: (each[0].best.step_time_s, each[2]))

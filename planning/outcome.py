@@ -204,7 +204,7 @@ def run_study(
 def _result(cell: Cell, answer: Answer, reliability: Reliability) -> CellResult:
     if answer.best is None:
         return CellResult(cell, answer, None, answer.reason)
-    cluster = cell.declared.cluster
+    cluster = cell.question.cluster
     try:
         share = goodput(reliability, cluster.num_gpus, cluster.num_nodes)
     except InputError as error:
@@ -245,12 +245,11 @@ def _meets(point: Point, targets: Iterable[Target]) -> bool:
 def _what_ifs(
     study: Study, declarations: Declarations, chosen: Point
 ) -> list[tuple[str, Cell | InputError]]:
-    declared = study.what_ifs
-    own = {name: w for name, w in NETWORK.items() if w not in declared.values()}
-    if chosen.cell.declared.cluster.num_nodes == 1:
+    own = {name: w for name, w in NETWORK.items() if w not in study.what_ifs.values()}
+    if chosen.cell.question.cluster.num_nodes == 1:
         own = {}
     found: list[tuple[str, Cell | InputError]] = []
-    for name, what_if in {**own, **declared}.items():
+    for name, what_if in {**own, **study.what_ifs}.items():
         try:
             found.append((name, what_if_cell(study, declarations, chosen.cell, what_if)))
         except InputError as error:
@@ -282,7 +281,7 @@ def _scenario(
 ) -> ScenarioAnswer:
     moved = []
     for point in points:
-        gpu = point.cell.declared.gpu
+        gpu = point.cell.question.gpu
         moved.append(at_price(point, prices.get(gpu.name, gpu.price_usd_per_hour)))
     return ScenarioAnswer(name, *_choose(moved, study))
 

@@ -35,7 +35,7 @@ class Point:
 
     @property
     def claim(self) -> Claim:
-        return claim(self.cell.declared.job(self.best.recipe), self.best.mfu)
+        return claim(self.cell.question.job(self.best.recipe), self.best.mfu)
 
     @property
     def days_interval(self) -> tuple[float, float] | None:
@@ -52,17 +52,17 @@ class Point:
 
 def make_point(cell: Cell, best: Best, goodput: Goodput) -> Point:
     """Days and dollars of a cell's run at its goodput."""
-    declared = cell.declared
-    days = declared.training.tokens / best.tokens_per_s / goodput.share / 86400
+    question = cell.question
+    days = question.training.tokens / best.tokens_per_s / goodput.share / 86400
     gpu_hours = days * 24 * cell.num_gpus
-    return Point(cell, best, goodput, days, gpu_hours, gpu_hours * declared.gpu.price_usd_per_hour)
+    return Point(cell, best, goodput, days, gpu_hours, gpu_hours * question.gpu.price_usd_per_hour)
 
 
 def at_price(point: Point, price_usd_per_hour: float) -> Point:
     """The same run, its GPUs at another price."""
-    declared = point.cell.declared
-    gpu = replace(declared.gpu, price_usd_per_hour=price_usd_per_hour)
-    cell = replace(point.cell, declared=replace(declared, gpu=gpu))
+    question = point.cell.question
+    gpu = replace(question.gpu, price_usd_per_hour=price_usd_per_hour)
+    cell = replace(point.cell, question=replace(question, gpu=gpu))
     return make_point(cell, point.best, point.goodput)
 
 

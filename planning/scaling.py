@@ -77,7 +77,7 @@ def _curve(sizes: Sequence[Point]) -> tuple[ScalingPoint, ...]:
 
 def _gpu_s_per_token(point: Point) -> dict[str, float]:
     """Seconds of a GPU for one token, by part of the step."""
-    training, model = point.cell.declared.training, point.cell.declared.model
+    training, model = point.cell.question.training, point.cell.question.model
     sequence_length = training.sequence_length or model.sequence_length
     tokens = training.global_batch_size * training.sequences_per_sample * sequence_length
     return {

@@ -52,7 +52,7 @@ def _mtbf_effect(point: Point, reliability: Reliability, factor: float) -> Effec
         gpu_mtbf_hours=None if gpu is None else gpu * factor,
         node_mtbf_hours=None if node is None else node * factor,
     )
-    cluster = point.cell.declared.cluster
+    cluster = point.cell.question.cluster
     try:
         share = goodput(changed, point.num_gpus, cluster.num_nodes)
     except InputError as error:
@@ -88,6 +88,6 @@ def break_even(answer: Point, in_time: Sequence[Point]) -> list[BreakEven]:
         ):
             best[name] = point
     return [
-        BreakEven(point, point.cell.declared.gpu.price_usd_per_hour, answer.usd / point.gpu_hours)
+        BreakEven(point, point.cell.question.gpu.price_usd_per_hour, answer.usd / point.gpu_hours)
         for point in best.values()
     ]

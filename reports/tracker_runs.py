@@ -41,7 +41,7 @@ NOTE = "mlflow.note.content"
 
 def search_record(
     result: SearchResult,
-    declared: Question,
+    question: Question,
     *,
     settings: Mapping[str, Any],
     group: str,
@@ -58,22 +58,22 @@ def search_record(
     shown = decided_between(result)
     traced = {check.recipe: verification_metrics(check) for check in checks}
     kept = (*shown, *(each for each in result.best if each.recipe in traced), *result.pareto)
-    tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
+    tags = {**_question_tags(question, settings), "group": group, "stopped": result.stopped}
     tags |= code_tags("trainscout optimize")
     ended_ms = int(time.time() * 1000)
     parent = make_run(
-        f"{declared.model.name} on {declared.cluster.name}, {declared.cluster.num_gpus} GPUs",
+        f"{question.model.name} on {question.cluster.name}, {question.cluster.num_gpus} GPUs",
         ended_ms - int(result.wall_s * 1000),
         ended_ms,
-        params={**size_params(declared), **flat_params(settings)},
+        params={**size_params(question), **flat_params(settings)},
         metrics=search_metrics(result),
         series=best_so_far(result),
         tags={
             **tags,
             "kind": "search",
             "status": "fits" if shown else "nothing_fits",
-            "recipe": _format_recipe(shown[0], declared) if shown else None,
-            NOTE: search_note(result, shown, declared.job),
+            "recipe": _format_recipe(shown[0], question) if shown else None,
+            NOTE: search_note(result, shown, question.job),
         },
     )
     front = {trial.number for trial in result.pareto}
@@ -81,7 +81,7 @@ def search_record(
     for rank, trial in enumerate({each.number: each for each in kept}.values(), start=1):
         own = {"rank": rank, "trial": trial.number, "pareto": str(trial.number in front).lower()}
         more = traced.get(trial.recipe, {})
-        children.append(_recipe_run(trial, declared, ended_ms, {**tags, **own}, more))
+        children.append(_recipe_run(trial, question, ended_ms, {**tags, **own}, more))
     return RunTree(
         parent,
         tuple(children),
@@ -93,35 +93,35 @@ def search_record(
 
 def _recipe_run(
     trial: Trial,
-    declared: Question,
+    question: Question,
     ended_ms: int,
     tags: Mapping[str, Any],
     more: Mapping[str, float],
 ) -> Run:
     if trial.prediction is None:
         raise ValueError(f"trial {trial.number} was not simulated")
-    words = _format_recipe(trial, declared)
+    words = _format_recipe(trial, question)
     return make_run(
         f"#{tags['rank']} {words}",
         ended_ms - int(trial.duration_s * 1000),
         ended_ms,
-        params={**size_params(declared), **recipe_dict(trial.recipe, declared.job)},
+        params={**size_params(question), **recipe_dict(trial.recipe, question.job)},
         metrics={**prediction_metrics(trial.prediction), **more},
         tags={**tags, "kind": "recipe", "status": "fits", "recipe": words},
     )
 
 
-def _format_recipe(trial: Trial, declared: Question) -> str:
-    return format_recipe(trial.recipe, declared.job(trial.recipe).dp)
+def _format_recipe(trial: Trial, question: Question) -> str:
+    return format_recipe(trial.recipe, question.job(trial.recipe).dp)
 
 
-def size_params(declared: Question) -> dict[str, Any]:
+def size_params(question: Question) -> dict[str, Any]:
     """What tells two questions of one model and cluster apart, under short names."""
-    training = declared.training
+    training = question.training
     return {
-        "num_gpus": declared.cluster.num_gpus,
+        "num_gpus": question.cluster.num_gpus,
         "global_batch_size": training.global_batch_size,
-        "sequence_length": training.sequence_length or declared.model.sequence_length,
+        "sequence_length": training.sequence_length or question.model.sequence_length,
         **({"lora_rank": training.lora.rank} if training.lora is not None else {}),
         **({"dpo": True} if training.dpo is not None else {}),
         **({"teacher": taught.teacher.name} if (taught := training.distillation) else {}),
@@ -130,12 +130,12 @@ def size_params(declared: Question) -> dict[str, Any]:
     }
 
 
-def _question_tags(declared: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _question_tags(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "model": declared.model.name,
-        "cluster": declared.cluster.name,
-        "gpu": declared.gpu.name,
-        "framework": ",".join(each.name for each in declared.framework.offered),
+        "model": question.model.name,
+        "cluster": question.cluster.name,
+        "gpu": question.gpu.name,
+        "framework": ",".join(each.name for each in question.framework.offered),
         **settings_tags(settings),
         "objective": ",".join(settings.get("objective", {}).get("names", ())) or None,
     }

@@ -51,13 +51,13 @@ def jobs(chosen: random.Random) -> Iterator[Job]:
         )
         cluster = replace(cluster, num_nodes=chosen.choice([1, 1, 2, 4, 8, cluster.num_nodes]))
         framework = catalogue.frameworks[chosen.choice(list(catalogue.frameworks))]
-        declared = Question(model, gpu, cluster, training, framework)
+        question = Question(model, gpu, cluster, training, framework)
         try:
-            declared.check()
+            question.check()
         except InputError:  # several nodes of a cluster without a network, say
             continue
         for _ in range(50):
-            job = declared.job(Recipe(**_knobs(chosen)))
+            job = question.job(Recipe(**_knobs(chosen)))
             if why_invalid(job) is None:
                 yield job
                 break

@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 
 from benchmarks.attack.forked import run_forked
-from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage.backends import damaged_records, open_storage
@@ -45,7 +45,7 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
 def search(store: Path) -> int:
     """A search that goes on with what its store has."""
     run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("cost",)),
         SearchOptions("random", n_trials=_TRIALS, patience=None, min_trials=0, batch_size=8),

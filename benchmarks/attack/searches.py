@@ -42,14 +42,14 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
         more = chosen.sample(list(_MORE), 3)
         space = {"name": "random", "knobs": _KNOBS | {name: _MORE[name] for name in more}}
         names = tuple(chosen.sample(_MEASURES, chosen.choice([1, 1, 2])))
-        declared = _small(job)
-        grid = _searched(declared, space, names, "grid")
-        ways = {"exact": _searched(declared, space, names, "exact")}
+        question = _small(job)
+        grid = _searched(question, space, names, "grid")
+        ways = {"exact": _searched(question, space, names, "exact")}
         if number % _WORKERS_EVERY == _WORKERS_EVERY - 1:
-            grid_by = {n: _searched(declared, space, names, "grid", n) for n in (2, 8)}
+            grid_by = {n: _searched(question, space, names, "grid", n) for n in (2, 8)}
             ways |= {f"{workers} workers": found for workers, found in grid_by.items()}
         wrong += [
-            f"question {number}, seed {seed}: {way} differs on {names}, {sorted(more)}: {declared}"
+            f"question {number}, seed {seed}: {way} differs on {names}, {sorted(more)}: {question}"
             for way, found in ways.items()
             if _answer(found, names) != _answer(grid, names)
         ]
@@ -66,11 +66,11 @@ def _small(job: Job) -> Question:
 
 
 def _searched(
-    declared: Question, space: dict[str, Any], names: tuple[str, ...], way: str, workers: int = 1
+    question: Question, space: dict[str, Any], names: tuple[str, ...], way: str, workers: int = 1
 ) -> SearchResult:
     options = SearchOptions(way, n_trials=None, patience=None, min_trials=0, pruning=())
     return run_search(
-        declared,
+        question,
         space,
         Objective(names),
         options,

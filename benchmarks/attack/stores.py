@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.attack.files import mutated
 from benchmarks.attack.kills import search
-from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -42,7 +42,7 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
 
 def _searched(store: Path | None) -> SearchResult:
     return run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("cost",)),
         SearchOptions("random", n_trials=64, patience=None, min_trials=0, batch_size=8),

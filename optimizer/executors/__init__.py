@@ -23,7 +23,7 @@ __all__ = ["Executor", "Outcome", "make_executor"]
 
 
 def make_executor(
-    options: ExecutorOptions, declared: Question, simulator: SimulatorSpec | str
+    options: ExecutorOptions, question: Question, simulator: SimulatorSpec | str
 ) -> Executor:
     """The executor that ``options`` name, for one question and simulator.
 
@@ -32,13 +32,13 @@ def make_executor(
     """
     options.check()
     entry = EXECUTORS[options.name]
-    path, alone = entry.path, SerialExecutor(declared, simulator)
+    path, alone = entry.path, SerialExecutor(question, simulator)
     if path is None:
         return alone
 
     def pooled() -> PooledExecutor:
         workers: Workers = imported("executors", path)(options)
-        return PooledExecutor(workers, declared, simulator, options)
+        return PooledExecutor(workers, question, simulator, options)
 
     # Nobody asked for so many workers or a limit, and what simulates is ours: it neither hangs nor
     # dies.

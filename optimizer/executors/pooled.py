@@ -77,13 +77,13 @@ class PooledExecutor(Executor):
     def __init__(
         self,
         workers: Workers,
-        declared: Question,
+        question: Question,
         simulator: SimulatorSpec | str,
         options: ExecutorOptions,
     ) -> None:
         super().__init__()
         self._workers = workers
-        self._declared = declared
+        self._question = question
         self._simulator = simulator
         self._options = options
         self._count = options.n_jobs
@@ -97,7 +97,7 @@ class PooledExecutor(Executor):
             self._fit_memory()
         except _NotStartedError as error:
             self._workers.close()
-            self._alone = SerialExecutor(self._declared, self._simulator)
+            self._alone = SerialExecutor(self._question, self._simulator)
             self.notes.append(
                 f"{error}: recipes are simulated one after another in the search's own process, "
                 "where none can be given up that hangs (executor.n_jobs=1, or more memory and "
@@ -117,7 +117,7 @@ class PooledExecutor(Executor):
         if self._alone is not None:
             yield from self._alone.run(recipes)
             return
-        prepare_simulator(self._simulator, map(self._declared.job, recipes))
+        prepare_simulator(self._simulator, map(self._question.job, recipes))
         waiting = deque(self._cut(len(recipes)))
         running: dict[Future[Report], range] = {}
         suspects: list[int] = []
@@ -156,7 +156,7 @@ class PooledExecutor(Executor):
     def _submit(self, recipes: Sequence[Recipe]) -> Future[Report]:
         options = self._options
         task = Task(
-            self._declared,
+            self._question,
             self._simulator,
             tuple(recipes),
             options.trial_timeout_s,

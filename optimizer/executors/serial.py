@@ -14,12 +14,12 @@ from trainscout.simulators.registry import SimulatorSpec, prepare_simulator
 class SerialExecutor(Executor):
     """Needs no other process, and so cannot survive a recipe that hangs or kills its process."""
 
-    def __init__(self, declared: Question, simulator: SimulatorSpec | str) -> None:
+    def __init__(self, question: Question, simulator: SimulatorSpec | str) -> None:
         super().__init__()
-        self._declared = declared
+        self._question = question
         self._simulator = simulator
 
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
-        prepare_simulator(self._simulator, map(self._declared.job, recipes))
+        prepare_simulator(self._simulator, map(self._question.job, recipes))
         for position, recipe in enumerate(recipes):
-            yield position, simulate_one(self._declared, self._simulator, recipe)
+            yield position, simulate_one(self._question, self._simulator, recipe)

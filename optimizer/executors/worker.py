@@ -32,7 +32,7 @@ class Task:
     ``pinned`` keeps the process on one core of its machine from then on.
     """
 
-    declared: Question
+    question: Question
     simulator: SimulatorSpec | str
     recipes: tuple[Recipe, ...]
     trial_timeout_s: float | None
@@ -55,16 +55,16 @@ def work(task: Task) -> Report:
     outcomes = []
     for recipe in task.recipes:
         with _deadline(task.trial_timeout_s):
-            outcomes.append(simulate_one(task.declared, task.simulator, recipe))
+            outcomes.append(simulate_one(task.question, task.simulator, recipe))
     return Report(tuple(outcomes), _peak_bytes())
 
 
-def simulate_one(declared: Question, simulator: SimulatorSpec | str, recipe: Recipe) -> Outcome:
+def simulate_one(question: Question, simulator: SimulatorSpec | str, recipe: Recipe) -> Outcome:
     """Simulate one valid recipe in this process."""
     engine = _simulator(simulator)
     started_s = time.perf_counter()
     try:
-        prediction, error = engine.simulate(declared.job(recipe)), None
+        prediction, error = engine.simulate(question.job(recipe)), None
     except Exception as raised:  # any failure of one recipe must not end the search
         prediction, error = None, f"{type(raised).__name__}: {raised}"
     return Outcome(prediction, error, time.perf_counter() - started_s)

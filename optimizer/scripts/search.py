@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.legs import legs_of
@@ -21,7 +21,6 @@ from trainscout.optimizer.study import search_legs, stored_executor
 from trainscout.optimizer.trial import OnProgress, SearchResult
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import Launch
-from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
 
 SIMULATOR = "trainscout.simulators.virtual_cluster.trials.simulator:ScriptSimulator"
@@ -47,7 +46,7 @@ class ScriptSearch:
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for stored launches to continue this very search."""
-        question = self.space.question
+        question = self.space.script_question
         options = self.options
         return {
             "script": self.script,
@@ -102,8 +101,7 @@ def run_script_search(
         InputError: for a store that cannot be used.
     """
     started_s = time.monotonic()
-    declared = cast(Question, search.space.question)
-    workers = make_executor(executor, declared, SIMULATOR)
+    workers = make_executor(executor, search.space.question, SIMULATOR)
     stored = stored_executor(
         storage,
         search.identity(),

@@ -177,8 +177,8 @@ class ScriptSpace(Space):
     distinguished_by: tuple[str, ...] = ()
 
     @property
-    def question(self) -> ScriptQuestion:
-        return cast(ScriptQuestion, self.declared)
+    def script_question(self) -> ScriptQuestion:
+        return cast(ScriptQuestion, self.question)
 
     def holds(self, indices: Indices) -> bool:
         """Whether indices are a point: canonical, and every constraint is met."""
@@ -239,10 +239,10 @@ class ScriptSpace(Space):
         product = 1
         for name in _DEGREES:
             product *= fields.get(name, 1)
-        if self.question.world_size % product == 0:
+        if self.script_question.world_size % product == 0:
             return None
         degrees = " x ".join(f"{name}={fields[name]}" for name in _DEGREES if name in fields)
-        reason = f"{degrees} does not divide a world of {self.question.world_size}"
+        reason = f"{degrees} does not divide a world of {self.script_question.world_size}"
         return Violation("world_size", "world_size", reason)
 
     def _start(self, values: Mapping[str, Any]) -> Start:
@@ -303,7 +303,7 @@ def compile_script_space(
     work = spec.get("work_per_step")
     space = ScriptSpace(
         name=str(spec.get("name", "knobs")),
-        declared=cast(Question, question),
+        question=cast(Question, question),
         knobs=tuple(knobs),
         constraints=constraints,
         derived=tuple(derived),

@@ -90,7 +90,7 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
 
 def tactics_for(space: ScriptSpace, names: Sequence[str]) -> tuple[str, ...]:
     """The tactics whose premise is about these launches, as far as the user said what is what."""
-    known = {*space.means, *space.question.given}
+    known = {*space.means, *space.script_question.given}
     return tuple(name for name in names if name in _TACTICS_READ and known >= _TACTICS_READ[name])
 
 
@@ -135,4 +135,4 @@ def _nothing_to_launch(space: ScriptSpace, rejected: dict[str, Rejected]) -> Inp
     total = sum(entry.count for entry in rejected.values())
     problem = f"fits none of the {total} combinations of knobs: {reasons_of(rejected.items())}"
     allowed = "another world size, or other choices"
-    return InputError("--world-size", space.question.world_size, problem, allowed)
+    return InputError("--world-size", space.script_question.world_size, problem, allowed)

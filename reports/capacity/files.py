@@ -68,7 +68,7 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
     scripts = {}
     for model in outcome.models:
         if model.chosen is not None:
-            job = model.chosen.cell.declared.job(model.chosen.best.recipe)
+            job = model.chosen.cell.question.job(model.chosen.best.recipe)
             script = first_launch(job).script_text
             if script is not None:
                 scripts[model.model] = script

@@ -122,7 +122,7 @@ def _scenario_record(scenario: ScenarioAnswer) -> dict[str, Any]:
     point = scenario.chosen
     if point is None:
         return record
-    price = point.cell.declared.gpu.price_usd_per_hour
+    price = point.cell.question.gpu.price_usd_per_hour
     return {**record, "price_usd_per_hour": price, "days": point.days, "usd": point.usd}
 
 
@@ -143,7 +143,7 @@ def _cell_record(
     result: CellResult, outcome: StudyOutcome, fronts: set[str], groups: Mapping[str, str]
 ) -> dict[str, Any]:
     cell, answer, point = result.cell, result.answer, result.point
-    cluster, training = cell.declared.cluster, cell.declared.training
+    cluster, training = cell.question.cluster, cell.question.training
     # An answer of which no run is possible, for failures, is none.
     status = answer.status if point is not None or answer.best is None else "failed"
     record: dict[str, Any] = {
@@ -152,13 +152,13 @@ def _cell_record(
         "reason": result.reason,
         "model": cell.model,
         "cluster": cell.cluster,
-        "gpu": cell.declared.gpu.name,
+        "gpu": cell.question.gpu.name,
         "num_gpus": cell.num_gpus,
         **{name: getattr(cluster, name) for name in _OF_CLUSTER},
         "topology": None if cell.topology is None else cell.topology.name,
         "fabric": cell.fabric,
         "global_batch_size": training.global_batch_size,
-        "price_usd_per_hour": cell.declared.gpu.price_usd_per_hour,
+        "price_usd_per_hour": cell.question.gpu.price_usd_per_hour,
         "stopped": answer.stopped,
         "proved": answer.proved,
         "command": search_command(cell, groups, outcome.study.prices_usd_per_hour),
@@ -205,7 +205,7 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
 
     ``prices`` are those the study gives, by GPU; others are declared, often as assumptions.
     """
-    declared = cell.declared
+    question = cell.question
     gpu, _, cluster = cell.cluster.rpartition("@")
     chosen = {"model": cell.model, "cluster": cluster}
     if gpu:
@@ -214,12 +214,12 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     if cell.topology is not None:
         settings["topology"] = cell.topology.name
     for field in ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription"):
-        settings[f"cluster.{field}"] = getattr(declared.cluster, field)
-    for field, value in asdict(declared.training).items():
+        settings[f"cluster.{field}"] = getattr(question.cluster, field)
+    for field, value in asdict(question.training).items():
         if value is not None:
             settings[f"training.{field}"] = value
-    if declared.gpu.name in prices:
-        settings["gpu.price_usd_per_hour"] = declared.gpu.price_usd_per_hour
+    if question.gpu.name in prices:
+        settings["gpu.price_usd_per_hour"] = question.gpu.price_usd_per_hour
     return shlex.join(
         ["trainscout", "optimize", *(f"{name}={value}" for name, value in settings.items())]
     )

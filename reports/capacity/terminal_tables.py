@@ -243,7 +243,7 @@ def format_calibrations(outcome: StudyOutcome) -> list[str]:
 def format_asked(outcome: StudyOutcome) -> list[str]:
     """By which batch, length and prices figures are what they are, where there are any."""
     points = [point for model in outcome.models for point in model.points]
-    jobs = [point.cell.declared.job(point.best.recipe) for point in points]
+    jobs = [point.cell.question.job(point.best.recipe) for point in points]
     sizes = {f"{job.training.global_batch_size} x {job.sequence_length}": None for job in jobs}
     prices = {
         f"{format_usd(job.gpu.price_usd_per_hour)} a GPU-hour of {job.gpu.name}"

@@ -116,7 +116,7 @@ def _cell_run(
     if with_fabric:
         name += f", {result.cell.fabric}"
     settings = ("nics_per_node", "nic_gbps", "oversubscription", "price_usd_per_hour")
-    params = size_params(result.cell.declared) | {name: cell[name] for name in settings}
+    params = size_params(result.cell.question) | {name: cell[name] for name in settings}
     metrics: dict[str, float] = {}
     if result.point is not None:
         params |= {**cell["recipe"], "dp": cell["dp"]}
@@ -130,8 +130,8 @@ def _cell_run(
         tags={
             **tags,
             "kind": "cell",
-            "model": result.cell.declared.model.name,
-            "cluster": result.cell.declared.cluster.name,
+            "model": result.cell.question.model.name,
+            "cluster": result.cell.question.cluster.name,
             "gpu": cell["gpu"],
             "status": cell["status"],
             "stopped": cell["stopped"],

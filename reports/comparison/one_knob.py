@@ -91,8 +91,8 @@ def _knobs(space: Space) -> list[Dimension]:
 
 def _values(recipe: Recipe, space: Space) -> dict[str, Any]:
     """What the space's expressions may read, as this recipe has it."""
-    values: dict[str, Any] = dict(space.declared.quantities)
-    values["dp"] = space.declared.job(recipe).dp
+    values: dict[str, Any] = dict(space.question.quantities)
+    values["dp"] = space.question.job(recipe).dp
     for knob in space.knobs:
         helper = knob.otherwise if knob.when is not None else knob.choices[0]
         values[knob.name] = getattr(recipe, knob.name, helper)

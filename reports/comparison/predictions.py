@@ -13,14 +13,14 @@ from trainscout.simulators.registry import Simulator
 class Predictions:
     """What a simulator says of recipes of one declared job; each is simulated once."""
 
-    def __init__(self, declared: Question, simulator: Simulator) -> None:
-        self.declared = declared
+    def __init__(self, question: Question, simulator: Simulator) -> None:
+        self.question = question
         self._simulator = simulator
         self._made: dict[Recipe, Prediction] = {}
         self._launchable: dict[Recipe, bool] = {}
 
     def job(self, recipe: Recipe) -> Job:
-        return self.declared.job(recipe)
+        return self.question.job(recipe)
 
     def launchable(self, recipe: Recipe) -> bool:
         if recipe not in self._launchable:

@@ -53,14 +53,14 @@ _MISSES = 10
 
 def page_record(searched: Searched) -> dict[str, Any]:
     """Everything the report shows, ready for JSON; figures carry their unit in their name."""
-    result, declared = searched.result, searched.declared
-    job_of = declared.job
+    result, question = searched.result, searched.question
+    job_of = question.job
     ranked = searched.shown[:MOST_RECIPES]
     drawn = ranked or _closest_misses(result)
     trials = latest_trials(result)
     notes = {trial.number: why for trial, why in choices_of(result)}
     record: dict[str, Any] = {
-        "title": f"{declared.model.name} on {declared.cluster.name}",
+        "title": f"{question.model.name} on {question.cluster.name}",
         "question": _question(searched),
         "objectives": [
             {"name": name, "unit": MEASURES[name].unit, "minimise": MEASURES[name].minimise}
@@ -88,31 +88,31 @@ def page_record(searched: Searched) -> dict[str, Any]:
 
 def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
     """What only a search with an answer has."""
-    result, declared = searched.result, searched.declared
+    result, question = searched.result, searched.question
     best = predicted(ranked[0])
     single = len(result.objectives) == 1
     others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
     return {
-        "tight": format_tight(replace(result, tight=offered_tight(result)), declared.job),
-        "why": why_best(result, declared.job) if single else None,
-        "distinguishable": format_distinguishable(ranked, declared.job) if single else None,
+        "tight": format_tight(replace(result, tight=offered_tight(result)), question.job),
+        "why": why_best(result, question.job) if single else None,
+        "distinguishable": format_distinguishable(ranked, question.job) if single else None,
         "error_bar": format_error_bar(best),
         "waterfalls": [waterfall(best.breakdown_s, predicted(t).breakdown_s) for t in ranked],
         "rival": others[0] if others else min(1, len(ranked) - 1),
-        "sensitivity": sensitivity(ranked, declared, searched.simulator),
+        "sensitivity": sensitivity(ranked, question, searched.simulator),
     }
 
 
 def _question(searched: Searched) -> dict[str, Any]:
-    declared = searched.declared
-    job = declared.job(Recipe())
+    question = searched.question
+    job = question.job(Recipe())
     return {
         "words": format_question(job),
         "num_gpus": job.world_size,
-        "gpu": declared.gpu.name,
-        "memory_reserve": declared.cluster.memory_reserve,
-        "tokens": format_tokens(declared.training.tokens),
-        "price_usd_per_hour": declared.gpu.price_usd_per_hour,
+        "gpu": question.gpu.name,
+        "memory_reserve": question.cluster.memory_reserve,
+        "tokens": format_tokens(question.training.tokens),
+        "price_usd_per_hour": question.gpu.price_usd_per_hour,
     }
 
 
@@ -149,7 +149,7 @@ def _search(result: SearchResult) -> dict[str, Any]:
 def _provenance(searched: Searched) -> list[tuple[str, str]]:
     asked, spec = searched.asked, searched.simulator
     known = published_residuals()
-    runs, gpu = len(known.ids), searched.declared.gpu.name
+    runs, gpu = len(known.ids), searched.question.gpu.name
     rows = [
         ("command", asked.command),
         ("started", asked.started),
@@ -159,7 +159,7 @@ def _provenance(searched: Searched) -> list[tuple[str, str]]:
         ("seed", str(asked.seed)),
         ("simulator", _format_simulator(searched)),
         ("network", "white-box collectives" if spec.network is None else spec.network.words),
-        ("framework", ", ".join(each.name for each in searched.declared.framework.offered)),
+        ("framework", ", ".join(each.name for each in searched.question.framework.offered)),
         (
             "error bars",
             f"{LEVEL:.0%} intervals from {runs:,} published runs "
@@ -170,7 +170,7 @@ def _provenance(searched: Searched) -> list[tuple[str, str]]:
     if spec.calibration is not None:
         rows.append(("calibration", spec.calibration.words))
     for name in ("model", "cluster"):
-        source = getattr(getattr(searched.declared, name), "source", "")
+        source = getattr(getattr(searched.question, name), "source", "")
         if source:
             rows.append((f"{name} from", source))
     return rows

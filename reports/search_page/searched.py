@@ -58,7 +58,7 @@ class Searched:
     """
 
     result: SearchResult
-    declared: Question
+    question: Question
     simulator: SimulatorSpec
     shown: Sequence[Trial]
     asked: Asked

@@ -45,41 +45,41 @@ class Change:
 
 
 def _node_bandwidth(world: World, factor: float) -> World:
-    declared, simulator = world
-    cluster = replace(declared.cluster, nic_gbps=declared.cluster.nic_gbps * factor)
-    return replace(declared, cluster=cluster), simulator
+    question, simulator = world
+    cluster = replace(question.cluster, nic_gbps=question.cluster.nic_gbps * factor)
+    return replace(question, cluster=cluster), simulator
 
 
 def _nvlink_bandwidth(world: World, factor: float) -> World:
-    declared, simulator = world
-    gpu = replace(declared.gpu, nvlink_bytes_per_s=declared.gpu.nvlink_bytes_per_s * factor)
-    return replace(declared, gpu=gpu), simulator
+    question, simulator = world
+    gpu = replace(question.gpu, nvlink_bytes_per_s=question.gpu.nvlink_bytes_per_s * factor)
+    return replace(question, gpu=gpu), simulator
 
 
 def _memory_bandwidth(world: World, factor: float) -> World:
-    declared, simulator = world
-    rate = declared.gpu.memory_bandwidth_bytes_per_s * factor
+    question, simulator = world
+    rate = question.gpu.memory_bandwidth_bytes_per_s * factor
     return replace(
-        declared, gpu=replace(declared.gpu, memory_bandwidth_bytes_per_s=rate)
+        question, gpu=replace(question.gpu, memory_bandwidth_bytes_per_s=rate)
     ), simulator
 
 
 def _peak(world: World, factor: float) -> World:
-    declared, simulator = world
-    peaks = {name: rate * factor for name, rate in declared.gpu.peak_flops.items()}
-    return replace(declared, gpu=replace(declared.gpu, peak_flops=peaks)), simulator
+    question, simulator = world
+    peaks = {name: rate * factor for name, rate in question.gpu.peak_flops.items()}
+    return replace(question, gpu=replace(question.gpu, peak_flops=peaks)), simulator
 
 
 def _time(*names: str) -> Callable[[World, float], World]:
     """What multiplies times that ``Calibration`` corrects, on top of the correction in use."""
 
     def apply(world: World, factor: float) -> World:
-        declared, simulator = world
-        known = simulator.calibration or Calibration((declared.gpu.name,))
+        question, simulator = world
+        known = simulator.calibration or Calibration((question.gpu.name,))
         factors = replace(
             known.factors, **{name: getattr(known.factors, name) * factor for name in names}
         )
-        return declared, replace(simulator, calibration=replace(known, factors=factors))
+        return question, replace(simulator, calibration=replace(known, factors=factors))
 
     return apply
 
@@ -111,7 +111,7 @@ PRICE_FACTORS = (1.2, 0.8)
 
 
 def sensitivity(
-    ranked: Sequence[Trial], declared: Question, simulator: SimulatorSpec
+    ranked: Sequence[Trial], question: Question, simulator: SimulatorSpec
 ) -> dict[str, Any]:
     """Rows of ``{"name", "setting", "ends"}``: the best recipe with one thing changed, for worse
     and for better.
@@ -120,12 +120,12 @@ def sensitivity(
     rank in ``ranked`` of the fastest of the ``compared`` ranks; None where none was simulated.
     ``base`` is an end without a change; ``notes`` say what is missing, and why.
     """
-    base, notes = _base(ranked[0], declared, simulator)
-    rows = [_price_row(base, declared)] if base.cost_of_run_usd else []
+    base, notes = _base(ranked[0], question, simulator)
+    rows = [_price_row(base, question)] if base.cost_of_run_usd else []
     if base.interval_s is not None:
-        rows.append(_error_bar_row(base, declared, base.interval_s))
+        rows.append(_error_bar_row(base, question, base.interval_s))
     record: dict[str, Any] = {
-        "base": _end("as asked", base, declared, None),
+        "base": _end("as asked", base, question, None),
         "rows": rows,
         "compared": [],
         "notes": notes,
@@ -137,7 +137,7 @@ def sensitivity(
         return record
     compared = _best_of_layouts(ranked)
     record["compared"] = [rank for rank, _ in compared]
-    changes = _applicable(declared)
+    changes = _applicable(question)
     if simulator.network is not None:
         changes = [change for change in changes if not change.rewires]
         engine = simulator.network.choice.engine
@@ -146,7 +146,7 @@ def sensitivity(
         ]
 
     def changed(some: Sequence[Change]) -> list[dict[str, Any]]:
-        return [_change_row(change, compared, (declared, simulator)) for change in some]
+        return [_change_row(change, compared, (question, simulator)) for change in some]
 
     half = len(changes) // 2
     first, second = both(partial(changed, changes[:half]), partial(changed, changes[half:]))
@@ -155,23 +155,23 @@ def sensitivity(
 
 
 def _base(
-    best: Trial, declared: Question, simulator: SimulatorSpec
+    best: Trial, question: Question, simulator: SimulatorSpec
 ) -> tuple[Prediction, list[str]]:
     """What changes are held against, and what to say of it: a recipe that was promoted to another
     simulator is simulated again by the search's own, which answers for the changes."""
     if best.searched_values is None:
         return predicted(best), []
-    base = get_simulator(simulator).simulate(declared.job(best.recipe))
+    base = get_simulator(simulator).simulate(question.job(best.recipe))
     note = f"by simulator={simulator.name} as the search was, for which #1 takes "
     return base, [note + format_seconds(base.step_time_s)]
 
 
-def _applicable(declared: Question) -> list[Change]:
+def _applicable(question: Question) -> list[Change]:
     """Changes of what this cluster has at all."""
-    cluster, absent = declared.cluster, set()
+    cluster, absent = question.cluster, set()
     if cluster.num_gpus <= cluster.domain or not cluster.nic_gbps:
         absent |= {"cluster.nic_gbps", "network_time"}
-    if not declared.gpu.nvlink_bytes_per_s:
+    if not question.gpu.nvlink_bytes_per_s:
         absent.add("gpu.nvlink_bytes_per_s")
     return [change for change in CHANGES if change.setting not in absent]
 
@@ -189,23 +189,23 @@ def _change_row(
 ) -> dict[str, Any]:
     ends = []
     for factor in change.factors:
-        declared, spec = change.apply(world, factor)
+        question, spec = change.apply(world, factor)
         simulator = get_simulator(spec)
         assert isinstance(simulator, ReplaySimulator)
         (first, best), *others = compared
-        answer = simulator.simulate(declared.job(best))
+        answer = simulator.simulate(question.job(best))
         seconds = {first: answer.step_time_s}
         # Of the others only the time is asked.
-        seconds |= {rank: simulator.step_time_s(declared.job(each)) for rank, each in others}
+        seconds |= {rank: simulator.step_time_s(question.job(each)) for rank, each in others}
         winner = min(seconds, key=seconds.__getitem__)
-        ends.append(_end(_format_factor(factor), answer, declared, winner))
+        ends.append(_end(_format_factor(factor), answer, question, winner))
     return {"name": change.name, "setting": change.setting, "ends": ends}
 
 
-def _price_row(best: Prediction, declared: Question) -> dict[str, Any]:
+def _price_row(best: Prediction, question: Question) -> dict[str, Any]:
     ends = [
         {
-            **_end(format_usd(declared.gpu.price_usd_per_hour * factor), best, declared, None),
+            **_end(format_usd(question.gpu.price_usd_per_hour * factor), best, question, None),
             "cost_of_run_usd": best.cost_of_run_usd * factor,
         }
         for factor in PRICE_FACTORS
@@ -214,25 +214,25 @@ def _price_row(best: Prediction, declared: Question) -> dict[str, Any]:
 
 
 def _error_bar_row(
-    best: Prediction, declared: Question, interval_s: tuple[float, float]
+    best: Prediction, question: Question, interval_s: tuple[float, float]
 ) -> dict[str, Any]:
     ends = []
     for label, seconds in zip(("high end", "low end"), reversed(interval_s), strict=True):
         share = seconds / best.step_time_s
-        end = _end(label, best, declared, None)
+        end = _end(label, best, question, None)
         scaled = {name: end[name] * share for name in ("step_time_s", "cost_of_run_usd", "days")}
         ends.append({**end, **scaled})
     return {"name": "error bar of the step", "setting": None, "ends": ends}
 
 
 def _end(
-    label: str, prediction: Prediction, declared: Question, winner: int | None
+    label: str, prediction: Prediction, question: Question, winner: int | None
 ) -> dict[str, Any]:
     return {
         "label": label,
         "step_time_s": prediction.step_time_s,
         "cost_of_run_usd": prediction.cost_of_run_usd,
-        "days": declared.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
+        "days": question.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
         "winner": winner,
     }
 

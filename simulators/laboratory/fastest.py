@@ -38,9 +38,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command: 0, or 1 when no row tells a step time."""
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [options.runs])
-    declared = shipped_declarations()
+    declarations = shipped_declarations()
     rows = [row for row in mark_extrapolated(read_rows(options.runs)) if row.quality in TRUSTED]
-    results = replay_with_progress([row for row in rows if not row.extrapolated], declared, Bare())
+    results = replay_with_progress(
+        [row for row in rows if not row.extrapolated], declarations, Bare()
+    )
     results = tuple(result for result in results if result.error is not None)
     if not results:
         return FAILURE

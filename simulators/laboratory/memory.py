@@ -69,12 +69,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, [*options.runs, options.failed])
-    declared = shipped_declarations()
+    declarations = shipped_declarations()
     found = []
     for path in options.runs:
         rows = read_rows(path)
-        found += evidence(rows, replace(declared, curves=read_curves(rows, path.parent)))
-    found += evidence(read_rows(options.failed), declared, failed=True)
+        found += evidence(rows, replace(declarations, curves=read_curves(rows, path.parent)))
+    found += evidence(read_rows(options.failed), declarations, failed=True)
     spreads = fit(found)
     write_output(
         "--output", options.output, _text(spreads, found, [*options.runs, options.failed])
@@ -84,12 +84,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def evidence(
-    rows: Sequence[Row], declared: Declarations, *, failed: bool = False
+    rows: Sequence[Row], declarations: Declarations, *, failed: bool = False
 ) -> list[Evidence]:
     """What the trusted rows say; those that leave open what was recomputed say nothing."""
     found = []
     for row in mark_extrapolated(rows):
-        outcome = job_of(row, declared)
+        outcome = job_of(row, declarations)
         # A layout that was inferred, perhaps from the memory itself, is no evidence about it.
         inferred = _DEGREES & set(row.inferred_fields.split())
         if row.quality not in TRUSTED or row.extrapolated or inferred:

@@ -45,9 +45,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...], int]:
     """The questions to search, and how many there are."""
-    declared = shipped_declarations()
+    declarations = shipped_declarations()
     questions = published_questions(
-        mark_extrapolated(read_rows(options.runs)), declared, default_software()
+        mark_extrapolated(read_rows(options.runs)), declarations, default_software()
     )
     if not options.all:
         questions = most_telling(questions)

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     rows = mark_extrapolated(read_rows(options.runs))
     check_output("--output", options.output, [options.runs])
-    declared = shipped_declarations()
-    results = replay_with_progress(rows, declared, Bare())
+    declarations = shipped_declarations()
+    results = replay_with_progress(rows, declarations, Bare())
     residuals = residuals_of(results)
     _refuse_too_few(residuals, options.runs)
     # Tuned on what is written, which is rounded.

@@ -63,14 +63,14 @@ def predict(
     rows = mark_extrapolated(read_rows(runs))
     if all(row.fault for row in rows):
         raise InputError("runs", runs, f"has no row that can be read; {rows[0].fault}")
-    declared = shipped_declarations()
+    declarations = shipped_declarations()
     curves = read_curves(rows, runs.parent)
     if measured_collectives is not None:
         found = read_measured_collectives(measured_collectives, "--measured-collectives")
         curves[str(measured_collectives)] = found
-        declared = replace(declared, measured_collectives=str(measured_collectives))
-    declared = replace(declared, curves=curves)
-    results = replay_with_progress(rows, declared, where_it_holds(SimulatorSpec.of(simulator)))
+        declarations = replace(declarations, measured_collectives=str(measured_collectives))
+    declarations = replace(declarations, curves=curves)
+    results = replay_with_progress(rows, declarations, where_it_holds(SimulatorSpec.of(simulator)))
     results = with_doubtful_states(results)
     peers = read_peer_predictions()
     return validation_report(results, grades, peers, unread_columns(runs)), results
@@ -99,10 +99,10 @@ class _WhereMeasured:
 
 
 def replay_with_progress(
-    rows: Sequence[Row], declared: Declarations, simulator: Simulator
+    rows: Sequence[Row], declarations: Declarations, simulator: Simulator
 ) -> tuple[Result, ...]:
     with progress_bar("predicting", len(rows)) as advance:
-        return replay_rows(rows, declared, simulator, advance)
+        return replay_rows(rows, declarations, simulator, advance)
 
 
 def _grades(text: str) -> tuple[str, ...]:

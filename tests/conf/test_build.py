@@ -203,15 +203,15 @@ def test_a_price_on_the_command_line_is_given_even_where_it_is_the_declared_one(
     config = composed("cluster=h100_64")
     told = override.format(price=config.gpu.price_usd_per_hour)
     hydra = OmegaConf.create({"overrides": {"task": ["cluster=h100_64", told]}})
-    declared = build_question({**config, "hydra": hydra})
-    evidence = evidence_of(prediction(), declared.job(Recipe()))
+    question = build_question({**config, "hydra": hydra})
+    evidence = evidence_of(prediction(), question.job(Recipe()))
     assert (evidence.price.grade is Grade.GIVEN) is own
     # The question of a search is the same.
     plain = dataclasses.replace(
-        declared, gpu=dataclasses.replace(declared.gpu, sources={"sms": "elsewhere"})
+        question, gpu=dataclasses.replace(question.gpu, sources={"sms": "elsewhere"})
     )
     first, second = (
         identity(each, {}, Objective(("cost",)), SearchOptions(), "replay", 0)
-        for each in (declared, plain)
+        for each in (question, plain)
     )
     assert first == second

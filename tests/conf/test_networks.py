@@ -41,8 +41,8 @@ def test_every_engine_plays_over_every_topology(
     assert spec.network.choice.engine == engine
     assert spec.network.choice.communicators == BETWEEN_NODES
     assert spec.network.fabric.name == topology
-    declared = build_question(config)
-    check_simulator(spec, declared.gpu, declared.cluster)
+    question = build_question(config)
+    check_simulator(spec, question.gpu, question.cluster)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_what_cannot_be_played_is_refused(
     simulate: Callable[..., DictConfig], overrides: list[str], field: str
 ) -> None:
     config = simulate(*overrides, "cluster=h100_64")
-    declared = build_question(config)
+    question = build_question(config)
     with pytest.raises(InputError) as refused:
-        check_simulator(build_simulator(config), declared.gpu, declared.cluster)
+        check_simulator(build_simulator(config), question.gpu, question.cluster)
     assert refused.value.field == field
 
 
@@ -121,9 +121,9 @@ def test_measured_collectives_are_read_with_the_cluster(
     (row,) = build_question(simulate(given)).cluster.measured
     assert (row.kind, row.nodes, row.bytes, row.high_gbs) == ("all_gather", 2, 2**30, 100)
     config = simulate(given, "network=flow")
-    declared = build_question(config)
+    question = build_question(config)
     with pytest.raises(InputError, match="plays over again"):
-        check_simulator(build_simulator(config), declared.gpu, declared.cluster)
+        check_simulator(build_simulator(config), question.gpu, question.cluster)
     file.write_text("collective,nodes\nall_gather,2\n")
     with pytest.raises(InputError, match="has no column bus_GBps") as refused:
         build_question(simulate(given))

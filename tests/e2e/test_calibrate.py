@@ -77,8 +77,8 @@ def predicted_s(tmp_path_factory):
     """What the predictor says of the five runs."""
     path = tmp_path_factory.mktemp("predicted") / "runs.csv"
     write_runs(path, [1.0] * 5)
-    declared = shipped_declarations()
-    results = replay_rows(read_rows(path), declared, get_simulator("replay"), lambda: None)
+    declarations = shipped_declarations()
+    results = replay_rows(read_rows(path), declarations, get_simulator("replay"), lambda: None)
     return [result.prediction.step_time_s for result in results]
 
 

@@ -21,7 +21,7 @@ _PROBABILITIES = {FITS: 1.0, TIGHT: 0.5, NO: 0.0}
 FAKE = "tests.optimizer.fake_simulator:FakeSimulator"
 
 
-def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30) -> Question:
+def toy_question(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30) -> Question:
     model = Model("toy", 8, 1024, 16, 4096, 32000, 2048, "made up")
     gpu = Gpu(
         "toy",

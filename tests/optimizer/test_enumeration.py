@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.optimizer.fake_simulator import SPACE, declared
+from tests.optimizer.fake_simulator import SPACE, toy_question
 from tests.optimizer.test_space import shipped
 from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.survey import survey
@@ -40,12 +40,12 @@ def plain_twin(space):
         candidate = space.candidate(point)
         if candidate.violation is not None and candidate.violation.rule == "constraint":
             continue
-        values = {**space.declared.quantities, **space.point(point)}
+        values = {**space.question.quantities, **space.point(point)}
         if not all(each.holds(values) for group in space.constraints for each in group):
             continue
         points[point] = None
         if candidate.violation is None:
-            recipes[point] = canonical(space.declared.job(candidate.recipe))
+            recipes[point] = canonical(space.question.job(candidate.recipe))
         else:
             rule = candidate.violation.rule
             rejected[rule] = rejected.get(rule, 0) + 1
@@ -56,7 +56,7 @@ def plain_twin(space):
 @pytest.mark.parametrize("block_points", [7, 1 << 18])
 def test_a_survey_is_what_looking_at_every_point_finds(spec, block_points, monkeypatch):
     monkeypatch.setattr("trainscout.optimizer.enumeration.BLOCK_POINTS", block_points)
-    space = compile_space(spec, declared())
+    space = compile_space(spec, toy_question())
     points, recipes, rejected = plain_twin(space)
     surveyed = survey(space)
     assert [tuple(p) for b in blocks(space) for p in b.indices.tolist()] == points
@@ -69,20 +69,20 @@ def test_a_survey_is_what_looking_at_every_point_finds(spec, block_points, monke
 
 
 def test_a_rejection_names_the_first_rule_and_its_reason():
-    space = compile_space(TRICKY, declared())
+    space = compile_space(TRICKY, toy_question())
     for rule, entry in survey(space).rejected.items():
         assert entry.example.rule == rule
         assert entry.example.reason
 
 
 def test_points_that_are_not_launchable_have_no_row():
-    surveyed = survey(compile_space(TRICKY, declared()))
+    surveyed = survey(compile_space(TRICKY, toy_question()))
     assert surveyed.row_of.get(surveyed.rejected_points[0]) is None
     assert surveyed.row_of.get(tuple(99 for _ in surveyed.space.knobs)) is None
 
 
 def test_every_recipe_knows_its_point():
-    surveyed = survey(compile_space(SPACE, declared()))
+    surveyed = survey(compile_space(SPACE, toy_question()))
     for row, recipe in enumerate(surveyed.recipes):
         assert surveyed.point_of(recipe) == surveyed.points[row]
     with pytest.raises(KeyError):

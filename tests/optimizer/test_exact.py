@@ -37,19 +37,19 @@ SPACE = {
 EXPERTS = {**SPACE["knobs"], "ep": {"choices": [1, 2, 4]}, "etp": {"choices": [None, 1]}}
 
 
-def question(model=TINY, *, gib=80.0, **job):
+def small_question(model=TINY, *, gib=80.0, **job):
     asked = make_job(model, **({"nodes": 2, "batch": 96} | job))
     gpu = replace(asked.gpu, memory_bytes=int(gib * 2**30))
     return Question(asked.model, gpu, asked.cluster, asked.training, asked.framework)
 
 
-def search(sampler, declared=None, *, space=SPACE, objective="step_time", **changes):
+def search(sampler, question=None, *, space=SPACE, objective="step_time", **changes):
     names = (objective,) if isinstance(objective, str) else objective
     own = ("storage", "resume", "executor", "on_progress")
     arguments = {k: changes.pop(k) for k in own if k in changes}
     settings = {"n_trials": None, "patience": None, "pruning": (), "batch_size": 8}
     return run_search(
-        question() if declared is None else declared,
+        small_question() if question is None else question,
         space,
         Objective(names),
         SearchOptions(sampler=sampler, **(settings | changes)),
@@ -62,22 +62,22 @@ def answer(trials):
 
 
 CASES = {
-    "dense": (question(), SPACE),
-    "gated": (question(LLAMA, nodes=1, batch=48), SPACE),
+    "dense": (small_question(), SPACE),
+    "gated": (small_question(LLAMA, nodes=1, batch=48), SPACE),
     # Little more than the context and the libraries' buffers.
-    "tight": (question(gib=1.4, nodes=1), SPACE),
-    "experts": (question(MOE), {"knobs": EXPERTS}),
-    "large": (question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
+    "tight": (small_question(gib=1.4, nodes=1), SPACE),
+    "experts": (small_question(MOE), {"knobs": EXPERTS}),
+    "large": (small_question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
 }
 
 
 @functools.cache
 def truth(case):
     """Every launchable recipe with its prediction, as they lie in the space."""
-    declared, space = CASES[case]
+    question, space = CASES[case]
     simulator = get_simulator("replay")
-    recipes = list(survey(compile_space(space, declared)).recipes)
-    return [(recipe, simulator.without_error_bar(declared.job(recipe))) for recipe in recipes]
+    recipes = list(survey(compile_space(space, question)).recipes)
+    return [(recipe, simulator.without_error_bar(question.job(recipe))) for recipe in recipes]
 
 
 def fitting(case, names):
@@ -101,9 +101,9 @@ def fitting(case, names):
     ],
 )
 def test_the_best_are_those_of_the_whole_space(case, objective):
-    declared, space = CASES[case]
+    question, space = CASES[case]
     expected = fitting(case, (objective,))
-    exact = search("exact", declared, space=space, objective=objective, top_k=5)
+    exact = search("exact", question, space=space, objective=objective, top_k=5)
     assert answer(exact.best) == expected[:5]
     proof = exact.certificate
     assert proof.proved
@@ -118,11 +118,11 @@ def test_the_best_are_those_of_the_whole_space(case, objective):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_front_is_that_of_the_whole_space(case):
-    declared, space = CASES[case]
+    question, space = CASES[case]
     objective = ("step_time", "memory")
     expected = fitting(case, objective)
     front = [expected[index] for index in non_dominated([values for _, values in expected])]
-    exact = search("exact", declared, space=space, objective=objective)
+    exact = search("exact", question, space=space, objective=objective)
     assert answer(exact.pareto) == front
     assert exact.certificate.proved
     assert len(exact.trials) < len(truth(case))
@@ -140,7 +140,7 @@ def summary(chosen):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_choices_are_those_of_the_whole_space(case):
-    declared, space = CASES[case]
+    question, space = CASES[case]
     every = [(p.step_time_s, recipe, p) for recipe, p in truth(case) if p.fits]
     every.sort(key=lambda entry: entry[0])
     ranked = [
@@ -148,7 +148,7 @@ def test_the_choices_are_those_of_the_whole_space(case):
         for number, (step_s, recipe, p) in enumerate(every)
     ]
     expected = choices(ranked, [step_s for step_s, *_ in every])
-    exact = search("exact", declared, space=space, top_k=2)
+    exact = search("exact", question, space=space, top_k=2)
     assert summary(exact.choices) == summary(expected)
     assert exact.certificate.proved
     if case == "large":
@@ -161,14 +161,14 @@ def test_the_choices_are_those_of_the_whole_space(case):
 def test_the_precision_is_a_knob_of_the_mfu_too():
     knobs = {**SPACE["knobs"], "pp": [1], "vpp": [1], "precision": {"choices": ["bf16", "fp8"]}}
     space = {"knobs": knobs}
-    declared = question()
-    if "fp8" not in declared.gpu.peak_flops:
-        declared = replace(
-            declared,
-            gpu=replace(declared.gpu, peak_flops={**declared.gpu.peak_flops, "fp8": 2e15}),
+    question = small_question()
+    if "fp8" not in question.gpu.peak_flops:
+        question = replace(
+            question,
+            gpu=replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15}),
         )
-    exact = search("exact", declared, space=space, objective="mfu")
-    grid = search("grid", declared, space=space, objective="mfu")
+    exact = search("exact", question, space=space, objective="mfu")
+    grid = search("grid", question, space=space, objective="mfu")
     assert answer(exact.best) == answer(grid.best)
 
 
@@ -203,7 +203,7 @@ def test_stopped_early_it_says_how_far_off_it_may_be():
 
 
 def test_before_anything_is_bounded_everything_is_open():
-    surveyed = survey(compile_space(SPACE, question()))
+    surveyed = survey(compile_space(SPACE, small_question()))
     options = SearchOptions(sampler="exact", pruning=())
     asked = SearchSpec(options, surveyed, Objective(("cost",)), 0, SimulatorSpec())
     proof = make_sampler(asked).proof.certificate()
@@ -247,7 +247,7 @@ def test_a_resumed_search_repeats_nothing_and_proves_the_same(tmp_path):
 
 
 def test_where_nothing_fits_the_closest_miss_is_simulated():
-    result = search("exact", question(gib=0.5))
+    result = search("exact", small_question(gib=0.5))
     assert [trial.status for trial in result.trials] == ["oom"]
     assert result.best == ()
     assert result.certificate.proved
@@ -273,7 +273,7 @@ def test_what_cannot_be_proved_is_refused(changes, field):
 def test_a_simulator_without_bounds_is_refused():
     with pytest.raises(InputError) as refused:
         run_search(
-            question(),
+            small_question(),
             SPACE,
             Objective(("cost",)),
             SearchOptions(sampler="exact", pruning=()),
@@ -300,9 +300,9 @@ def test_every_tensor_and_pipeline_degree_has_what_its_bounds_say():
 
 
 def test_bounds_of_halves_are_those_of_the_whole(monkeypatch):
-    whole = search("exact", question(MOE))
+    whole = search("exact", small_question(MOE))
     monkeypatch.setattr("trainscout.optimizer.bounding.HALVED_ROWS", 1)
     monkeypatch.setattr("trainscout.optimizer.bounding.is_second_core", lambda: True)
-    halved = search("exact", question(MOE))
+    halved = search("exact", small_question(MOE))
     assert answer(halved.trials) == answer(whole.trials)
     assert halved.certificate == whole.certificate

@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
@@ -51,7 +51,7 @@ def options(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def executor(options):
     """One cluster for the module: starting it takes longer than anything it is asked."""
-    with make_executor(options, declared(), FAKE) as started:
+    with make_executor(options, toy_question(), FAKE) as started:
         yield started
 
 
@@ -75,7 +75,7 @@ def test_outcomes_come_in_the_order_of_the_recipes(executor):
     for recipes in (RECIPES, RECIPES[::-1], RECIPES[:1], []):
         outcomes = executor.map(recipes)
         assert [o.prediction for o in outcomes] == [
-            simulator.simulate(declared().job(recipe)) for recipe in recipes
+            simulator.simulate(toy_question().job(recipe)) for recipe in recipes
         ]
         assert all(o.error is None and o.duration_s > 0 for o in outcomes)
 
@@ -127,7 +127,7 @@ def story(result):
 
 def search(executor):
     return run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("cost",)),
         SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
@@ -194,7 +194,7 @@ def test_a_dask_cluster_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr("trainscout.optimizer.executors.dask._CONNECT_S", 0.5)
     options = ExecutorOptions("dask", 2, address="tcp://127.0.0.1:9")
     with pytest.raises(InputError, match="no Dask cluster answers"):
-        make_executor(options, declared(), FAKE).__enter__()
+        make_executor(options, toy_question(), FAKE).__enter__()
 
 
 @pytest.mark.skipif(not installed("dask"), reason="needs the dask extra")
@@ -207,7 +207,7 @@ def test_workers_of_a_running_dask_cluster_are_used():
         ) as cluster,
         make_executor(
             ExecutorOptions("dask", address=cluster.scheduler_address, trial_timeout_s=None),
-            declared(),
+            toy_question(),
             FAKE,
         ) as executor,
     ):
@@ -300,7 +300,7 @@ class Refused(NeverThere):
 @pytest.mark.parametrize("workers", [NeverThere, Refused])
 def test_a_search_whose_workers_do_not_start_goes_on_alone(workers, monkeypatch):
     monkeypatch.setattr("trainscout.optimizer.executors.pooled._START_S", 0.1)
-    pool = PooledExecutor(workers(), declared(), FAKE, ExecutorOptions("loky", 2))
+    pool = PooledExecutor(workers(), toy_question(), FAKE, ExecutorOptions("loky", 2))
     with pool:
         assert all(outcome.prediction is not None for outcome in pool.map(RECIPES))
     assert "one after another" in pool.notes[0]
@@ -340,7 +340,7 @@ class TestMemory:
 
     def test_a_search_runs_on_with_fewer_workers(self, monkeypatch):
         monkeypatch.setattr("trainscout.optimizer.executors.pooled.free_bytes", lambda: 0)
-        with make_executor(ExecutorOptions("loky", 2), declared(), FAKE) as executor:
+        with make_executor(ExecutorOptions("loky", 2), toy_question(), FAKE) as executor:
             assert all(outcome.prediction is not None for outcome in executor.map(RECIPES))
             assert executor.notes[0].startswith("1 of 2 workers")
             assert len(executor.notes) == 1

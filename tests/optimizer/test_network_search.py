@@ -35,10 +35,10 @@ CASES = {
 
 
 def search(sampler, case, spec, *, executor=SERIAL, **changes):
-    declared, space = CASES[case]
+    question, space = CASES[case]
     settings = {"n_trials": None, "patience": None, "pruning": (), "top_k": 3}
     return run_search(
-        declared,
+        question,
         space,
         Objective(("step_time",)),
         SearchOptions(sampler=sampler, **(settings | changes)),
@@ -49,15 +49,15 @@ def search(sampler, case, spec, *, executor=SERIAL, **changes):
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_recipe_is_faster_than_its_bound(case):
-    declared, space = CASES[case]
+    question, space = CASES[case]
     # What the cluster says of itself would be counted in the white-box price.
-    declared = replace(declared, cluster=replace(declared.cluster, oversubscription=2.0))
-    surveyed = survey(compile_space(space, declared))
+    question = replace(question, cluster=replace(question.cluster, oversubscription=2.0))
+    surveyed = survey(compile_space(space, question))
     bounds = BoundingSurvey(surveyed, Objective(("step_time",)), CONGESTED).all_rows()
     simulator = get_simulator(CONGESTED)
     slowed = 0
     for row in range(0, len(surveyed), max(1, len(surveyed) // 60)):
-        job = declared.job(surveyed.recipes[row])
+        job = question.job(surveyed.recipes[row])
         predicted = simulator.without_error_bar(job).step_time_s
         assert predicted >= bounds.losses[row, 0]
         slowed += predicted > get_simulator("replay").without_error_bar(job).step_time_s
@@ -81,19 +81,19 @@ def test_workers_see_the_network():
 
 
 def test_a_search_goes_on_with_its_own_network_only():
-    declared, space = CASES["dense"]
-    asked = (declared, space, Objective(("step_time",)), SearchOptions())
+    question, space = CASES["dense"]
+    asked = (question, space, Objective(("step_time",)), SearchOptions())
     assert identity(*asked, CONGESTED, 0) != identity(*asked, SimulatorSpec(), 0)
 
 
 def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
-    declared, space = CASES["dense"]
+    question, space = CASES["dense"]
     network = CongestedNetwork(
         NetworkChoice("flow"), replace(FABRIC, link_health={"leaf0-spine9": 0.0})
     )
     with pytest.raises(InputError, match="is not in this cluster"):
         prepare_search(
-            declared,
+            question,
             space,
             Objective(("step_time",)),
             SearchOptions(),
@@ -104,9 +104,9 @@ def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
 
 
 def test_a_search_takes_the_time_of_the_survey_that_checked_it(monkeypatch):
-    declared, space = CASES["dense"]
+    question, space = CASES["dense"]
     monkeypatch.setattr("trainscout.optimizer.survey_choice._surveyed", [])
-    asked = (space, declared, Objective(("step_time",)), SearchOptions(), SimulatorSpec(), None)
+    asked = (space, question, Objective(("step_time",)), SearchOptions(), SimulatorSpec(), None)
     made, before_s = survey_once(*asked)
     again, spent_s = survey_once(*asked)
     assert again is made

@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.optimizer.fake_simulator import FakeSimulator, declared
+from tests.optimizer.fake_simulator import FakeSimulator, toy_question
 from trainscout.optimizer.objective import Objective, non_dominated
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def test_values_and_directions():
-    prediction = FakeSimulator().simulate(declared().job(Recipe(micro_batch=1)))
+    prediction = FakeSimulator().simulate(toy_question().job(Recipe(micro_batch=1)))
     objective = Objective(("mfu", "memory"))
     values = objective.values(prediction)
     assert values == (prediction.mfu, float(prediction.memory.peak_reserved_bytes))
@@ -19,8 +19,8 @@ def test_values_and_directions():
 @pytest.mark.parametrize("name", ["cost", "step_time", "tokens_per_s", "mfu"])
 def test_time_like_is_proportional_to_step_time(name):
     simulator, objective = FakeSimulator(), Objective((name,))
-    slow = simulator.simulate(declared().job(Recipe()))
-    fast = simulator.simulate(declared().job(Recipe(micro_batch=4)))
+    slow = simulator.simulate(toy_question().job(Recipe()))
+    fast = simulator.simulate(toy_question().job(Recipe(micro_batch=4)))
     ratio = slow.step_time_s / fast.step_time_s
     times = [objective.time_like(objective.values(p)) for p in (slow, fast)]
     assert times[0] / times[1] == pytest.approx(ratio)

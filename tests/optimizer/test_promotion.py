@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -38,7 +38,7 @@ def search(promote_to, objective=("step_time",), simulator=FAKE):
         sampler="random", n_trials=40, patience=None, top_k=6, promote_to=promote_to
     )
     return run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(objective),
         options,

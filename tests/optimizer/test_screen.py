@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE
-from tests.optimizer.test_exact import question, search
+from tests.optimizer.test_exact import search, small_question
 from trainscout.optimizer.choices import layout_of, worth
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -18,7 +18,7 @@ FEW = {"n_trials": 60, "batch_size": 8}
 @functools.cache
 def of_whole_space(sampler, gib, objective):
     """The searches of the whole space that several tests look at."""
-    return search(sampler, question(gib=gib), objective=objective, top_k=3)
+    return search(sampler, small_question(gib=gib), objective=objective, top_k=3)
 
 
 def launchable(result):
@@ -59,18 +59,18 @@ def test_what_the_memory_bound_resolves_does_not_fit():
 
 
 def test_when_nothing_fits_the_closest_miss_is_simulated():
-    result = search("random", question(gib=0.5))
+    result = search("random", small_question(gib=0.5))
     misses = [t for t in result.trials if t.status == "oom"]
     assert result.counts()["ok"] == 0
     assert 1 <= len(misses) < len(result.trials)
     closest = max(t.prediction.memory.headroom_bytes for t in misses)
-    truth = launchable(search("grid", question(gib=0.5)))
+    truth = launchable(search("grid", small_question(gib=0.5)))
     assert closest == max(t.prediction.memory.headroom_bytes for t in truth)
 
 
 def test_a_simulator_without_bounds_is_not_screened():
     result = run_search(
-        question(),
+        small_question(),
         {"knobs": {"tp": [1, 2, 4, 8]}},
         Objective(("cost",)),
         SearchOptions(sampler="random", patience=None, n_trials=None),
@@ -81,8 +81,8 @@ def test_a_simulator_without_bounds_is_not_screened():
 
 
 def test_workers_do_not_change_what_is_screened():
-    alone = search("tpe", question(gib=1.0), **FEW)
-    many = search("tpe", question(gib=1.0), executor=ExecutorOptions("loky", 2), **FEW)
+    alone = search("tpe", small_question(gib=1.0), **FEW)
+    many = search("tpe", small_question(gib=1.0), executor=ExecutorOptions("loky", 2), **FEW)
     assert [(t.recipe, t.status, t.rule) for t in alone.trials] == [
         (t.recipe, t.status, t.rule) for t in many.trials
     ]
@@ -95,7 +95,7 @@ def test_a_grid_simulates_every_recipe():
 
 
 def test_screening_can_be_switched_off():
-    assert not search("random", question(gib=1.0), bounds=False, **FEW).counts()["pruned"]
+    assert not search("random", small_question(gib=1.0), bounds=False, **FEW).counts()["pruned"]
 
 
 def worth_of(trials, found):
@@ -110,7 +110,7 @@ def worth_of(trials, found):
     [(1.0, "step_time"), (0.85, "step_time"), (1.0, ("step_time", "memory"))],
 )
 def test_exact_search_finds_the_tight_recipes_that_are_worth_most(gib, objective):
-    asked = question(gib=gib)
+    asked = small_question(gib=gib)
     grid = of_whole_space("grid", gib, objective)
     tight, most = [t for t in grid.trials if t.status == "tight"], {}
     for trial, value in zip(tight, worth_of(tight, grid), strict=True):

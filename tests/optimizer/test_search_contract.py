@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import SAMPLERS
@@ -37,7 +37,7 @@ def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE
     options = SearchOptions(sampler=sampler, **(settings | changes))
     names = (objective,) if isinstance(objective, str) else objective
     return run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(names),
         options,
@@ -79,14 +79,14 @@ class TestEverySampler:
         launchable = [t for t in result.trials if t.status != "invalid"]
         assert result.stopped == "n_trials"
         assert len(launchable) == len({t.recipe for t in launchable}) == 32
-        assert all(why_invalid(declared().job(t.recipe)) is None for t in launchable)
+        assert all(why_invalid(toy_question().job(t.recipe)) is None for t in launchable)
 
     def test_what_it_reports_is_what_the_simulator_says(self, sampler):
         result = searched(sampler)
         simulator = FakeSimulator()
         for trial in result.trials:
             if trial.status in ("ok", "oom"):
-                assert trial.prediction == simulator.simulate(declared().job(trial.recipe))
+                assert trial.prediction == simulator.simulate(toy_question().job(trial.recipe))
                 assert trial.prediction.fits == (trial.status == "ok")
         ranked = sorted(t.values[0] for t in result.trials if t.status == "ok")
         assert [t.values[0] for t in result.best] == ranked[:10]
@@ -114,7 +114,7 @@ class TestEverySampler:
         small = {"knobs": {**SPACE["knobs"], **fixed}}
         options = SearchOptions(sampler=sampler, n_trials=None, patience=None, pruning=())
         result = run_search(
-            declared(), small, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
+            toy_question(), small, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
         )
         assert result.stopped == "space_exhausted"
         count = result.counts()
@@ -228,7 +228,7 @@ def test_progress_is_reported_after_every_batch():
     seen = []
     options = SearchOptions(sampler="random", n_trials=40, patience=None, batch_size=16)
     run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("mfu",)),
         options,
@@ -250,7 +250,7 @@ def test_ctrl_c_keeps_what_is_resolved():
 
     options = SearchOptions(sampler="tpe", n_trials=400, patience=None, batch_size=16)
     result = run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("cost",)),
         options,

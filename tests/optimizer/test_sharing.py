@@ -15,7 +15,7 @@ import optuna
 import pytest
 
 from tests.optimizer import postgres
-from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
 from tests.warm import client
 from tests.warm.session import warm_python
 from trainscout.optimizer.objective import Objective
@@ -32,7 +32,7 @@ SLOW = FAKE.replace("FakeSimulator", "Slow")
 
 def search(storage, **changes):
     return run_search(
-        declared(),
+        toy_question(),
         SPACE,
         Objective(("cost",)),
         SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from tests.optimizer.fake_simulator import declared
+from tests.optimizer.fake_simulator import toy_question
 from tests.optimizer.test_enumeration import TRICKY
-from tests.optimizer.test_exact import EXPERTS, MIXTRAL_8X7B, MOE, SPACE, question, search
+from tests.optimizer.test_exact import EXPERTS, MIXTRAL_8X7B, MOE, SPACE, search, small_question
 from tests.optimizer.test_union import BOTH
 from tests.optimizer.test_union import asked as frameworks
 from trainscout.optimizer.enumeration import blocks, leading
@@ -47,13 +47,13 @@ def not_listed(monkeypatch):
 
 
 CASES = {
-    "dense": (question(), SPACE),
-    "little memory": (question(gib=6.0), SPACE),
-    "experts": (question(MOE), {"name": "experts", "knobs": EXPERTS}),
-    "switches": (question(gib=10.0), SWITCHES),
+    "dense": (small_question(), SPACE),
+    "little memory": (small_question(gib=6.0), SPACE),
+    "experts": (small_question(MOE), {"name": "experts", "knobs": EXPERTS}),
+    "switches": (small_question(gib=10.0), SWITCHES),
     # Without replicas ZeRO stages mean the same, and each leaves other optimizer states to choose.
     "one replica": (
-        question(MOE, nodes=1),
+        small_question(MOE, nodes=1),
         {
             "name": "states",
             "knobs": {
@@ -66,7 +66,7 @@ CASES = {
         },
     ),
     "large": (
-        question(MIXTRAL_8X7B, gib=66, nodes=4, batch=128),
+        small_question(MIXTRAL_8X7B, gib=66, nodes=4, batch=128),
         {"name": "experts", "knobs": EXPERTS},
     ),
     "several frameworks": (frameworks(), BOTH),
@@ -75,10 +75,10 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_answer_and_account_are_those_of_the_listed_space(case, not_listed):
-    declared_, space = CASES[case]
-    listed = search("exact", declared_, space=space)
+    question, space = CASES[case]
+    listed = search("exact", question, space=space)
     not_listed()
-    sifted = search("exact", declared_, space=space)
+    sifted = search("exact", question, space=space)
     assert told(sifted.best) == told(listed.best)
     assert told(sifted.tight) == told(listed.tight)
     assert told(sifted.choices.layouts) == told(listed.choices.layouts)
@@ -107,7 +107,7 @@ def told(trials):
 @pytest.mark.parametrize("block_points", [7, 1 << 17])
 def test_what_leads_is_completed_to_all_points_once(space, block_points, monkeypatch):
     monkeypatch.setattr("trainscout.optimizer.enumeration.BLOCK_POINTS", block_points)
-    compiled = compile_space(space, declared())
+    compiled = compile_space(space, toy_question())
     walk = leading(compiled, {"micro_batch", "recompute", "tp"})
     assert walk.depth < len(compiled.knobs)
     found = [
@@ -126,14 +126,14 @@ def test_what_leads_is_completed_to_all_points_once(space, block_points, monkeyp
 
 def test_where_nothing_fits_the_closest_miss_is_listed(not_listed):
     not_listed()
-    result = search("exact", question(gib=0.5))
+    result = search("exact", small_question(gib=0.5))
     assert result.certificate.simulated == 1
     assert result.certificate.out_of_memory >= result.certificate.recipes - 1
 
 
 def test_sifting_says_how_far_it_is():
     heard = []
-    asked = compile_space(SWITCHES, question(gib=10.0))
+    asked = compile_space(SWITCHES, small_question(gib=10.0))
     options = SearchOptions(sampler="exact")
     sifted_survey(asked, Objective(("cost",)), SimulatorSpec("replay"), options, heard.append)
     sampled = [each for each in heard if each.limit is None]
@@ -154,12 +154,12 @@ def test_interrupted_while_sifting_it_says_the_best_that_is_known(sampler, not_l
         if progress.best is not None and progress.counted.endswith("sifted"):
             signal.raise_signal(signal.SIGINT)
 
-    declared_, space = CASES["switches"]
-    result = search(sampler, declared_, space=space, on_progress=interrupt)
+    question, space = CASES["switches"]
+    result = search(sampler, question, space=space, on_progress=interrupt)
     assert (result.stopped, result.certificate) == ("interrupted", None)
     assert result.best[0].prediction.fits
     assert result.trials[0].recipe == result.best[0].recipe
-    assert search(sampler, declared_, space=space).stopped == "proved"
+    assert search(sampler, question, space=space).stopped == "proved"
 
 
 @pytest.mark.parametrize("case", ["dense", "several frameworks"])
@@ -168,15 +168,15 @@ def test_where_nothing_can_be_proved_a_sampler_goes_on_from_what_is_known(
     case, why, not_listed, monkeypatch
 ):
     not_listed()
-    declared_, space = CASES[case]
+    question, space = CASES[case]
     within_s = 1e-9 if why == "late" else 100
     monkeypatch.setattr("trainscout.optimizer.survey_choice.SOME_POINTS", 40)
     if why != "late":
         monkeypatch.setattr("trainscout.optimizer.sifted._MOST_OPEN", 0)
         with pytest.raises(InputError, match="bounds do not rule out"):
-            search("exact", declared_, space=space)
+            search("exact", question, space=space)
     result = search(
-        "auto", declared_, space=space, proof_timeout_s=within_s, n_trials=6, prove=True
+        "auto", question, space=space, proof_timeout_s=within_s, n_trials=6, prove=True
     )
     assert (result.stopped, result.certificate) == ("n_trials", None)
     (note,) = [each for each in result.notes if each.startswith("some of space")]
@@ -189,7 +189,7 @@ def test_where_nothing_can_be_proved_a_sampler_goes_on_from_what_is_known(
 
 
 def test_a_space_without_a_launchable_recipe_is_refused_with_the_rules():
-    space = compile_space({**SPACE, "constants": {"cp": 7}}, question())
+    space = compile_space({**SPACE, "constants": {"cp": 7}}, small_question())
     for made in (
         survey,
         lambda each: sifted_survey(

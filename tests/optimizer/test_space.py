@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.optimizer.fake_simulator import SPACE, declared
+from tests.optimizer.fake_simulator import SPACE, toy_question
 from tests.samples import GPU
 from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.survey import survey
@@ -30,12 +30,12 @@ def shipped(name):
 
 
 def test_maya_table3_has_1920_raw_points():
-    assert compile_space(shipped("maya_table3"), declared()).size == 1920
+    assert compile_space(shipped("maya_table3"), toy_question()).size == 1920
 
 
 @pytest.mark.parametrize("name", ["megatron", "maya_table3", "moye"])
 def test_shipped_spaces_hold_launchable_recipes_only(name):
-    question = declared()
+    question = toy_question()
     surveyed = survey(compile_space(shipped(name), question))
     assert len(surveyed) > 10
     assert all(why_invalid(question.job(recipe)) is None for recipe in surveyed.recipes)
@@ -43,7 +43,7 @@ def test_shipped_spaces_hold_launchable_recipes_only(name):
 
 
 def test_microbatch_multiplier_sets_the_number_of_micro_batches():
-    question = declared()
+    question = toy_question()
     space = compile_space(shipped("maya_table3"), question)
     multiplier = [knob.name for knob in space.knobs].index("multiplier")
     surveyed = survey(space)
@@ -57,13 +57,13 @@ def test_exact_division_rejects_instead_of_rounding():
         "knobs": {"multiplier": {"choices": [1, 3]}},
         "derived": {"micro_batch": "global_batch_size / (dp * multiplier)"},
     }
-    surveyed = survey(compile_space(spec, declared(batch=64)))
+    surveyed = survey(compile_space(spec, toy_question(batch=64)))
     assert [recipe.micro_batch for recipe in surveyed.recipes] == [4]
     assert surveyed.rejected["derived_micro_batch"].count == 1
 
 
 def test_a_knob_that_does_not_matter_collapses():
-    space = compile_space(SPACE, declared())
+    space = compile_space(SPACE, toy_question())
     names = [knob.name for knob in space.knobs]
     raw = [0] * len(names)
     raw[names.index("sp")] = 1
@@ -75,7 +75,7 @@ def test_a_knob_that_does_not_matter_collapses():
 
 @given(st.data())
 def test_collapsing_is_idempotent_and_keeps_the_recipe(data):
-    space = compile_space(SPACE, declared())
+    space = compile_space(SPACE, toy_question())
     raw = tuple(data.draw(st.integers(0, len(knob.choices) - 1)) for knob in space.knobs)
     once = space.canonical(raw)
     assert space.canonical(once) == once
@@ -84,7 +84,7 @@ def test_collapsing_is_idempotent_and_keeps_the_recipe(data):
 
 
 def test_points_are_all_raw_points_collapsed():
-    space = compile_space(SPACE, declared())
+    space = compile_space(SPACE, toy_question())
     listed = listed_points(space)
     raw = itertools.product(*(range(len(knob.choices)) for knob in space.knobs))
     assert sorted(listed) == sorted({space.canonical(indices) for indices in raw})
@@ -95,13 +95,13 @@ def test_equal_recipes_are_one_row():
     spec = {
         "knobs": {"recompute": ["full"], "recompute_layers": {"choices": [None, 8]}},
     }
-    surveyed = survey(compile_space(spec, declared()))
+    surveyed = survey(compile_space(spec, toy_question()))
     assert len(surveyed) == 1
     assert len(surveyed.row_of) == 2
 
 
 def test_nearest_is_itself_then_the_closest_other():
-    surveyed = survey(compile_space(SPACE, declared()))
+    surveyed = survey(compile_space(SPACE, toy_question()))
     allowed = np.ones(len(surveyed), dtype=bool)
     for row in range(0, len(surveyed), 97):
         assert surveyed.nearest(surveyed.points[row]) == row
@@ -120,9 +120,9 @@ def test_nearest_is_itself_then_the_closest_other():
 
 
 def test_a_knob_without_choices_has_those_it_declares():
-    space = compile_space({"knobs": {"pp": {}, "sp": {"when": "pp > 1"}}}, declared())
+    space = compile_space({"knobs": {"pp": {}, "sp": {"when": "pp > 1"}}}, toy_question())
     pp, sp = space.knobs
-    assert pp.choices[-1] == declared().cluster.num_gpus
+    assert pp.choices[-1] == toy_question().cluster.num_gpus
     assert sp.choices == (False, True)
     assert sp.when is not None
 
@@ -149,7 +149,7 @@ def test_a_knob_without_choices_has_those_it_declares():
 )
 def test_a_wrong_space_is_refused_by_name(spec, field, nearest):
     with pytest.raises(InputError) as refused:
-        compile_space(spec, declared())
+        compile_space(spec, toy_question())
     assert refused.value.field == field
     assert refused.value.nearest == nearest
 
@@ -157,7 +157,7 @@ def test_a_wrong_space_is_refused_by_name(spec, field, nearest):
 def test_a_space_without_a_launchable_recipe_says_which_rules_and_what_to_widen():
     spec = {"knobs": {"tp": {"choices": [3, 5]}, "micro_batch": {"choices": [1, 7]}}}
     with pytest.raises(InputError) as refused:
-        survey(compile_space(spec, declared()))
+        survey(compile_space(spec, toy_question()))
     assert "all 4 distinct points" in str(refused.value)
     assert "degrees_divide_world rejects 4" in str(refused.value)
     assert "widen tp" in str(refused.value)
@@ -169,14 +169,14 @@ def test_a_huge_space_is_refused_by_its_distinct_points(monkeypatch):
     # 3 x 2 x 3 = 18 raw points, but vpp matters for pp = 2 only: 3 x (1 + 3) = 12 distinct.
     spec = {"knobs": {"tp": [1, 2, 4], "pp": [1, 2], "vpp": conditional}}
     with pytest.raises(InputError, match="more than 8 distinct points"):
-        survey(compile_space(spec, declared()))
+        survey(compile_space(spec, toy_question()))
     monkeypatch.setattr("trainscout.optimizer.survey.MAX_POINTS", 12)
-    assert len(survey(compile_space(spec, declared()))) > 0
+    assert len(survey(compile_space(spec, toy_question()))) > 0
 
 
 @pytest.mark.parametrize(("hidden", "graphs"), [(1024, True), (16384, None)])
 def test_graphs_are_looked_at_where_dense_products_are_small(hidden, graphs):
-    question = declared()
+    question = toy_question()
     model = dataclasses.replace(question.model, hidden_size=hidden, ffn_hidden_size=4 * hidden)
     gpu = dataclasses.replace(question.gpu, compute_capability=9.0)
     found = survey(
@@ -191,7 +191,7 @@ def test_graphs_are_looked_at_where_dense_products_are_small(hidden, graphs):
     ("layers", "nodes", "experts"), [(126, 4, 0), (61, 8, 0), (96, 12, 0), (7, 3, 0), (24, 2, 8)]
 )
 def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, nodes, experts):
-    question = declared()
+    question = toy_question()
     moe = Moe(experts, 2, 512) if experts else None
     question = dataclasses.replace(
         question,
@@ -229,7 +229,7 @@ def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, 
     [(30, 4, 0, 0), pytest.param(32, 3, 0, 0, marks=pytest.mark.deep), (13, 2, 8, 1)],
 )
 def test_the_constraints_of_the_large_space_lose_no_launchable_recipe(layers, nodes, experts, mtp):
-    question = declared()
+    question = toy_question()
     moe = Moe(experts, 2, 512) if experts else None
     model = dataclasses.replace(question.model, num_layers=layers, moe=moe, num_mtp_layers=mtp)
     cluster = dataclasses.replace(question.cluster, num_nodes=nodes)
@@ -248,7 +248,7 @@ def test_the_constraints_of_the_large_space_lose_no_launchable_recipe(layers, no
 
 
 def test_the_large_space_has_a_million_points_on_a_large_cluster():
-    question = declared()
+    question = toy_question()
     model = dataclasses.replace(question.model, num_layers=96, num_heads=96, hidden_size=12288)
     model = dataclasses.replace(model, ffn_hidden_size=49152, sequence_length=2048)
     cluster = dataclasses.replace(question.cluster, num_nodes=1024)
@@ -265,12 +265,12 @@ def test_the_large_space_has_a_million_points_on_a_large_cluster():
 
 def test_divisors_go_up_to_what_is_said():
     spec = {"knobs": {"micro_batch": {"divisors_of": "global_batch_size", "up_to": 12}}}
-    training = dataclasses.replace(declared().training, global_batch_size=36)
-    space = compile_space(spec, dataclasses.replace(declared(), training=training))
+    training = dataclasses.replace(toy_question().training, global_batch_size=36)
+    space = compile_space(spec, dataclasses.replace(toy_question(), training=training))
     assert space.knobs[0].choices == (1, 2, 3, 4, 6, 9, 12)
     spec["knobs"]["micro_batch"]["up_to"] = "batch"
     with pytest.raises(InputError) as refused:
-        compile_space(spec, declared())
+        compile_space(spec, toy_question())
     assert refused.value.field == "space.knobs.micro_batch.up_to"
 
 
@@ -285,7 +285,7 @@ def test_divisors_go_up_to_what_is_said():
     ],
 )
 def test_the_shipped_space_holds_what_people_ran(layers, experts, recipe):
-    question = declared()
+    question = toy_question()
     moe = Moe(experts, 2, 512) if experts else None
     question = dataclasses.replace(
         question,
@@ -299,7 +299,7 @@ def test_the_shipped_space_holds_what_people_ran(layers, experts, recipe):
 
 @pytest.mark.parametrize(("capacity", "dispatchers"), [(None, {None, "deepep"}), (1.0, {None})])
 def test_padded_experts_are_not_sent_by_deepep(capacity, dispatchers):
-    question = declared()
+    question = toy_question()
     moe = Moe(8, 2, 512, capacity_factor=capacity)
     question = dataclasses.replace(question, model=dataclasses.replace(question.model, moe=moe))
     spec = {"knobs": {"ep": {}, "moe_dispatcher": shipped("megatron")["knobs"]["moe_dispatcher"]}}
@@ -308,19 +308,19 @@ def test_padded_experts_are_not_sent_by_deepep(capacity, dispatchers):
 
 
 def test_the_shipped_space_offers_nothing_without_effect():
-    surveyed = survey(compile_space(shipped("megatron"), declared()))
-    alone = [r for r in surveyed.recipes if declared().job(r).dp * r.cp == 1]
+    surveyed = survey(compile_space(shipped("megatron"), toy_question()))
+    alone = [r for r in surveyed.recipes if toy_question().job(r).dp * r.cp == 1]
     assert alone
     assert {(recipe.zero_stage, recipe.overlap_grad_reduce) for recipe in alone} == {(1, False)}
 
 
 def test_choices_spelt_out_replace_computed_ones():
     spec = {"knobs": {"tp": {"powers_of_two_up_to": "nvlink_domain", "choices": [2]}}}
-    assert compile_space(spec, declared()).knobs[0].choices == (2,)
+    assert compile_space(spec, toy_question()).knobs[0].choices == (2,)
 
 
 def test_a_precision_the_gpu_lacks_is_refused_unless_the_space_sets_it():
-    question = declared()
+    question = toy_question()
     question = dataclasses.replace(
         question, training=dataclasses.replace(question.training, precision="tf32")
     )
@@ -331,7 +331,7 @@ def test_a_precision_the_gpu_lacks_is_refused_unless_the_space_sets_it():
 
 
 def test_a_declared_precision_that_the_gpu_lacks_is_refused_whatever_else_it_has():
-    question = declared()
+    question = toy_question()
     assert not question.gpu.architecture.microscaling
     gpu = dataclasses.replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15})
     training = dataclasses.replace(question.training, precision="mxfp8")
@@ -347,7 +347,7 @@ def test_a_declared_precision_that_the_gpu_lacks_is_refused_whatever_else_it_has
 
 
 def test_a_way_of_scaling_is_arithmetic_of_its_operands():
-    question = declared()
+    question = toy_question()
     gpu = dataclasses.replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15})
     training = dataclasses.replace(question.training, precision="fp8_current")
     space = compile_space(SPACE, dataclasses.replace(question, gpu=gpu, training=training))
@@ -356,7 +356,7 @@ def test_a_way_of_scaling_is_arithmetic_of_its_operands():
 
 def test_a_point_outside_a_constraint_says_so():
     spec = {"knobs": {"tp": [1, 2], "pp": [1, 2]}, "constraints": ["tp >= pp"]}
-    space = compile_space(spec, declared())
+    space = compile_space(spec, toy_question())
     assert listed_points(space) == [(0, 0), (1, 0), (1, 1)]
     violation = space.candidate((0, 1)).violation
     assert violation is not None
@@ -375,7 +375,7 @@ def test_a_point_outside_a_constraint_says_so():
 )
 def test_a_wrong_constraint_is_refused(constraints, field):
     with pytest.raises(InputError, match=field):
-        compile_space({"knobs": {"tp": [1, 2]}, "constraints": constraints}, declared())
+        compile_space({"knobs": {"tp": [1, 2]}, "constraints": constraints}, toy_question())
 
 
 @pytest.mark.parametrize(
@@ -390,5 +390,5 @@ def test_a_wrong_constraint_is_refused(constraints, field):
 def test_constraints_that_leave_nothing_are_named(constraints, stated):
     knobs = {"tp": [1, 2], "pp": {"choices": [1, 2], "when": "tp > 1", "otherwise": 1}}
     with pytest.raises(InputError, match=stated) as refused:
-        survey(compile_space({"knobs": knobs, "constraints": constraints}, declared()))
+        survey(compile_space({"knobs": knobs, "constraints": constraints}, toy_question()))
     assert refused.value.field == "space.constraints"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import backends
@@ -22,7 +22,7 @@ def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
         if stop_at is not None and progress.considered >= stop_at:
             raise KeyboardInterrupt
 
-    arguments = {"declared": declared(), "space": SPACE, "objective": Objective(("cost",))}
+    arguments = {"question": toy_question(), "space": SPACE, "objective": Objective(("cost",))}
     sampler = changes.pop("sampler", "tpe")
     arguments |= {"simulator": FAKE, "seed": 0, **changes}
     return run_search(
@@ -48,7 +48,7 @@ def storage(request, tmp_path):
 
 
 def test_predictions_survive_json_exactly():
-    prediction = FakeSimulator().simulate(declared().job(Recipe(tp=2)))
+    prediction = FakeSimulator().simulate(toy_question().job(Recipe(tp=2)))
     prediction = dataclasses.replace(prediction, interval_s=(0.1, 0.3), assumptions=("a",))
     assert prediction_from_dict(json.loads(json.dumps(prediction.to_dict()))) == prediction
 
@@ -141,7 +141,7 @@ def test_an_existing_search_is_not_overwritten_by_accident(storage):
 def test_another_question_is_refused(storage):
     search(storage, n_trials=16)
     for changed in (
-        {"declared": declared(batch=128)},
+        {"question": toy_question(batch=128)},
         {"space": {**SPACE, "constants": {"overlap_grad_reduce": True}}},
         {"objective": Objective(("mfu",))},
         {"seed": 1},

@@ -55,7 +55,7 @@ def test_points_say_their_recipes() -> None:
     assert space.knobs[2].choices == (1, 2, 4)
     for row, point in enumerate(surveyed.points):
         recipe = surveyed.recipes[row]
-        assert canonical(space.declared.job(space.candidate(point).recipe)) == recipe
+        assert canonical(space.question.job(space.candidate(point).recipe)) == recipe
         assert space.canonical(point) == point
         assert surveyed.row_of[point] == row == surveyed.nearest(point)
         assert space.point(point)["micro_batch"] == recipe.micro_batch
@@ -128,7 +128,7 @@ def test_bounds_are_those_of_each_framework() -> None:
     every = BoundingSurvey(surveyed, Objective(("step_time",)), SimulatorSpec("replay"))
     together = every.all_rows().losses[:, 0]
     alone = [
-        Bounds(surveyed.space.declared.job)(surveyed.recipes.take(slice(row, row + 1))).step_time_s
+        Bounds(surveyed.space.question.job)(surveyed.recipes.take(slice(row, row + 1))).step_time_s
         for row in range(len(surveyed))
     ]
     assert together == pytest.approx(np.concatenate(alone), rel=1e-12)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.optimizer.test_exact import SPACE, question, search
+from tests.optimizer.test_exact import SPACE, search, small_question
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
@@ -42,14 +42,14 @@ def test_yaml_and_lists_are_read(tmp_path):
 
 
 def test_what_the_space_does_not_hold_is_moved_to_the_nearest():
-    surveyed = survey(compile_space(SPACE, question()))
+    surveyed = survey(compile_space(SPACE, small_question()))
     # Sixteen micro-batches are not among the choices; four are the nearest.
     (row,) = nearest_rows(surveyed, (Recipe(**{**KNOWN, "micro_batch": 16}),))
     assert surveyed.recipes[row] == Recipe(**{**KNOWN, "micro_batch": 4})
 
 
 def test_every_surveyed_recipe_is_nearest_to_itself():
-    surveyed = survey(compile_space(SPACE, question()))
+    surveyed = survey(compile_space(SPACE, small_question()))
     rows = list(range(0, len(surveyed), 7))
     assert nearest_rows(surveyed, tuple(surveyed.recipes[row] for row in rows)) == rows
 

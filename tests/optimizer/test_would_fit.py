@@ -13,13 +13,13 @@ from trainscout.simulators.registry import SimulatorSpec, get_simulator
 # 24 layers of 8,192: 19 B parameters.
 LARGE = replace(MODEL, num_layers=24, hidden_size=8192, num_heads=64, ffn_hidden_size=32768)
 ONE_NODE = replace(CLUSTER, num_nodes=1)
-DECLARED = Question(LARGE, load_catalogue().gpus["h100"], ONE_NODE, TRAINING)
+QUESTION = Question(LARGE, load_catalogue().gpus["h100"], ONE_NODE, TRAINING)
 SPACE = {"name": "flat", "knobs": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "sp": [False]}}
 SPEC = SimulatorSpec()
 
 
-def changes(closest, declared=DECLARED, space=SPACE):
-    return would_fit(declared, space, SPEC, closest)
+def changes(closest, question=QUESTION, space=SPACE):
+    return would_fit(question, space, SPEC, closest)
 
 
 def test_everything_claimed_was_simulated_and_fits():
@@ -34,7 +34,7 @@ def test_everything_claimed_was_simulated_and_fits():
 
 def test_settings_say_what_was_changed():
     closest = Recipe(tp=1)
-    assert not get_simulator(SPEC).simulate(DECLARED.job(closest)).fits
+    assert not get_simulator(SPEC).simulate(QUESTION.job(closest)).fits
     knobs, *others = changes(closest)
     given = dict(setting.removeprefix("space.knobs.").split("=") for setting in knobs.settings)
     for name, value in given.items():
@@ -51,7 +51,7 @@ def test_settings_say_what_was_changed():
 
 
 def test_nodes_are_doubled_until_something_fits():
-    tight = replace(DECLARED, model=replace(LARGE, num_layers=96))
+    tight = replace(QUESTION, model=replace(LARGE, num_layers=96))
     space = SPACE | {"constants": {"recompute": "full", "zero_stage": 1}}
     nodes = [each for each in changes(None, tight, space) if "num_nodes" in each.settings[0]]
     (more,) = nodes
@@ -75,16 +75,16 @@ def test_gpus_that_were_counted_are_counted_again():
 
 def test_a_machine_without_nics_is_not_multiplied():
     alone = replace(ONE_NODE, nics_per_node=0, nic_gbps=0.0)
-    tight = replace(DECLARED, model=replace(LARGE, num_layers=96), cluster=alone)
+    tight = replace(QUESTION, model=replace(LARGE, num_layers=96), cluster=alone)
     assert changes(None, tight, SPACE | {"constants": {"recompute": "full"}}) == ()
 
 
 def test_nothing_is_claimed_where_nothing_helps():
     hopeless = replace(LARGE, num_layers=8, hidden_size=2**17, num_heads=1024)
     hopeless = replace(hopeless, ffn_hidden_size=2**19)
-    assert changes(Recipe(tp=8), replace(DECLARED, model=hopeless)) == ()
+    assert changes(Recipe(tp=8), replace(QUESTION, model=hopeless)) == ()
 
 
 @pytest.mark.parametrize("name", ["traced", "mine:Simulator"])
 def test_other_simulators_are_not_asked(name):
-    assert would_fit(DECLARED, SPACE, SimulatorSpec(name), Recipe()) == ()
+    assert would_fit(QUESTION, SPACE, SimulatorSpec(name), Recipe()) == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
 from trainscout.optimizer.options import SearchOptions
 from trainscout.planning.answer import Answer, Best
 from trainscout.planning.cells import Cell, Declarations, SearchSettings
@@ -29,7 +29,7 @@ STUDY = Study("toy", ("small",), ("here",), TRAINING, num_gpus=(8, 16, 32))
 
 def declarations() -> Declarations:
     """One model; cluster ``here``, and ``there`` with other GPUs at twice the price."""
-    asked = declared()
+    asked = toy_question()
     gpu = replace(asked.gpu, name="other", price_usd_per_hour=4.0)
     return Declarations(
         {"small": asked.model},
@@ -39,7 +39,7 @@ def declarations() -> Declarations:
 
 
 def cell(num_gpus: int = 16, cluster: str = "here", nic_gbps: float = 400.0) -> Cell:
-    asked = declared(num_nodes=num_gpus // 8)
+    asked = toy_question(num_nodes=num_gpus // 8)
     kept, gpu = declarations().clusters[cluster]
     kept = replace(kept, num_nodes=num_gpus // 8, nic_gbps=nic_gbps)
     return Cell("small", cluster, replace(asked, gpu=gpu, cluster=kept, training=TRAINING))

@@ -25,7 +25,7 @@ def test_every_combination_is_a_cell():
     assert len({each.key for each in cells}) == len(cells)
     first = cells[0]
     assert (first.cluster, first.num_gpus) == ("here", 8)
-    assert first.declared.cluster.nic_gbps == 200.0
+    assert first.question.cluster.nic_gbps == 200.0
     assert first.fabric == "8 x 200 Gb/s"
 
 
@@ -37,7 +37,7 @@ def test_sizes_in_nodes_are_the_same_cells():
 def test_a_batch_for_each_size():
     study = replace(STUDY, sequences_per_gpu=4)
     batches = [
-        each.declared.training.global_batch_size for each in study_cells(study, declarations())
+        each.question.training.global_batch_size for each in study_cells(study, declarations())
     ]
     assert batches == [32, 64, 128]
 
@@ -51,8 +51,8 @@ def test_a_cluster_is_searched_as_it_is_calibrated(tmp_path):
     path.write_text(calibration_text(stated), encoding="utf-8")
     settings = replace(SETTINGS, simulator=SimulatorSpec("replay"))
     plain = cell(8)
-    cluster = replace(plain.declared.cluster, calibration=str(path))
-    ours = replace(plain, declared=replace(plain.declared, cluster=cluster))
+    cluster = replace(plain.question.cluster, calibration=str(path))
+    ours = replace(plain, question=replace(plain.question, cluster=cluster))
     bests = [
         answer_cell(each, settings, lambda *_: "").best
         for each in (plain, ours, replace(plain, cluster="there"))
@@ -72,7 +72,7 @@ def test_a_cluster_is_searched_as_it_is_calibrated(tmp_path):
 def test_prices_go_by_the_gpu():
     study = replace(STUDY, clusters=("here", "there"), prices_usd_per_hour={"other": 1.5})
     prices = {
-        each.cluster: each.declared.gpu.price_usd_per_hour
+        each.cluster: each.question.gpu.price_usd_per_hour
         for each in study_cells(study, declarations())
     }
     assert prices == {"here": 2.0, "there": 1.5}
@@ -99,9 +99,9 @@ def test_what_ifs_change_one_thing():
 
 def test_money_and_the_length_of_a_run_are_no_new_question():
     asked = cell()
-    cheap = replace(asked.declared.gpu, price_usd_per_hour=0.1)
-    longer = replace(asked.declared.training, tokens=9e12)
-    same = replace(asked, declared=replace(asked.declared, gpu=cheap, training=longer))
+    cheap = replace(asked.question.gpu, price_usd_per_hour=0.1)
+    longer = replace(asked.question.training, tokens=9e12)
+    same = replace(asked, question=replace(asked.question, gpu=cheap, training=longer))
     assert digest(same, SETTINGS) == digest(asked, SETTINGS)
 
 
@@ -150,4 +150,4 @@ def test_a_study_that_means_nothing_is_refused(wrong, message):
 
 def test_training_is_what_the_study_declares():
     (first, *_) = study_cells(STUDY, declarations())
-    assert first.declared.training == TRAINING
+    assert first.question.training == TRAINING

@@ -126,8 +126,8 @@ def test_a_failing_cell_does_not_stop_the_others_and_is_tried_again(store):
 
 def test_a_cell_that_cannot_be_searched_says_why():
     impossible = cell()
-    training = replace(impossible.declared.training, precision="fp8")
-    impossible = replace(impossible, declared=replace(impossible.declared, training=training))
+    training = replace(impossible.question.training, precision="fp8")
+    impossible = replace(impossible, question=replace(impossible.question, training=training))
     found = answer_cell(
         impossible, replace(SETTINGS, simulator=replace(SETTINGS.simulator, name="x")), print
     )

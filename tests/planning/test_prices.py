@@ -49,7 +49,7 @@ def test_another_price_makes_another_answer_without_a_search(tmp_path):
 
 def test_a_price_moves_dollars_and_nothing_else():
     before = point()
-    after = at_price(before, 3 * before.cell.declared.gpu.price_usd_per_hour)
+    after = at_price(before, 3 * before.cell.question.gpu.price_usd_per_hour)
     assert after.usd == pytest.approx(3 * before.usd)
     assert (after.days, after.gpu_hours, after.best) == (
         before.days,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.optimizer.fake_simulator import SPACE, FakeSimulator, declared
+from tests.optimizer.fake_simulator import SPACE, FakeSimulator, toy_question
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
 from trainscout.pruning import TACTICS, History, Known, apply_tactics, resolves_others_rank
 
-QUESTION = declared()
+QUESTION = toy_question()
 SMALL = {
     "knobs": {
         **SPACE["knobs"],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.fake_simulator import FakeSimulator, declared
+from tests.optimizer.fake_simulator import FakeSimulator, toy_question
 from trainscout.pruning import (
     TACTICS,
     History,
@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-QUESTION = declared()
+QUESTION = toy_question()
 PREDICTION = FakeSimulator().simulate(QUESTION.job(Recipe(zero_stage=0)))
 
 

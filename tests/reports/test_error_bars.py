@@ -74,7 +74,7 @@ def test_nothing_is_said_without_rivals_or_error_bars():
 
 def test_the_answer_has_one_bar_wherever_it_is_shown(tmp_path):
     search = searched()
-    result, job_of = search.result, search.declared.job
+    result, job_of = search.result, search.question.job
     bar = predicted(result.best[0]).interval_s
     low, high = map(format_seconds, bar)
 
@@ -84,7 +84,7 @@ def test_the_answer_has_one_bar_wherever_it_is_shown(tmp_path):
     ends = next(row for row in page["sensitivity"]["rows"] if "error bar" in row["name"])["ends"]
     assert sorted(end["step_time_s"] for end in ends) == pytest.approx(bar)
     tracked = search_record(
-        result, search.declared, settings={}, group="", directory=tmp_path, files=[]
+        result, search.question, settings={}, group="", directory=tmp_path, files=[]
     )
     metrics = tracked.children[0].metrics
     assert (metrics["step_time_low_s"], metrics["step_time_high_s"]) == bar

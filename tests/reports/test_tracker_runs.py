@@ -6,7 +6,7 @@ from trainscout.reports.tracker_runs import config_hash, git_commit, search_reco
 from trainscout.reports.trials import decided_between
 from trainscout.simulators.predictor.question.question import Question
 
-DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
+QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 
 def record(result, **changes):
@@ -16,7 +16,7 @@ def record(result, **changes):
         "directory": Path(),
         "files": [],
     }
-    return search_record(result, DECLARED, **{**given, **changes})
+    return search_record(result, QUESTION, **{**given, **changes})
 
 
 def trials(made):
@@ -62,7 +62,7 @@ def test_what_a_search_is_found_by():
         "model": "tiny",
         "cluster": "pair",
         "gpu": "h100",
-        "framework": DECLARED.framework.name,
+        "framework": QUESTION.framework.name,
         "simulator": "replay",
         "network": "whitebox",
         "sampler": "tpe",

@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.question.question import Question
 FIELDS = ("global_batch_size", "tokens", "sequence_length")
 
 
-def assumed_fields(config: DictConfig, declared: Question) -> frozenset[str]:
+def assumed_fields(config: DictConfig, question: Question) -> frozenset[str]:
     """Those of ``FIELDS`` that the command line does not give, nor a training or a model of the
     user's own; and ``model`` and ``cluster``, where it names none."""
     given = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
@@ -21,15 +21,15 @@ def assumed_fields(config: DictConfig, declared: Question) -> frozenset[str]:
     found = set() if "training" in names else {"global_batch_size", "tokens"}
     groups = {name.partition(".")[0] for name in names}
     found |= {"model", "cluster"} - groups
-    if declared.training.sequence_length is None and "model.sequence_length" not in names:
-        found |= {"sequence_length"} if declared.model.name in load_catalogue().models else set()
+    if question.training.sequence_length is None and "model.sequence_length" not in names:
+        found |= {"sequence_length"} if question.model.name in load_catalogue().models else set()
     return frozenset(name for name in found if f"training.{name}" not in names)
 
 
-def unchanged_fields(declared: Question) -> frozenset[str]:
+def unchanged_fields(question: Question) -> frozenset[str]:
     """Those of ``FIELDS`` that are what they are where nobody says another: of a value, nobody
     knows who gave it."""
     default = load_catalogue().trainings[command_defaults("config")[1]["training"]]
     return frozenset(
-        name for name in FIELDS if getattr(declared.training, name) == getattr(default, name)
+        name for name in FIELDS if getattr(question.training, name) == getattr(default, name)
     )

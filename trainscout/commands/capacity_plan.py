@@ -95,7 +95,7 @@ def check_prices(study: Study, cells: Sequence[Cell]) -> None:
     Raises:
         InputError: naming the price.
     """
-    used = {cell.declared.gpu.name for cell in cells}
+    used = {cell.question.gpu.name for cell in cells}
     for path, prices in study.price_lists():
         for gpu, price in prices.items():
             if gpu not in used:
@@ -109,7 +109,7 @@ def check_cells(cells: Sequence[Cell], reliability: Reliability, settings: Searc
         InputError: naming the setting.
     """
     for cell in cells:
-        cluster = cell.declared.cluster
+        cluster = cell.question.cluster
         goodput(reliability, cluster.num_gpus, cluster.num_nodes)
     refusal = None
     for cell in cells:
@@ -124,7 +124,7 @@ def check_cells(cells: Sequence[Cell], reliability: Reliability, settings: Searc
 
 def _check_search(cell: Cell, settings: SearchSettings) -> None:
     prepare_search(
-        cell.declared,
+        cell.question,
         settings.space,
         OBJECTIVE,
         settings.options,

@@ -44,7 +44,7 @@ def explain(config: DictConfig) -> int:
                 return code
         first, other = (best, None) if first is None else (first, best)
     assert first is not None
-    predictions = Predictions(plan.declared, get_simulator(plan.simulator))
+    predictions = Predictions(plan.question, get_simulator(plan.simulator))
     comparison = compare(
         (first.name, first.origin, first.recipe),
         None if other is None else (other.name, other.origin, other.recipe),
@@ -79,7 +79,7 @@ def best_of_space(plan: ExplanationPlan) -> Compared | None:
     from trainscout.optimizer.study import run_search
 
     result = run_search(
-        plan.declared,
+        plan.question,
         plan.space_spec,
         Objective(("step_time",)),
         plan.options,

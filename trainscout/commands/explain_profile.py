@@ -53,7 +53,7 @@ def explain_profile(plan: ExplanationPlan, choice: ProfileChoice, output: Output
     if output.format == "csv":
         raise InputError("format", "csv", f"has no columns for {FILE}=", "table or json")
     assert plan.first is not None
-    job = plan.declared.job(plan.first.recipe)
+    job = plan.question.job(plan.first.recipe)
     profiles = read_profiles(FILE, Path(choice.file))
     for profile in profiles:
         _check(profile, job)

@@ -48,7 +48,7 @@ class ExplanationPlan:
     ``stored_step_s`` the step that an earlier search predicted for ``other``.
     """
 
-    declared: Question
+    question: Question
     space_spec: Mapping[str, Any]
     space: Space
     options: SearchOptions
@@ -67,23 +67,23 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         InputError: for the first setting that cannot be used.
     """
     refuse_unknown(config, "explanation_schema")
-    declared, given = build_question(config), None
+    question, given = build_question(config), None
     catalogue = hydra_catalogue()
     stated = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
         given = read_launch(
             config.given,
-            declared,
+            question,
             stated,
             functools.partial(catalogue.models.chosen, "model"),
             catalogue.frameworks.__getitem__,
         )
-        declared = given.question
-        declared.check()
+        question = given.question
+        question.check()
     a, b = (_fields(config[name]) for name in ("a", "b"))
     base = Recipe() if given is None else given.recipe
     first = _recipe("a", a, base)
-    _check(declared, "a" if given is None else "given", first, config.given)
+    _check(question, "a" if given is None else "given", first, config.given)
     name, origin = ("a", "a.*") if given is None else ("yours", given.origin)
     if given is not None and a:
         origin += " with a.*"
@@ -96,16 +96,16 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     elif config.against not in (None, BEST):
         other, stored_step_s = _best_of(Path(config.against))
     if other is not None:
-        _check(declared, "b" if b else "against", other.recipe, config.against)
+        _check(question, "b" if b else "against", other.recipe, config.against)
     # What is profiled with nothing said ran on one GPU.
     named = given or a or b or config.against or config.profile.file
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
     spec = build_simulator(config)
-    check_simulator(spec, declared.gpu, declared.cluster)
+    check_simulator(spec, question.gpu, question.cluster)
     return ExplanationPlan(
-        declared=declared,
+        question=question,
         space_spec=space_spec,
-        space=compile_space(space_spec, declared),
+        space=compile_space(space_spec, question),
         options=build_value(SearchOptions, "search", config.search),
         simulator=spec,
         first=Compared(name, origin, first) if named else None,
@@ -126,16 +126,16 @@ def _recipe(name: str, fields: Mapping[str, Any], base: Recipe) -> Recipe:
     return build_value(Recipe, name, {**dataclasses.asdict(base), **fields})
 
 
-def _check(declared: Question, name: str, recipe: Recipe, value: object) -> None:
+def _check(question: Question, name: str, recipe: Recipe, value: object) -> None:
     """Refuse a recipe that cannot be launched, under the name that the user gave it by."""
-    broken = why_invalid(declared.job(recipe))
+    broken = why_invalid(question.job(recipe))
     if broken is None:
         return
     if name in ("a", "b"):
         given = getattr(recipe, broken.field, None)
-        allowed = would_do(declared.job(recipe), broken)
+        allowed = would_do(question.job(recipe), broken)
         raise InputError(f"{name}.{broken.field}", given, broken.reason, allowed)
-    problem = f"cannot be launched on {declared.cluster.name}: {broken.reason}"
+    problem = f"cannot be launched on {question.cluster.name}: {broken.reason}"
     advice = f"a.{broken.field}= or cluster.num_nodes= to change it" if name == "given" else None
     raise InputError(name, value, problem, advice)
 

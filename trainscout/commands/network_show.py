@@ -41,9 +41,9 @@ def network_show(config: DictConfig) -> int:
     if network is None:
         problem = "knows no links"
         raise InputError("network", "whitebox", problem, "network=flow, packet or hybrid")
-    declared = build_question(config)
-    network.check(declared.cluster, declared.gpu)
-    job = declared.job(build_recipe(config.recipe))
+    question = build_question(config)
+    network.check(question.cluster, question.gpu)
+    job = question.job(build_recipe(config.recipe))
     check_job(job)
     use = network_use(job, ReplaySimulator().workload(job), network)
     title = picture_title(job, network.fabric.name)

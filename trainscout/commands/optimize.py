@@ -56,12 +56,12 @@ from trainscout.simulators.virtual_cluster.traced.verification import Verificati
 
 def optimize(config: DictConfig) -> int:
     plan = build_plan(config)
-    declared, top_k, output = plan.declared, plan.options.top_k, plan.output
+    question, top_k, output = plan.question, plan.options.top_k, plan.output
     directory = Path(HydraConfig.get().runtime.output_dir)
     tracker = make_tracker(plan.tracking)
-    with progress_view(console_for(sys.stderr), declared.job, output.verbosity) as view:
+    with progress_view(console_for(sys.stderr), question.job, output.verbosity) as view:
         result = run_search(
-            declared,
+            question,
             plan.space,
             plan.objective,
             plan.options,
@@ -75,19 +75,19 @@ def optimize(config: DictConfig) -> int:
         )
     shown = shown_trials(result, top_k)
     quiet = output.verbosity == "quiet"
-    checks = verify_recipes(declared, shown[: plan.verified], quiet=quiet)
+    checks = verify_recipes(question, shown[: plan.verified], quiet=quiet)
     relief = look_for_relief(plan, result)
-    best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
+    best = question.job(shown[0].recipe) if shown and plan.launch.directory else None
     found = () if best is None else launches(best, plan.launch.framework)
 
-    assumed = assumed_fields(config, declared)
+    assumed = assumed_fields(config, question)
 
     def report(verbosity: str) -> RenderableType:
         verbose = verbosity == "verbose"
         note = launch_note(found, f"{plan.launch.directory}/", whole=verbose) if found else None
         return search_report(
             result,
-            declared.job,
+            question.job,
             top_k,
             directory,
             checks,
@@ -105,7 +105,7 @@ def optimize(config: DictConfig) -> int:
     with _kept(failures):
         text = as_text(report("verbose"))
         files += save_search(
-            directory, result, shown, declared.job, text, checks, plan.launch.directory
+            directory, result, shown, question.job, text, checks, plan.launch.directory
         )
     launching = [path for path in files if path.name == LAUNCH]
     if best is not None and plan.launch.directory is not None:
@@ -117,7 +117,7 @@ def optimize(config: DictConfig) -> int:
     settings: Any = redacted(OmegaConf.to_container(config, resolve=True))
     searched = Searched(
         result,
-        declared,
+        question,
         plan.simulator,
         decided_between(result),
         search_request(redacted(_arguments()), settings, plan.seed, result),
@@ -129,7 +129,7 @@ def optimize(config: DictConfig) -> int:
         files.append(write_search_page(directory, searched))
     record = search_record(
         result,
-        declared,
+        question,
         settings=settings,
         group=_group(),
         directory=directory,
@@ -144,7 +144,7 @@ def optimize(config: DictConfig) -> int:
             search_json(
                 result,
                 shown,
-                declared.job,
+                question.job,
                 directory=directory,
                 files=files,
                 tracked=tracked,
@@ -152,9 +152,9 @@ def optimize(config: DictConfig) -> int:
             )
         )
     elif output.format == "csv":
-        show_text(search_csv(result, shown, declared.job))
+        show_text(search_csv(result, shown, question.job))
         if not shown:
-            print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
+            print(why_nothing_fits(result, question.job), *relief, sep="\n", file=sys.stderr)
     elif tracked is not None and not quiet:
         show(Text(f"Tracked: {tracked}", overflow="fold"))
     if failures:
@@ -184,7 +184,7 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
         print("nothing fits: looking for the nearest change that does", file=sys.stderr)
     try:
         closest = None if missed is None else missed.recipe
-        return format_relief(would_fit(plan.declared, plan.space, plan.simulator, closest))
+        return format_relief(would_fit(plan.question, plan.space, plan.simulator, closest))
     except KeyboardInterrupt:
         # The search's results are shown all the same.
         print("not looked for further: interrupted", file=sys.stderr)
@@ -192,7 +192,7 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
 
 
 def verify_recipes(
-    declared: Question, trials: Sequence[Trial], *, quiet: bool
+    question: Question, trials: Sequence[Trial], *, quiet: bool
 ) -> list[Verification]:
     """Trace and replay whole ranks of each trial's recipe, best first."""
     if not trials:
@@ -204,7 +204,7 @@ def verify_recipes(
         if not quiet:
             print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
         try:
-            checks.append(verify(declared.job(trial.recipe)))
+            checks.append(verify(question.job(trial.recipe)))
         except KeyboardInterrupt:
             # The search's results are shown all the same.
             print("not verified further: interrupted", file=sys.stderr)

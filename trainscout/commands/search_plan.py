@@ -40,7 +40,7 @@ class SearchPlan:
     ``space`` is a space file's content; the best ``verified`` recipes are traced afterwards.
     """
 
-    declared: Question
+    question: Question
     space: Mapping[str, Any]
     objective: Objective
     options: SearchOptions
@@ -64,7 +64,7 @@ def build_plan(config: DictConfig) -> SearchPlan:
     refuse_unknown(config, "search_schema")
     space: Any = OmegaConf.to_container(config.space, resolve=True)
     plan = SearchPlan(
-        declared=build_question(config),
+        question=build_question(config),
         space=space,
         objective=Objective(
             tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
@@ -110,9 +110,9 @@ def check_plan(plan: SearchPlan, storage: str | None) -> bool:
         InputError: naming the setting.
     """
     console = console_for(sys.stderr)
-    with progress_view(console, plan.declared.job, plan.output.verbosity) as view:
+    with progress_view(console, plan.question.job, plan.output.verbosity) as view:
         surveyed, *_ = prepare_search(
-            plan.declared,
+            plan.question,
             plan.space,
             plan.objective,
             plan.options,
@@ -124,9 +124,9 @@ def check_plan(plan: SearchPlan, storage: str | None) -> bool:
     if storage is not None:
         from trainscout.optimizer.storage.trials import check_storage
 
-        question = identity(
-            plan.declared, plan.space, plan.objective, plan.options, plan.simulator, plan.seed
+        identified = identity(
+            plan.question, plan.space, plan.objective, plan.options, plan.simulator, plan.seed
         )
         mode: Mode = "join" if plan.join else "resume" if plan.resume else "new"
-        check_storage(storage, question, mode)
+        check_storage(storage, identified, mode)
     return surveyed.why_sampled == INTERRUPTED

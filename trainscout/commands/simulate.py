@@ -40,8 +40,8 @@ def simulate(config: DictConfig) -> int:
     output = output_choice(config)
     spec = build_simulator(config)
     simulator = get_simulator(spec)
-    declared = build_question(config)
-    job = declared.job(build_recipe(config.recipe))
+    question = build_question(config)
+    job = question.job(build_recipe(config.recipe))
     check_job(job)
     check_simulator(spec, job.gpu, job.cluster)
     if config.rules is not None:
@@ -99,7 +99,7 @@ def simulate(config: DictConfig) -> int:
         named = {"name": job.model.name, "parameters": parameters(job.model)}
         show_text(prediction_json(prediction, job, {"model": named, **beside}))
         return OK
-    assumed = assumed_fields(config, declared)
+    assumed = assumed_fields(config, question)
     more = [("More", "verbosity=verbose: all parts and stages, and what figures rest on")]
     report = prediction_report(prediction, job, output.verbosity, assumed, more)
     show(Group(report, *below))
@@ -117,8 +117,8 @@ def _obeying(simulator: Simulator, path: Path, config: DictConfig) -> ReplaySimu
         "timeline": build_value(TimelineChoice, "timeline", config.timeline) != TimelineChoice(),
         "network": build_congested(config) is not None,
     }
-    for field, declared in others.items():
-        if declared:
+    for field, chosen in others.items():
+        if chosen:
             raise InputError(FIELD, path, f"cannot be combined with {field}=", "one of both")
     return simulator.obeying(read_rules(path))
 

@@ -75,12 +75,12 @@ def all_groups() -> list[Group]:
 
     Needs Hydra to be initialised on ``conf``.
     """
-    declared = build_question(compose("config"))
+    question = build_question(compose("config"))
     groups: list[Group] = []
     for prefix, cls in _classes().items():
         commands = tuple(name for name in COMMANDS if prefix in groups_of(name))
-        value = getattr(declared, prefix, None) or _default(prefix, cls, commands)
-        groups.append(Group(prefix, commands, value, _check(prefix, declared.job)))
+        value = getattr(question, prefix, None) or _default(prefix, cls, commands)
+        groups.append(Group(prefix, commands, value, _check(prefix, question.job)))
         groups += _inside(prefix, commands)
     plan = ("plan",)
     study = build_value(Study, "sweep", compose("plan").sweep)

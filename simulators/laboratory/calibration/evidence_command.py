@@ -64,8 +64,8 @@ def main(arguments: Sequence[str]) -> int:
 def read_published(path: Path) -> Published:
     """The trusted rows with measured and predicted step times, as error bars take them."""
     rows = mark_extrapolated(read_rows(path))
-    declared = shipped_declarations()
-    results = replay_with_progress(rows, declared, Bare())
+    declarations = shipped_declarations()
+    results = replay_with_progress(rows, declarations, Bare())
     of_row = {result.row.id: result for result in results}
     residuals = residuals_of(results)
     runs = []

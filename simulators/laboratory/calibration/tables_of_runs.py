@@ -86,9 +86,9 @@ def _published(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
 
     rows, catalogue = read_rows(path), load_catalogue()
     curves = read_curves(rows, path.parent)
-    declared = Declarations(catalogue.gpus, catalogue.frameworks, curves)
+    declarations = Declarations(catalogue.gpus, catalogue.frameworks, curves)
     runs, left = [], []
-    for result in replay_with_progress(rows, declared, get_simulator("replay")):
+    for result in replay_with_progress(rows, declarations, get_simulator("replay")):
         if result.job is not None and result.prediction is not None and result.measured_s:
             runs.append(MeasuredRun(result.row.id, result.job, result.measured_s))
         else:

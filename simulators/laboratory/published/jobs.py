@@ -58,24 +58,24 @@ def read_curves(rows: Iterable[Row], folder: Path) -> dict[str, tuple[MeasuredCo
     }
 
 
-def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
+def job_of(row: Row, declarations: Declarations) -> Replayable | NotReplayable:
     """The job a row describes with every assumption made, or why there is none."""
     try:
-        return _replayable(row, declared)
+        return _replayable(row, declarations)
     except CannotReplayError as error:
         return NotReplayable(str(error))
     except InputError as error:
         return NotReplayable(error.problem if error.field == "recipe" else str(error))
 
 
-def _replayable(row: Row, declared: Declarations) -> Replayable:
+def _replayable(row: Row, declarations: Declarations) -> Replayable:
     if row.fault:
         raise CannotReplayError(row.fault)
     statement = statement_of(row)
     era = era_of(row, statement)
     if statement.says("power"):
         raise CannotReplayError("a lowered power limit is not modelled")
-    gpu, about_gpu = gpu_of(row.gpu, declared.gpus)
+    gpu, about_gpu = gpu_of(row.gpu, declarations.gpus)
     model, about_model = model_of(row, statement)
     degrees, about_degrees = degrees_of(row)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
@@ -83,13 +83,13 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     cluster, about_cluster = cluster_of(
         row, statement, dated(statement, era), gpu, degrees.num_gpus
     )
-    if curve := row.measured_collectives or declared.measured_collectives:
-        if curve not in declared.curves:
+    if curve := row.measured_collectives or declarations.measured_collectives:
+        if curve not in declarations.curves:
             raise CannotReplayError(f"measured_collectives={curve} was not read")
-        cluster = replace(cluster, measured_collectives=curve, measured=declared.curves[curve])
+        cluster = replace(cluster, measured_collectives=curve, measured=declarations.curves[curve])
     has_experts = model.moe is not None
     framework, about_framework = framework_of(
-        row, statement, era, gpu, precision, has_experts, declared.frameworks
+        row, statement, era, gpu, precision, has_experts, declarations.frameworks
     )
     batch = batch_of(row)
     about_framework += (_software(framework, era),)

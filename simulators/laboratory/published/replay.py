@@ -80,9 +80,9 @@ class Result:
         return None if self.memory is None else self.memory.error
 
 
-def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result:
+def replay_row(row: Row, declarations: Declarations, simulator: Simulator) -> Result:
     """Predict one row. What a simulator refuses or fails at is that row's reason."""
-    outcome = job_of(row, declared)
+    outcome = job_of(row, declarations)
     if isinstance(outcome, NotReplayable):
         return Result(row, None, None, None, None, (), outcome.reason)
     job, assumptions = outcome.job, outcome.assumptions
@@ -197,14 +197,14 @@ def _format_misfit(memory: Memory) -> str:
 
 def replay_rows(
     rows: Sequence[Row],
-    declared: Declarations,
+    declarations: Declarations,
     simulator: Simulator,
     advance: Callable[[], None],
 ) -> tuple[Result, ...]:
     """Predict every row in order, calling ``advance`` after each. Equal jobs are run once."""
     results, memo = [], _Memo(simulator)
     for row in rows:
-        results.append(replay_row(row, declared, memo))
+        results.append(replay_row(row, declarations, memo))
         advance()
     return tuple(results)
 

@@ -145,11 +145,11 @@ def default_software() -> Framework:
     return load_catalogue().frameworks[command_defaults("config")[1]["framework"]]
 
 
-def answer(published: PublishedQuestion, declared: Declarations) -> Answer:
+def answer(published: PublishedQuestion, declarations: Declarations) -> Answer:
     """Search one question in this process."""
     started_s = time.monotonic()
     run, question = published.best, published.question
-    replayed = replay_row(run.row, declared, get_simulator(_SIMULATOR))
+    replayed = replay_row(run.row, declarations, get_simulator(_SIMULATOR))
     ran = replayed.job or run.job
     blank = Answer(
         name=published.name,
@@ -343,7 +343,7 @@ class Place:
 
 def place_of(recipe: Recipe, survey: Survey) -> Place:
     """Look for a recipe among the launchable ones of a space."""
-    job = survey.space.declared.job(recipe)
+    job = survey.space.question.job(recipe)
     if (violation := why_invalid(job)) is not None:
         return Place(recipe, False, f"refused by {violation.rule}: {violation.reason}")
     recipe = canonical(job)
@@ -373,5 +373,5 @@ def _near(recipe: Recipe, survey: Survey) -> RecipeTable:
         for name in _LAYOUT:
             alike &= block.recipes.numbers(name) == getattr(recipe, name)
         if alike.any():
-            found.add(check(block.take(alike), survey.space.declared.job).recipes)
+            found.add(check(block.take(alike), survey.space.question.job).recipes)
     return found.table() if found.size else survey.recipes

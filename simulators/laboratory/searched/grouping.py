@@ -74,20 +74,20 @@ def precision_class(precision: str) -> str:
 
 
 def published_questions(
-    rows: Iterable[Row], declared: Declarations, software: Framework
+    rows: Iterable[Row], declarations: Declarations, software: Framework
 ) -> tuple[PublishedQuestion, ...]:
     """Every question that runs of grades A and B answer, in the order of the table.
 
     Args:
         rows: measured runs; those that describe no job, or have no step time, answer nothing.
-        declared: what rows refer to.
+        declarations: what rows refer to.
         software: the framework that somebody has who asks today.
     """
     groups: dict[Hashable, list[Run]] = {}
     for row in rows:
         if row.quality not in TRUSTED or row.extrapolated:
             continue
-        outcome = job_of(row, declared)
+        outcome = job_of(row, declarations)
         if isinstance(outcome, NotReplayable):
             continue
         measured = measured_step(row, outcome.job)

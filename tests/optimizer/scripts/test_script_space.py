@@ -147,13 +147,13 @@ def test_tactics_apply_where_knobs_mean_something(tmp_path):
 def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
     history = History(top=5)
     history.add(Known(Launch(**failed), fits=False))
-    declared = question(given={"num_layers": 8, "global_batch_size": 64})
+    fixed = question(given={"num_layers": 8, "global_batch_size": 64})
     tactics = select_tactics([rule])
-    verdict = apply_tactics(declared.job(Launch(**asked)), history, tactics)
+    verdict = apply_tactics(fixed.job(Launch(**asked)), history, tactics)
     assert verdict is not None
     assert verdict.rule == rule
     other = Launch(**asked, settings=(("seed", 1),))
-    assert apply_tactics(declared.job(other), history, tactics) is None
+    assert apply_tactics(fixed.job(other), history, tactics) is None
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,11 @@ def searched(directory: Path, cluster: str, seed: int, step_time_s: float, tp: i
     best = trial(0, Recipe(tp=tp), prediction=prediction(step_time_s))
     second = trial(1, Recipe(tp=1), prediction=prediction(step_time_s + 1))
     result = search_result(trials=(best, second), best=(best, second), pareto=(best,))
-    declared = Question(MODEL, GPU, replace(CLUSTER, name=cluster), TRAINING)
+    question = Question(MODEL, GPU, replace(CLUSTER, name=cluster), TRAINING)
     settings = {"seed": seed, "search": {"sampler": "tpe"}, "objective": {"names": ["cost"]}}
     return search_record(
         result,
-        declared,
+        question,
         settings=settings,
         group="",
         directory=directory,

@@ -63,5 +63,5 @@ def test_a_model_of_a_group_within_the_group_has_its_script_in_the_run_itself(ou
 
 def test_a_script_is_of_the_answer(outcome):
     chosen = outcome.models[0].chosen
-    launch = megatron_launch(chosen.cell.declared.job(chosen.best.recipe))
+    launch = megatron_launch(chosen.cell.question.job(chosen.best.recipe))
     assert launch_scripts(outcome)["small"] == launch.script_text

@@ -83,7 +83,7 @@ def test_a_gpu_in_another_cluster_is_named_in_the_command(outcome):
 
 def test_a_command_gives_no_price_that_the_study_did_not(outcome):
     cell = outcome.results[0].cell
-    gpu = cell.declared.gpu
+    gpu = cell.question.gpu
     assert "price" not in search_command(cell, {}, {"another": 1.0})
     given = search_command(cell, {}, {gpu.name: gpu.price_usd_per_hour})
     assert given.endswith(f" gpu.price_usd_per_hour={gpu.price_usd_per_hour}")

@@ -1,6 +1,6 @@
 """Why nothing fits, with the proof of a search that has one."""
 
-from tests.optimizer.fake_simulator import declared
+from tests.optimizer.fake_simulator import toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -10,7 +10,7 @@ SPACE = {"name": "one", "knobs": {"micro_batch": {"choices": [1, 2]}}}
 
 
 def test_an_exact_search_says_that_nothing_was_overlooked():
-    asked = declared(num_nodes=1, memory_bytes=2**28)
+    asked = toy_question(num_nodes=1, memory_bytes=2**28)
     result = run_search(
         asked,
         SPACE,

@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
+QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 KNOBS = {
     "tp": {"powers_of_two_up_to": "nvlink_domain"},
@@ -28,7 +28,7 @@ KNOBS = {
 
 
 def space(**knobs: object) -> Space:
-    return compile_space({"name": "small", "knobs": {**KNOBS, **knobs}}, DECLARED)
+    return compile_space({"name": "small", "knobs": {**KNOBS, **knobs}}, QUESTION)
 
 
 class Formula:
@@ -57,4 +57,4 @@ def predictions(
     step_s: Callable[[Recipe], float],
     headroom_gib: Callable[[Recipe], float] = lambda recipe: 10.0,
 ) -> Predictions:
-    return Predictions(DECLARED, Formula(step_s, headroom_gib))
+    return Predictions(QUESTION, Formula(step_s, headroom_gib))

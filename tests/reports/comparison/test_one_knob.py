@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from tests.reports.comparison.samples import DECLARED, Formula, predictions, space
+from tests.reports.comparison.samples import QUESTION, Formula, predictions, space
 from tests.samples import MODEL
 from trainscout.optimizer.union import compile_space
 from trainscout.reports.comparison.one_knob import one_knob
@@ -68,10 +68,10 @@ def test_spellings_of_the_same_recipe_are_left_out():
 
 def test_what_the_space_derives_follows():
     # Six layers and both ends fill four stages evenly; six layers alone do not.
-    declared = replace(DECLARED, model=replace(MODEL, num_layers=6))
+    question = replace(QUESTION, model=replace(MODEL, num_layers=6))
     ends = {"embedding_as_layer": "pp == 4", "loss_as_layer": "pp == 4"}
-    knobs = compile_space({"knobs": {"pp": {"choices": [1, 4]}}, "derived": ends}, declared)
-    made = Predictions(declared, Formula(lambda r: 10.0, lambda r: 10.0))
+    knobs = compile_space({"knobs": {"pp": {"choices": [1, 4]}}, "derived": ends}, question)
+    made = Predictions(question, Formula(lambda r: 10.0, lambda r: 10.0))
     (found,) = one_knob(Recipe(), knobs, made)
     assert changes([found]) == [{"pp": 4, "embedding_as_layer": True, "loss_as_layer": True}]
 

@@ -76,9 +76,9 @@ def test_the_answer_alone():
 
 
 def test_memory_adds_up_to_what_is_needed():
-    declared = Question(MODEL, GPU, CLUSTER, TRAINING)
+    question = Question(MODEL, GPU, CLUSTER, TRAINING)
     first = ("a", "", Recipe(tp=2, sp=True))
-    comparison = compare(first, None, space(), Predictions(declared, get_simulator("replay")))
+    comparison = compare(first, None, space(), Predictions(question, get_simulator("replay")))
     lines = as_text(comparison_report(comparison)).split("Memory of the worst stage, GiB")[1]
     amounts = {name: float(value) for name, value in _AMOUNT.findall(lines)}
     within = sum(list(amounts.values())[: list(amounts).index("peak allocated")])
@@ -167,14 +167,14 @@ def test_signed_quantities():
 def test_reasons_are_the_real_quantities():
     """Of GPT-22B on 16 H100, counted by hand."""
     shape = build_value(Model, "model", yaml.safe_load((CONF / "model/gpt22b.yaml").read_text()))
-    declared = Question(shape, GPU, CLUSTER, TRAINING)
+    question = Question(shape, GPU, CLUSTER, TRAINING)
     first = Recipe(tp=8, pp=2, recompute="full")
     other = Recipe(tp=4, pp=4, vpp=2, sp=True)
     comparison = compare(
         ("a", "", first),
         ("b", "", other),
         space(),
-        Predictions(declared, get_simulator("replay")),
+        Predictions(question, get_simulator("replay")),
     )
     words = {reason.part: reason.words for reason in comparison.difference.reasons}
     # (pp - 1) / (vpp x micro-batches): 64 sequences, one replica each.

@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
-DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
+QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
 ASKED = Asked("trainscout optimize model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2")
 LAUNCH = {"launch.sh": "#!/usr/bin/env bash\ntorchrun pretrain_gpt.py --seq-length 1024\n"}
 RECIPES = (
@@ -31,7 +31,7 @@ RECIPES = (
 
 @functools.cache
 def simulated(recipe: Recipe) -> Prediction:
-    return get_simulator("replay").simulate(DECLARED.job(recipe))
+    return get_simulator("replay").simulate(QUESTION.job(recipe))
 
 
 def fitting_trials() -> list[Trial]:
@@ -86,7 +86,7 @@ def searched(**changes: Any) -> Searched:
     """A finished search in which seven recipes fit."""
     fitting = fitting_trials()
     found = result(fitting, other_trials(len(fitting)))
-    whole = Searched(found, DECLARED, SimulatorSpec(), found.best, ASKED, LAUNCH)
+    whole = Searched(found, QUESTION, SimulatorSpec(), found.best, ASKED, LAUNCH)
     return replace(whole, **changes)
 
 

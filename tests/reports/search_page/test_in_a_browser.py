@@ -313,11 +313,11 @@ def test_what_tracing_found_stands_beside_what_was_predicted(opened):
 
 def test_gpus_that_cost_nothing(opened):
     given = searched()
-    declared = replace(given.declared, gpu=replace(given.declared.gpu, price_usd_per_hour=0.0))
+    question = replace(given.question, gpu=replace(given.question.gpu, price_usd_per_hour=0.0))
     shown = tuple(
         replace(trial, prediction=replace(trial.prediction, cost_of_run_usd=0.0))
         for trial in given.shown
     )
-    page = opened(replace(given, declared=declared, shown=shown))
+    page = opened(replace(given, question=question, shown=shown))
     assert "change of the step's time" in page.locator("#sure svg").last.text_content()
     assert "NaN" not in page.locator("main").inner_html()

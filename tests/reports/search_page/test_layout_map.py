@@ -1,12 +1,12 @@
 from dataclasses import replace
 
-from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
+from tests.reports.search_page.searches import QUESTION, fitting_trials, other_trials
 from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.reports.search_page.page_data import layout_map
 
 
 def cells(trials, certificate=None):
-    found = layout_map(trials, DECLARED.job, certificate)
+    found = layout_map(trials, QUESTION.job, certificate)
     places = [(tp, pp) for pp in found["pp"] for tp in found["tp"]]
     return dict(zip(places, found["cells"], strict=True))
 

@@ -13,8 +13,8 @@ HOSTILE = "</script><script>alert('{{record}}')</script><img src=x onerror=alert
 
 def hostile():
     given = searched()
-    model = replace(given.declared.model, name=HOSTILE)
-    return replace(given, declared=replace(given.declared, model=model))
+    model = replace(given.question.model, name=HOSTILE)
+    return replace(given, question=replace(given.question, model=model))
 
 
 class Elements(HTMLParser):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.search_page.searches import DECLARED, fitting_trials
+from tests.reports.search_page.searches import QUESTION, fitting_trials
 from trainscout.reports.search_page.sensitivity import CHANGES, sensitivity
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
@@ -10,16 +10,16 @@ from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 
 def rows(**changed):
-    found = sensitivity(fitting_trials(), replace(DECLARED, **changed), SimulatorSpec())
+    found = sensitivity(fitting_trials(), replace(QUESTION, **changed), SimulatorSpec())
     return {row["name"]: row["ends"] for row in found["rows"]}, found
 
 
 def test_every_change_is_the_best_recipe_simulated_again():
     found, _ = rows()
-    cluster = DECLARED.cluster
+    cluster = QUESTION.cluster
     best = fitting_trials()[0].recipe
     for end, factor in zip(found["bandwidth between nodes"], (0.5, 2.0), strict=True):
-        changed = replace(DECLARED, cluster=replace(cluster, nic_gbps=cluster.nic_gbps * factor))
+        changed = replace(QUESTION, cluster=replace(cluster, nic_gbps=cluster.nic_gbps * factor))
         again = get_simulator("replay").simulate(changed.job(best))
         assert end["step_time_s"] == again.step_time_s
         assert end["cost_of_run_usd"] == again.cost_of_run_usd
@@ -64,13 +64,13 @@ def test_another_recipe_can_win():
     """The slowest of all takes the first place: what is faster wins whatever changes."""
     trials = fitting_trials()
     backwards = [trials[-1], *trials[:-1]]
-    found = sensitivity(backwards, DECLARED, SimulatorSpec())
+    found = sensitivity(backwards, QUESTION, SimulatorSpec())
     winners = {end["winner"] for row in found["rows"] for end in row["ends"]} - {None}
     assert 1 not in winners
 
 
 def test_a_cluster_of_one_node_has_no_network_to_change():
-    found, _ = rows(cluster=replace(DECLARED.cluster, num_nodes=1))
+    found, _ = rows(cluster=replace(QUESTION.cluster, num_nodes=1))
     assert "bandwidth between nodes" not in found
     assert "bandwidth inside a node" in found
 
@@ -78,7 +78,7 @@ def test_a_cluster_of_one_node_has_no_network_to_change():
 def test_a_played_network_is_not_played_again():
     fabric = SwitchFabric("two_tiers", "made up", tiers=2, nics_per_leaf=8, hop_latency_s=1e-6)
     spec = SimulatorSpec(network=CongestedNetwork(NetworkChoice("flow"), fabric))
-    found = sensitivity(fitting_trials()[:1], DECLARED, spec)
+    found = sensitivity(fitting_trials()[:1], QUESTION, spec)
     names = [row["name"] for row in found["rows"]]
     assert "bandwidth between nodes" not in names
     assert "time of every kernel" in names
@@ -86,7 +86,7 @@ def test_a_played_network_is_not_played_again():
 
 
 def test_slow_simulators_are_not_asked_again():
-    found = sensitivity(fitting_trials(), DECLARED, SimulatorSpec("traced"))
+    found = sensitivity(fitting_trials(), QUESTION, SimulatorSpec("traced"))
     assert [row["name"] for row in found["rows"]] == [
         "price of a GPU-hour",
         "error bar of the step",
@@ -100,10 +100,10 @@ def test_changes_are_held_against_the_simulator_that_answers_for_them():
     own = trials[0].prediction
     other = replace(own, step_time_s=own.step_time_s * 1.5, interval_s=None)
     promoted = replace(trials[0], prediction=other, searched_values=trials[0].values)
-    found = sensitivity([promoted, *trials[1:]], DECLARED, SimulatorSpec())
+    found = sensitivity([promoted, *trials[1:]], QUESTION, SimulatorSpec())
     assert found["base"]["step_time_s"] == own.step_time_s
     assert "simulator=replay" in found["notes"][0]
-    plain = sensitivity(trials, DECLARED, SimulatorSpec())
+    plain = sensitivity(trials, QUESTION, SimulatorSpec())
     assert plain["rows"] == found["rows"]
     assert plain["notes"] == []
 
@@ -111,7 +111,7 @@ def test_changes_are_held_against_the_simulator_that_answers_for_them():
 def test_gpus_that_cost_nothing_have_no_price_to_change():
     trials = fitting_trials()
     free = replace(trials[0].prediction, cost_of_run_usd=0.0)
-    found = sensitivity([replace(trials[0], prediction=free)], DECLARED, SimulatorSpec("traced"))
+    found = sensitivity([replace(trials[0], prediction=free)], QUESTION, SimulatorSpec("traced"))
     assert [row["name"] for row in found["rows"]] == ["error bar of the step"]
     high, _ = found["rows"][0]["ends"]
     assert high["step_time_s"] > free.step_time_s
@@ -120,5 +120,5 @@ def test_gpus_that_cost_nothing_have_no_price_to_change():
 def test_the_time_alone_is_that_of_the_whole_prediction():
     simulator = get_simulator("replay")
     for trial in fitting_trials():
-        job = DECLARED.job(trial.recipe)
+        job = QUESTION.job(trial.recipe)
         assert simulator.step_time_s(job) == simulator.simulate(job).step_time_s

@@ -25,8 +25,8 @@ def plan(*overrides: str):
 def test_the_large_study_is_72_searches():
     cells = plan("sweep=gpu_types").cells
     assert len(cells) == 72
-    assert len({cell.declared.gpu.name for cell in cells}) == 4
-    assert {cell.declared.cluster.name for cell in cells if cell.declared.gpu.name == "h200"} == {
+    assert len({cell.question.gpu.name for cell in cells}) == 4
+    assert {cell.question.cluster.name for cell in cells if cell.question.gpu.name == "h200"} == {
         "h100_512"
     }
 
@@ -36,7 +36,7 @@ def test_a_model_is_a_name_of_the_hub_or_a_configuration_too(tmp_path):
     file.write_text('{"model_type": "gpt2"}')
     models = f"sweep.models=[meta-llama/Llama-3.1-8B,{file}]"
     cells = plan("sweep=llama3_8b", models).cells
-    assert {cell.declared.model.num_layers for cell in cells} == {32, 12}
+    assert {cell.question.model.num_layers for cell in cells} == {32, 12}
 
 
 def test_targets_and_what_ifs_are_typed():

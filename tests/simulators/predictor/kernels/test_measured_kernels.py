@@ -100,8 +100,8 @@ def test_the_timeline_is_slowed_too(table):
 @pytest.mark.parametrize("name", ["serial", "loky"])
 def test_workers_price_by_the_table(table, name):
     spec = spec_of(table)
-    declared = Question(JOB.model, JOB.gpu, JOB.cluster, JOB.training, JOB.framework)
-    with make_executor(ExecutorOptions(name, 2), declared, spec) as executor:
+    question = Question(JOB.model, JOB.gpu, JOB.cluster, JOB.training, JOB.framework)
+    with make_executor(ExecutorOptions(name, 2), question, spec) as executor:
         (outcome,) = executor.map([JOB.recipe])
     assert outcome.prediction == get_simulator(spec).simulate(JOB)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.question import declared
+from benchmarks.question import compose_question
 from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives import price_collective
@@ -40,7 +40,7 @@ MIXTRAL = Recipe(ep=8, pp=2, recompute="full")
 
 
 def question(model: str = "llama3_8b", **cluster: Any) -> Question:
-    asked = declared(f"model={model}", "cluster=h100_64", "training.global_batch_size=256")
+    asked = compose_question(f"model={model}", "cluster=h100_64", "training.global_batch_size=256")
     return replace(asked, cluster=replace(asked.cluster, **cluster))
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import trainscout.conf
-from benchmarks.question import declared
+from benchmarks.question import compose_question
 from trainscout.conf.build import build_value
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import Network
@@ -25,7 +25,7 @@ NIC_RATE = 50e9
 
 @functools.cache
 def hardware(cluster: str) -> tuple[Cluster, Gpu]:
-    question = declared(f"cluster={cluster}")
+    question = compose_question(f"cluster={cluster}")
     return question.cluster, question.gpu
 
 
