@@ -57,24 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
     parser.add_argument("--seeds", type=int, default=10, help="searches of each kind")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     print("| question | search | bounds | seeds | simulated to 1 % | considered to 1 % "
           "| CPU s to 1 % | regret: median | worst |")  # fmt: skip
     print("|---|---|---|---:|---:|---:|---:|---:|---:|")
-    for case in given.cases:
+    for case in options.cases:
         exact, spent = searched(plan_of(CASES[case], "search=exact"), 0)
         optimum = exact.best[0].values
         assert optimum is not None
         simulated = sum(exact.counts()[status] for status in SIMULATED)
         print(f"| {case} | exact | yes | 1 | {simulated} | {simulated} | {spent[-1][1]:.1f} | "
               "0.00 % (proved) | |", flush=True)  # fmt: skip
-        for sampler in given.samplers:
+        for sampler in options.samplers:
             if importlib.util.find_spec(NEEDS.get(sampler, "optuna")) is None:
                 continue
             for bounds in (True, False):
                 plan = plan_of(CASES[case], f"search={sampler}", f"search.bounds={bounds}")
                 few = not bounds or sampler == "gp"
-                seeds = min(given.seeds, FEW_SEEDS) if few else given.seeds
+                seeds = min(options.seeds, FEW_SEEDS) if few else options.seeds
                 courses = [course(plan, seed, optimum[0]) for seed in range(seeds)]
                 print(f"| {case} | {sampler} | {'yes' if bounds else 'no'} | {row(courses)} |",
                       flush=True)  # fmt: skip

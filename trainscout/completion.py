@@ -45,12 +45,12 @@ def main(arguments: Sequence[str]) -> int:
     shells = "{" + ",".join(SHELLS) + "}"
     parser.add_argument("shell", metavar=shells, choices=[*SHELLS, QUERY])
     parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.shell == QUERY:
-        show_text("".join(f"{word}\n" for word in candidates(given.line)))
+    options = parser.parse_args(arguments)
+    if options.shell == QUERY:
+        show_text("".join(f"{word}\n" for word in candidates(options.line)))
     else:
         folder = Path(__file__).parent / "templates"
-        show_text((folder / f"{given.shell}.txt").read_text("utf-8"))
+        show_text((folder / f"{options.shell}.txt").read_text("utf-8"))
     return OK
 
 

@@ -32,13 +32,13 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--count", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    options = parser.parse_args()
     failed = False
-    for kind in given.kinds or BUDGETS:
-        count = given.count or BUDGETS[kind][given.full]
+    for kind in options.kinds or BUDGETS:
+        count = options.count or BUDGETS[kind][options.full]
         started_s = time.monotonic()
         tried, wrong = importlib.import_module(f"benchmarks.attack.{kind}").attack(
-            given.seed, count
+            options.seed, count
         )
         took_s = time.monotonic() - started_s
         print(f"{kind}: {tried:,} tried, {len(wrong)} wrong, {took_s:.0f} s", flush=True)

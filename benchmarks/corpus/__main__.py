@@ -226,26 +226,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="scripts whose name or source has this text")
     parser.add_argument("--jobs", type=int, default=1, help="scripts at the same time")
     parser.add_argument("--page", type=Path, help="write the table here")
-    given = parser.parse_args()
+    args = parser.parse_args()
     entries = [
         entry
         for entry in yaml.safe_load(SCRIPTS.read_text(encoding="utf-8"))["scripts"]
-        if given.only in entry["name"] or given.only in entry["source"]
+        if args.only in entry["name"] or args.only in entry["source"]
     ]
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         assets = Path(folder)
         write_assets(assets)
-        pool = ThreadPoolExecutor(given.jobs)
-        sources = given.sources.absolute()
+        pool = ThreadPoolExecutor(args.jobs)
+        sources = args.sources.absolute()
         for outcome in pool.map(lambda entry: run_script(entry, sources, assets), entries):
             outcomes.append(outcome)
             verdict = VERDICTS.get(outcome.code, outcome.code)
             took = f"{outcome.wall_s:.0f} s"
             print(f"{outcome.name}: {verdict}, {took} {outcome.reason}", flush=True)
             # Whoever ends this early has the rows so far.
-            if given.page is not None:
-                given.page.write_text(page(entries, outcomes), encoding="utf-8")
+            if args.page is not None:
+                args.page.write_text(page(entries, outcomes), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ def flush(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("directories", nargs="+", type=Path)
     parser.add_argument("--uri", help="log them here instead")
-    given = parser.parse_args(arguments)
-    return flush_directories(given.directories, given.uri)
+    options = parser.parse_args(arguments)
+    return flush_directories(options.directories, options.uri)
 
 
 def best(arguments: Sequence[str]) -> int:
@@ -54,9 +54,9 @@ def best(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
     parser.add_argument("--format", choices=FORMATS, default="table")
-    given = parser.parse_args(arguments)
-    settings = TrackingSettings(uri=given.uri, experiment=given.experiment)
-    return show_best(settings, given.where, given.format)
+    options = parser.parse_args(arguments)
+    settings = TrackingSettings(uri=options.uri, experiment=options.experiment)
+    return show_best(settings, options.where, options.format)
 
 
 def flush_directories(directories: list[Path], uri: str | None) -> int:

@@ -87,7 +87,7 @@ class Columns:
     and one of what ends its step."""
 
     def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
-        self.given, self.table = bounds, table
+        self.bounds, self.table = bounds, table
         self.framework = bounds.job(table[0]).framework
         sharded = table.numbers("zero_stage") * self.framework.copies_in_passes
         self.copied = np.where(sharded >= 2, sharded, 0).astype(np.int64)
@@ -136,16 +136,16 @@ class Columns:
         values = table.values(names, found.first)
         for row, key in zip(found.first.tolist(), values, strict=True):
             key += tuple(int(column[row]) for column in further)
-            answers.append(self.given.once(what, key, partial(self.of_job, table, row, make)))
+            answers.append(self.bounds.once(what, key, partial(self.of_job, table, row, make)))
         return found.of, answers
 
     def of_job(self, table: RecipeTable, row: int, make: Callable[[Job], T]) -> T:
-        return make(self.given.job(table[row]))
+        return make(self.bounds.job(table[row]))
 
     def find_slots(self) -> tuple[Ints, list[Slots]]:
         slots = []
         for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True):
-            slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
+            slots.append(self.bounds.once("slots", key, partial(self.make_slots, row)))
         return self.slot_rows.of, slots
 
     def block_combinations(self, names: tuple[str, ...]) -> tuple[Distinct, list[tuple[Any, ...]]]:
@@ -165,11 +165,11 @@ class Columns:
         ]
 
     def make_slots(self, row: int) -> Slots:
-        job = self.given.job(self.unique[row])
+        job = self.bounds.job(self.unique[row])
         recipe = job.recipe
         some = recipe.recompute_layers is not None or recipe.recompute_taper > 0
         shard, mode = Shard.of(job), ChunkMode.of(job)
-        return self.given.once(
+        return self.bounds.once(
             "slots_of", (shard, mode, some), partial(Slots.of, shard, mode, some_layers=some)
         )
 
@@ -276,7 +276,7 @@ class Columns:
 
     def boundary_s(self, job: Job) -> tuple[float, float]:
         """Seconds of a transfer between domains and inside one."""
-        pricer = self.given.pricer(job)
+        pricer = self.bounds.pricer(job)
         workload = Workload((), dict(pricer.communicators), Shard.of(job).boundary_bytes)
         seconds = boundary_seconds(job, workload, pricer.factors).tolist()
         by_link = {True: 0.0, False: 0.0}
@@ -314,11 +314,11 @@ class Columns:
         split = any(schedule_kind(schedule).splits_backward for schedule in self.schedules)
         keys = [(*key, split) for key in plain]
         new = {
-            key: (self.slots[slots], self.given.pricer(self.given.job(self.unique[row])))
+            key: (self.slots[slots], self.bounds.pricer(self.bounds.job(self.unique[row])))
             for key, row, slots in zip(
                 keys, rows.first.tolist(), self.slots_of[rows.first].tolist(), strict=True
             )
-            if not self.given.knows("slot_prices", key)
+            if not self.bounds.knows("slot_prices", key)
         }
         price_together(
             (pricer, part)
@@ -331,13 +331,13 @@ class Columns:
             slots, pricer = new[key]
             content = (id(slots), *pricer.key(slots.communicators), split)
             priced = partial(SlotPrices.of, slots, pricer, halves=split)
-            return self.given.once("prices_of", content, priced)
+            return self.bounds.once("prices_of", content, priced)
 
-        return rows.of, [self.given.once("slot_prices", key, partial(make, key)) for key in keys]
+        return rows.of, [self.bounds.once("slot_prices", key, partial(make, key)) for key in keys]
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
-        return self.given.once(
+        return self.bounds.once(
             "paths",
             (layout, schedule, micro_batches, blocking),
             lambda: find_paths(layout, schedule, micro_batches, blocking=blocking),
@@ -357,7 +357,7 @@ class Columns:
         columns = np.zeros((len(self.ends.first), MOST_STAGES, len(names)))
         keys = self.table.values(reads, self.ends.first)
         for index, (row, key) in enumerate(zip(self.ends.first.tolist(), keys, strict=True)):
-            stages = self.given.once(what, key, partial(make, row))
+            stages = self.bounds.once(what, key, partial(make, row))
             columns[index, : len(stages)] = [read(stage) for stage in stages]
         return dict(zip(names, np.moveaxis(columns, 2, 0), strict=True))
 
@@ -367,30 +367,30 @@ class Columns:
         layout, blocks = self.layouts[self.layout_of[unique]], self.slots_of[unique]
         recomputed = (self.full.item(unique), self.layers.item(unique), self.taper.item(unique))
         key = (self.slot_keys[blocks], layout, recomputed)
-        return layout, self.given.once("stages", key, partial(self.make_stages, unique))
+        return layout, self.bounds.once("stages", key, partial(self.make_stages, unique))
 
     def make_stages(self, unique: int) -> list[list[Chunk]]:
         layout, combination = self.layouts[self.layout_of[unique]], self.slots_of[unique]
         slots, blocks = self.slots[combination], self.slot_keys[combination]
         # Chunks of equal blocks are one object, which sums its parameters once.
         chunks = [
-            self.given.once("chunk", (blocks, counts.tobytes()), partial(slots.chunk, counts[0]))
+            self.bounds.once("chunk", (blocks, counts.tobytes()), partial(slots.chunk, counts[0]))
             for counts in self.counts(layout, np.array([unique]))
         ]
         return [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
 
     def make_ends(self, row: int) -> list[StageEnd]:
-        job = self.given.job(self.table[row])
-        pricer = self.given.pricer(job)
+        job = self.bounds.job(self.table[row])
+        pricer = self.bounds.pricer(job)
         layout, stages = self.stage_chunks(row)
         pairs = zip(layout.stages, stages, strict=True)
-        return [self.given.ends.stage(job, pricer, layout, *pair) for pair in pairs]
+        return [self.bounds.ends.stage(job, pricer, layout, *pair) for pair in pairs]
 
     def make_held(self, row: int) -> list[StageHeld]:
-        job = self.given.job(self.table[row])
+        job = self.bounds.job(self.table[row])
         groups = communicators(job)
         key = (job.network, *groups.values())
-        channels = self.given.once(
+        channels = self.bounds.once(
             "channels", key, partial(open_channels, groups.values(), job.gpu, job.network)
         )
         return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
@@ -404,7 +404,7 @@ class Columns:
         alone = np.array([layout.kind_of == ((0,),) for layout in self.layouts])
         every = (ends["gathering_s"] + ends["reducing_s"])[:, 0] > 0
         rows = np.flatnonzero(whole[self.schedule_of][u] & alone[self.layout_of][u] & every[e])
-        if self.given.congested or not len(rows):
+        if self.bounds.congested or not len(rows):
             return least_of_rows
         zero = self.table.numbers("zero_stage")
         found = distinct([(len(self.unique), u[rows]), (len(every), e[rows])], len(rows))
@@ -424,8 +424,8 @@ class Columns:
         self, layout: Layout, u: Ints, e: Ints, ends: dict[str, NDArray[Any]], joined: Mask
     ) -> Floats:
         """The same of unique rows ``u`` of one layout that end as ``e`` says."""
-        job = self.given.job(self.unique[int(u[0])])
-        overlap = self.given.pricer(job).factors.overlap_time
+        job = self.bounds.job(self.unique[int(u[0])])
+        overlap = self.bounds.pricer(job).factors.overlap_time
         (priced_of, prices), (counts,) = self.slot_prices(), self.counts(layout, u)
         own = [prices[each] for each in priced_of[u].tolist()]
         seconds, host_s, kernel_s = (

@@ -286,30 +286,30 @@ def main(
     parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
     parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
-    given = parser.parse_args(arguments)
-    require_positive("--budget-s", given.budget_s, allow_zero=True)
-    if given.traces and given.settings:
+    options = parser.parse_args(arguments)
+    require_positive("--budget-s", options.budget_s, allow_zero=True)
+    if options.traces and options.settings:
         problem = "are given beside traces, which say their kernels"
-        raise InputError("settings", " ".join(given.settings), problem, "one of both")
-    if given.traces:
-        subject = of_traces(given.traces)
+        raise InputError("settings", " ".join(options.settings), problem, "one of both")
+    if options.traces:
+        subject = of_traces(options.traces)
     else:
-        asked = settings_of(given.settings, "settings")
-        subject = of_job(job_of_settings(asked, config_dir=given.config_dir))
-    check_output(OUTPUT, given.output)
-    end_s = time.monotonic() + given.budget_s
+        asked = settings_of(options.settings, "settings")
+        subject = of_job(job_of_settings(asked, config_dir=options.config_dir))
+    check_output(OUTPUT, options.output)
+    end_s = time.monotonic() + options.budget_s
     if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        torch, clock = open_torch(given.device)
-        collectives = TorchCollectives(torch, clock, given.device)
+        torch, clock = open_torch(options.device)
+        collectives = TorchCollectives(torch, clock, options.device)
     rows: list[dict[str, object]] = []
     if collectives is not None:
         rows = _collectives(collectives, subject.job)
         if collectives.rank:
             return OK  # the first process writes
-    machine = machine or TorchMachine(given.device)
+    machine = machine or TorchMachine(options.device)
     gpu_name = _check_gpu(machine, subject.gpu)
     about = {"gpu": gpu_name, "device": machine.name, "software": machine.software}
-    found = Measurements.opened(given.output, about)
+    found = Measurements.opened(options.output, about)
     if rows:
         found.content["collectives"] = rows
     _measure_one(machine, overlap, subject, gpu_name, found, end_s)

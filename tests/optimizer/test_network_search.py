@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.optimizer.test_exact import SERIAL, question
+from tests.optimizer.test_exact import SERIAL, small_question
 from tests.simulators.jobs import MIXTRAL_8X7B
 from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.optimizer.bounding import BoundingSurvey
@@ -29,8 +29,8 @@ KNOBS = {
 }
 EXPERTS = {**KNOBS, "ep": {"choices": [1, 2, 8]}, "etp": {"choices": [1]}}
 CASES = {
-    "dense": (question(nodes=4), {"knobs": KNOBS}),
-    "experts": (question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
+    "dense": (small_question(nodes=4), {"knobs": KNOBS}),
+    "experts": (small_question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
 }
 
 

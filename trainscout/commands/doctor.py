@@ -63,18 +63,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--cluster", type=Path, metavar="FILE", help="write this node as a cluster"
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     machine = this_machine()
-    if given.cluster is not None:
+    if options.cluster is not None:
         if machine is None:
             problem = "cannot be written: nvidia-smi shows no GPU here"
-            raise InputError("--cluster", given.cluster, problem, "trainscout init")
-        refuse_existing("--cluster", given.cluster)
+            raise InputError("--cluster", options.cluster, problem, "trainscout init")
+        refuse_existing("--cluster", options.cluster)
         gpu = declared_gpu(machine, load_catalogue().gpus)
-        text = cluster_yaml(machine, gpu, given.cluster.stem)
-        write_new("--cluster", given.cluster, text)
+        text = cluster_yaml(machine, gpu, options.cluster.stem)
+        write_new("--cluster", options.cluster, text)
     tests = [(name, *_tried(test)) for name, test in SELF_TESTS.items()]
-    show_text("".join(f"{line}\n" for line in _report(machine, tests, given.cluster)))
+    show_text("".join(f"{line}\n" for line in _report(machine, tests, options.cluster)))
     return OK if all(passed for _, passed, _ in tests) else FAILURE
 
 

@@ -53,8 +53,8 @@ def explain(config: DictConfig) -> int:
     )
     if output.format == "json":
         record = comparison_record(comparison)
-        if plan.given is not None:
-            record["given"] = imported_record(plan.given)
+        if plan.imported is not None:
+            record["given"] = imported_record(plan.imported)
         show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
         return code
     if output.format == "csv":
@@ -64,7 +64,9 @@ def explain(config: DictConfig) -> int:
         show(answer_line(comparison))
         return code
     everything = output.verbosity == "verbose"
-    parts = [] if plan.given is None else [imported_report(plan.given, everything=everything)]
+    parts = (
+        [] if plan.imported is None else [imported_report(plan.imported, everything=everything)]
+    )
     parts.append(
         comparison_report(comparison, stored_step_s=plan.stored_step_s, everything=everything)
     )

@@ -44,7 +44,7 @@ class ExplanationPlan:
     """What is to be explained.
 
     ``first`` (None: no recipe was named, so the best of ``space``) beside ``other`` (None: alone,
-    unless ``search_best``). ``given`` is what launch arguments said (None: there were none);
+    unless ``search_best``). ``imported`` is what launch arguments said (None: there were none);
     ``stored_step_s`` the step that an earlier search predicted for ``other``.
     """
 
@@ -56,7 +56,7 @@ class ExplanationPlan:
     first: Compared | None
     other: Compared | None
     search_best: bool
-    given: ImportedLaunch | None
+    imported: ImportedLaunch | None
     stored_step_s: float | None
 
 
@@ -67,25 +67,25 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         InputError: for the first setting that cannot be used.
     """
     refuse_unknown(config, "explanation_schema")
-    question, given = build_question(config), None
+    question, imported = build_question(config), None
     catalogue = hydra_catalogue()
     stated = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
-        given = read_launch(
+        imported = read_launch(
             config.given,
             question,
             stated,
             functools.partial(catalogue.models.chosen, "model"),
             catalogue.frameworks.__getitem__,
         )
-        question = given.question
+        question = imported.question
         question.check()
     a, b = (_fields(config[name]) for name in ("a", "b"))
-    base = Recipe() if given is None else given.recipe
+    base = Recipe() if imported is None else imported.recipe
     first = _recipe("a", a, base)
-    _check(question, "a" if given is None else "given", first, config.given)
-    name, origin = ("a", "a.*") if given is None else ("yours", given.origin)
-    if given is not None and a:
+    _check(question, "a" if imported is None else "given", first, config.given)
+    name, origin = ("a", "a.*") if imported is None else ("yours", imported.origin)
+    if imported is not None and a:
         origin += " with a.*"
     other, stored_step_s = None, None
     if b and config.against is not None:
@@ -98,7 +98,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     if other is not None:
         _check(question, "b" if b else "against", other.recipe, config.against)
     # What is profiled with nothing said ran on one GPU.
-    named = given or a or b or config.against or config.profile.file
+    named = imported or a or b or config.against or config.profile.file
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
     spec = build_simulator(config)
     check_simulator(spec, question.gpu, question.cluster)
@@ -111,7 +111,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         first=Compared(name, origin, first) if named else None,
         other=other,
         search_best=config.against == BEST,
-        given=given,
+        imported=imported,
         stored_step_s=stored_step_s,
     )
 
@@ -127,14 +127,14 @@ def _recipe(name: str, fields: Mapping[str, Any], base: Recipe) -> Recipe:
 
 
 def _check(question: Question, name: str, recipe: Recipe, value: object) -> None:
-    """Refuse a recipe that cannot be launched, under the name that the user gave it by."""
+    """Refuse a recipe that cannot be launched, under its name on the command line."""
     broken = why_invalid(question.job(recipe))
     if broken is None:
         return
     if name in ("a", "b"):
-        given = getattr(recipe, broken.field, None)
+        value = getattr(recipe, broken.field, None)
         allowed = would_do(question.job(recipe), broken)
-        raise InputError(f"{name}.{broken.field}", given, broken.reason, allowed)
+        raise InputError(f"{name}.{broken.field}", value, broken.reason, allowed)
     problem = f"cannot be launched on {question.cluster.name}: {broken.reason}"
     advice = f"a.{broken.field}= or cluster.num_nodes= to change it" if name == "given" else None
     raise InputError(name, value, problem, advice)

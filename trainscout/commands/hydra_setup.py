@@ -111,9 +111,9 @@ def _redacted_yaml(config: Any, *, resolve: bool = False, sort_keys: bool = Fals
     return written
 
 
-def _redacted_record(*given: Any, **more: Any) -> logging.LogRecord:
+def _redacted_record(*args: Any, **more: Any) -> logging.LogRecord:
     """What Hydra logs of the jobs that it launches: their settings."""
-    record = logging.LogRecord(*given, **more)
+    record = logging.LogRecord(*args, **more)
     record.msg = redacted(record.msg)
     return record
 

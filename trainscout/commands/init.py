@@ -24,22 +24,22 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("folder", nargs="?", type=Path, default=Path("mine"), metavar="FOLDER")
     parser.add_argument("--name", default="ours", help="of both files (ours)")
-    given = parser.parse_args(arguments)
-    if not given.name.replace("_", "").replace("-", "").isalnum():
-        raise InputError("--name", given.name, "is no name", "letters, digits, _ and -")
+    options = parser.parse_args(arguments)
+    if not options.name.replace("_", "").replace("-", "").isalnum():
+        raise InputError("--name", options.name, "is no name", "letters, digits, _ and -")
     files = {
-        given.folder / group / f"{given.name}.yaml": _TEMPLATES / f"{group}.yaml"
+        options.folder / group / f"{options.name}.yaml": _TEMPLATES / f"{group}.yaml"
         for group in ("model", "cluster")
     }
     for path in files:
         refuse_existing("folder", path)
     for path, template in files.items():
-        text = template.read_text("utf-8").replace(" ours ", f" {given.name} ", 1)
+        text = template.read_text("utf-8").replace(" ours ", f" {options.name} ", 1)
         write_new("folder", path, text)
     show_text(
         "".join(f"Wrote {path}\n" for path in files)
-        + f"Edit them, then: trainscout optimize --config-dir {given.folder} "
-        f"model={given.name} cluster={given.name}\n"
+        + f"Edit them, then: trainscout optimize --config-dir {options.folder} "
+        f"model={options.name} cluster={options.name}\n"
     )
     return OK
 

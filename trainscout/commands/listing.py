@@ -49,18 +49,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("kind", nargs="?", metavar="{" + ",".join(known) + "}")
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own, too")
     parser.add_argument("--json", action="store_true", help="names and descriptions as JSON")
-    given = parser.parse_args(arguments)
-    if given.config_dir is not None and not given.config_dir.is_dir():
-        raise InputError("--config-dir", given.config_dir, "is no folder")
-    catalogue = load_catalogue(*filter(None, [given.config_dir]))
-    if given.kind is None:
+    options = parser.parse_args(arguments)
+    if options.config_dir is not None and not options.config_dir.is_dir():
+        raise InputError("--config-dir", options.config_dir, "is no folder")
+    catalogue = load_catalogue(*filter(None, [options.config_dir]))
+    if options.kind is None:
         rows = {kind: ", ".join(catalogue.contents(group)) for kind, group in known.items()}
     else:
-        group = known.get(given.kind, given.kind)
+        group = known.get(options.kind, options.kind)
         if group not in known.values():
-            require_choice("trainscout list", given.kind, known)
+            require_choice("trainscout list", options.kind, known)
         rows = described(group, catalogue)
-    show_text(json.dumps(rows, indent=2) + "\n" if given.json else _lines(rows))
+    show_text(json.dumps(rows, indent=2) + "\n" if options.json else _lines(rows))
     return OK
 
 

@@ -91,9 +91,9 @@ trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 --
 
 def main(arguments: Sequence[str]) -> int:
     """Search, show, and leave the results in a folder; the exit code."""
-    given = _parser().parse_args(arguments)
-    _check(given)
-    words = checked_script(given.script)
+    args = _parser().parse_args(arguments)
+    _check(args)
+    words = checked_script(args.script)
     # These load Optuna, numba and what prices are made of.
     from trainscout.optimizer.scripts.search import (
         EARLY_STOP,
@@ -108,32 +108,32 @@ def main(arguments: Sequence[str]) -> int:
     from trainscout.reports.search_page.page import PAGE
     from trainscout.simulators.predictor.io.terminal import as_text, show
 
-    spec: Any = read_yaml(given.space, "--space")
+    spec: Any = read_yaml(args.space, "--space")
     if not isinstance(spec, dict):
-        raise InputError("--space", given.space, "is no mapping", "knobs: {name: {choices: []}}")
-    question = _question(given, spec)
-    space = compile_script_space(spec, words, question, given.space.parent)
+        raise InputError("--space", args.space, "is no mapping", "knobs: {name: {choices: []}}")
+    question = _question(args, spec)
+    space = compile_script_space(spec, words, question, args.space.parent)
     options = dataclasses.replace(
         EARLY_STOP,
-        sampler=given.search,
-        n_trials=given.trials,
-        patience=given.patience or None,
+        sampler=args.search,
+        n_trials=args.trials,
+        patience=args.patience or None,
     )
-    search = prepare_script_search(space, spec, options, given.seed)
+    search = prepare_script_search(space, spec, options, args.seed)
     executor = ExecutorOptions(
-        name=given.executor,
-        n_jobs=given.jobs,
+        name=args.executor,
+        n_jobs=args.jobs,
         trial_timeout_s=_TRIAL_TIMEOUT_S,
-        pin_cores=given.executor == "loky",
+        pin_cores=args.executor == "loky",
     )
     executor.check()
-    tracking = _tracking(given.tracking)
-    store = given.output / STORE
-    if given.resume and not store.is_file():
-        raise InputError("--resume", given.output, "holds no search", "a folder of --output")
-    if not given.resume and store.exists():
-        raise InputError("--output", given.output, "holds a search", "--resume, or another folder")
-    make_folder("--output", given.output)
+    tracking = _tracking(args.tracking)
+    store = args.output / STORE
+    if args.resume and not store.is_file():
+        raise InputError("--resume", args.output, "holds no search", "a folder of --output")
+    if not args.resume and store.exists():
+        raise InputError("--output", args.output, "holds a search", "--resume, or another folder")
+    make_folder("--output", args.output)
 
     def progress(now: Progress) -> None:
         best = "" if now.best is None or now.best.values is None else _value(now.best.values[0])
@@ -147,10 +147,10 @@ def main(arguments: Sequence[str]) -> int:
 
     tracker = make_tracker(tracking)
     result = run_script_search(
-        search, executor, str(store), resume=given.resume, on_progress=progress
+        search, executor, str(store), resume=args.resume, on_progress=progress
     )
     shown = report(result, question)
-    if given.json:
+    if args.json:
         show_text(to_json(result))
     else:
         show(shown)
@@ -159,20 +159,20 @@ def main(arguments: Sequence[str]) -> int:
     page = script_search_page(result, question, script)
     try:
         files = save_script_search(
-            given.output, result, as_text(shown), page, question.world_size, per_node
+            args.output, result, as_text(shown), page, question.world_size, per_node
         )
     except OSError as error:
         return unwritten(error)
-    print(f"tune: look at {given.output / PAGE}", file=sys.stderr)
+    print(f"tune: look at {args.output / PAGE}", file=sys.stderr)
     settings = {
         "script": script,
         "words": " ".join(words),
         "space": search.space.name,
-        "sampler": given.search,
-        "seed": given.seed,
+        "sampler": args.search,
+        "seed": args.seed,
     }
     try:
-        tracker.record(tracked(result, question, settings, given.output, files))
+        tracker.record(tracked(result, question, settings, args.output, files))
     except (TrackingError, OSError) as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
     if result.unstored is not None:
@@ -182,35 +182,35 @@ def main(arguments: Sequence[str]) -> int:
     return OK if result.best else NOTHING_FITS
 
 
-def _check(given: argparse.Namespace) -> None:
-    require_whole("--world-size", given.world_size)
-    require_positive("--steps", given.steps)
-    require_positive("--patience", given.patience, allow_zero=True)
-    if given.trials is not None:
-        require_positive("--trials", given.trials)
-    for name in filter(None, given.preload.split(",")):
+def _check(args: argparse.Namespace) -> None:
+    require_whole("--world-size", args.world_size)
+    require_positive("--steps", args.steps)
+    require_positive("--patience", args.patience, allow_zero=True)
+    if args.trials is not None:
+        require_positive("--trials", args.trials)
+    for name in filter(None, args.preload.split(",")):
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             raise InputError("--preload", name, "is not installed", "modules of the script")
-    if given.seed < 0:
-        raise InputError("--seed", given.seed, "is negative", "0 or more")
+    if args.seed < 0:
+        raise InputError("--seed", args.seed, "is negative", "0 or more")
     from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 
     check_platform()
 
 
-def _question(given: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
+def _question(args: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
     from trainscout.simulators.virtual_cluster.execution.step import used_part
     from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
 
     catalogue = load_catalogue()
-    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    cluster, gpu = catalogue.machines(args.cluster, args.gpu, prefix="--")
     try:
-        used_part(cluster, given.world_size)
+        used_part(cluster, args.world_size)
     except InputError as error:
-        raise InputError("--world-size", given.world_size, error.problem) from None
+        raise InputError("--world-size", args.world_size, error.problem) from None
     framework = UNDECLARED
-    if given.framework is not None:
-        framework = catalogue.frameworks.chosen("--framework", given.framework)
+    if args.framework is not None:
+        framework = catalogue.frameworks.chosen("--framework", args.framework)
     numbers = spec.get("given") or {}
     if not isinstance(numbers, dict):
         raise InputError("given", numbers, "is not a mapping", "name: whole number pairs")
@@ -220,18 +220,18 @@ def _question(given: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion
         if not str(name).isidentifier():
             raise InputError("given", name, "is no name", "letters, digits and _")
     ranks = None
-    if given.rank != "auto":
-        ranks = parse_ranks("--rank", given.rank, given.world_size)
+    if args.rank != "auto":
+        ranks = parse_ranks("--rank", args.rank, args.world_size)
     return ScriptQuestion(
         cluster=cluster,
         gpu=gpu,
         framework=framework,
-        world_size=given.world_size,
+        world_size=args.world_size,
         given=numbers,
-        host=given.host,
+        host=args.host,
         ranks=ranks,
-        steps=given.steps,
-        preload=tuple(name for name in given.preload.split(",") if name),
+        steps=args.steps,
+        preload=tuple(name for name in args.preload.split(",") if name),
     )
 
 

@@ -307,27 +307,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
     parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
     parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
-    given = parser.parse_args(arguments)
-    if given.output is not None:
+    options = parser.parse_args(arguments)
+    if options.output is not None:
         for name in TRANSPORTS:
-            check_output("--output", given.output / f"{name}.yaml", [given.results])
-    check_output("--errors", given.errors, [given.results])
-    measurements, _ = read_table(given.results)
+            check_output("--output", options.output / f"{name}.yaml", [options.results])
+    check_output("--errors", options.errors, [options.results])
+    measurements, _ = read_table(options.results)
     check_rows(measurements)
-    command = _command(given)
+    command = _command(options)
     fitted, errors = documents(measurements, command), averages(measurements)
-    if given.output is not None:
-        write(fitted, given.output)
-    if given.errors is not None:
-        write_output("--errors", given.errors, _text({"command": command, "errors": errors}))
-    shown = fitted if given.output is None else {}
+    if options.output is not None:
+        write(fitted, options.output)
+    if options.errors is not None:
+        write_output("--errors", options.errors, _text({"command": command, "errors": errors}))
+    shown = fitted if options.output is None else {}
     show_text(_text({**shown, "errors": errors}))
     return OK
 
 
-def _command(given: argparse.Namespace) -> str:
+def _command(options: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
-    words = ["trainscout", "collectives", "fit", given.results.name]
-    for option, path in (("--output", given.output), ("--errors", given.errors)):
+    words = ["trainscout", "collectives", "fit", options.results.name]
+    for option, path in (("--output", options.output), ("--errors", options.errors)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)

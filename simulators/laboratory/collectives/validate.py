@@ -137,12 +137,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("table", type=Path, help="CSV of measured collectives")
     parser.add_argument("--json", type=Path, help="where to write the report")
-    given = parser.parse_args(arguments)
-    check_output("--json", given.json, [given.table])
-    measurements, skipped = read_table(given.table)
+    options = parser.parse_args(arguments)
+    check_output("--json", options.json, [options.table])
+    measurements, skipped = read_table(options.table)
     document = report([predict(each) for each in measurements], skipped)
-    if given.json is not None:
-        write_output("--json", given.json, json.dumps(document, indent=1))
+    if options.json is not None:
+        write_output("--json", options.json, json.dumps(document, indent=1))
     show_text(_summary(document))
     return OK
 

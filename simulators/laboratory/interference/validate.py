@@ -137,15 +137,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
     parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
     parser.add_argument("--output", type=Path, help="file to write the errors to")
-    given = parser.parse_args(arguments)
-    check_output("--output", given.output, given.tables)
-    gpus = declared_gpus(given.gpus)
-    samples = read_samples(given.tables, gpus)
+    options = parser.parse_args(arguments)
+    check_output("--output", options.output, options.tables)
+    gpus = declared_gpus(options.gpus)
+    samples = read_samples(options.tables, gpus)
     print_scores(report(samples))
     for reason, count in sorted(samples.skipped.items()):
         show_text(f"left out: {count} rows, {reason}\n")
     try:
-        slowed = read_samples(given.tables, gpus, comm=True)
+        slowed = read_samples(options.tables, gpus, comm=True)
     except InputError:
         show_text("no row says how much kernels slow communication\n")
     else:
@@ -154,9 +154,9 @@ def main(arguments: Sequence[str]) -> int:
         ):
             line = f"communication on {gpu}: measured {measured:.2f}, physical {physical:.2f}\n"
             show_text(line)
-    if given.output is not None:
-        names = " ".join(table.name for table in given.tables)
+    if options.output is not None:
+        names = " ".join(table.name for table in options.tables)
         content = error_record(samples, f"trainscout interference validate {names}")
         text = yaml.safe_dump(content, sort_keys=False, width=100, default_flow_style=None)
-        write_output("--output", given.output, text)
+        write_output("--output", options.output, text)
     return OK

@@ -49,9 +49,9 @@ def listing(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
     parser.add_argument("--json", action="store_true", help="as one JSON list")
-    given = parser.parse_args(arguments)
-    found = contents([(path, *each) for path in given.tables for each in read_tables(path)])
-    if given.json:
+    options = parser.parse_args(arguments)
+    found = contents([(path, *each) for path in options.tables for each in read_tables(path)])
+    if options.json:
         print(json.dumps(found, indent=2))
         return OK
     table = plain_table("gpu", "class", "source", "file", "#rows", "#usable", "#hot")
@@ -99,14 +99,14 @@ def add(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
     parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="the database")
-    given = parser.parse_args(arguments)
-    check_output("--to", given.to, given.tables)
+    options = parser.parse_args(arguments)
+    check_output("--to", options.to, options.tables)
     content: Row = {"format": FORMAT, "version": VERSION}
-    if given.to.exists():
-        content = read_measurements("--to", given.to)
+    if options.to.exists():
+        content = read_measurements("--to", options.to)
     kept: dict[str, list[Row]] = content.setdefault("kernels", {})
     added = dict.fromkeys(CLASSES, 0)
-    for path in given.tables:
+    for path in options.tables:
         for kind, rows in read_tables(path):
             if kind not in CLASSES:
                 raise InputError("table", path, f"holds {kind}", CLASSES)
@@ -118,8 +118,8 @@ def add(arguments: Sequence[str]) -> int:
                     known.add(_identity(row))
                     own.append(row)
                     added[kind] += 1
-    write_output("--to", given.to, json.dumps(content, indent=1) + "\n")
-    print(", ".join(f"{count} {kind}" for kind, count in added.items()), f"added to {given.to}")
+    write_output("--to", options.to, json.dumps(content, indent=1) + "\n")
+    print(", ".join(f"{count} {kind}" for kind, count in added.items()), f"added to {options.to}")
     return OK
 
 
@@ -147,20 +147,20 @@ def export(arguments: Sequence[str]) -> int:
     parser.add_argument("database", type=Path, metavar="FILE")
     parser.add_argument("--output", required=True, type=Path, metavar="DIR")
     parser.add_argument("--gpu", metavar="NAME", help="declared GPU whose rows are written")
-    given = parser.parse_args(arguments)
-    tables = _of_gpu(given, read_measurements("database", given.database).get("kernels"))
-    make_folder("--output", given.output)
+    options = parser.parse_args(arguments)
+    tables = _of_gpu(options, read_measurements("database", options.database).get("kernels"))
+    make_folder("--output", options.output)
     for kind, rows in tables.items():
-        path = given.output / f"{kind}.csv"
+        path = options.output / f"{kind}.csv"
         write_output("--output", path, rows_text(rows).replace("\r\n", "\n"))
         print(f"{path}: {len(rows)} rows")
     return OK
 
 
-def _of_gpu(given: argparse.Namespace, tables: object) -> dict[str, list[Row]]:
+def _of_gpu(options: argparse.Namespace, tables: object) -> dict[str, list[Row]]:
     """The tables that have rows of the GPU asked for; refuses none."""
     gpus = load_catalogue().gpus
-    wanted = None if given.gpu is None else gpus.chosen("--gpu", given.gpu).name
+    wanted = None if options.gpu is None else gpus.chosen("--gpu", options.gpu).name
     found: dict[str, list[Row]] = {}
     for kind, rows in tables.items() if isinstance(tables, dict) else ():
         if kind in COLUMNS and rows_text(rows):
@@ -170,5 +170,5 @@ def _of_gpu(given: argparse.Namespace, tables: object) -> dict[str, list[Row]]:
             found |= {kind: own} if own else {}
     if not found:
         problem = f"holds no kernels{'' if wanted is None else f' of {wanted}'}"
-        raise InputError("database", given.database, problem, "what kernels list shows")
+        raise InputError("database", options.database, problem, "what kernels list shows")
     return found

@@ -89,35 +89,37 @@ def diffusion_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 
 def first_diffusion_parts(shard: Shard) -> list[Part]:
     """Patches, the text and the conditions on their way to the model's width."""
-    given, h = _diffusion(shard), shard.model.hidden_size
+    diffusion, h = _diffusion(shard), shard.model.hidden_size
     latents = shard.tokens
     if any(_attention(shard, each).text is not None for each in shard.model.layer_kinds):
         latents -= shard.batch * text_tokens(shard)
-    words = shard.batch * given.text_tokens
-    parts = [_ahead(shard, "patches", latents, (given.patch_size, h))]
-    parts.append(_ahead(shard, "text", words, given.text_widths))
+    words = shard.batch * diffusion.text_tokens
+    parts = [_ahead(shard, "patches", latents, (diffusion.patch_size, h))]
+    parts.append(_ahead(shard, "text", words, diffusion.text_widths))
     if latents == shard.tokens:
         parts.append(looked_at_part(shard))
-    parts += [_ahead(shard, "condition", shard.batch, (width, h, h)) for width in given.conditions]
-    if given.modulation == "shared":
+    parts += [
+        _ahead(shard, "condition", shard.batch, (width, h, h)) for width in diffusion.conditions
+    ]
+    if diffusion.modulation == "shared":
         parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[None] * h)))
     return parts
 
 
 def first_diffusion_parameters(shard: Shard) -> LocalParameters:
-    given, h = _diffusion(shard), shard.model.hidden_size
-    widths = [(given.patch_size, h), given.text_widths]
-    widths += [(width, h, h) for width in given.conditions]
-    if given.modulation == "shared":
+    diffusion, h = _diffusion(shard), shard.model.hidden_size
+    widths = [(diffusion.patch_size, h), diffusion.text_widths]
+    widths += [(width, h, h) for width in diffusion.conditions]
+    if diffusion.modulation == "shared":
         widths.append((h, _VECTORS[None] * h))
     return LocalParameters(sum(map(_weights, widths)))
 
 
 def last_diffusion_parts(shard: Shard) -> list[Part]:
     """The last norm, what patches should be, and the squared distance from it."""
-    given, h, size = _diffusion(shard), shard.model.hidden_size, shard.element_bytes
-    forward, backward = linear(shard, "patches_out", shard.local_tokens, h, given.patch_size)
-    made = shard.local_tokens * given.patch_size
+    diffusion, h, size = _diffusion(shard), shard.model.hidden_size, shard.element_bytes
+    forward, backward = linear(shard, "patches_out", shard.local_tokens, h, diffusion.patch_size)
+    made = shard.local_tokens * diffusion.patch_size
     distance = Streaming("loss_fwd", "elementwise", made * (size + 12), launches=3)
     undone = Streaming("loss_bwd", "elementwise", made * (8 + size), launches=2)
     loss = Part(
@@ -128,14 +130,14 @@ def last_diffusion_parts(shard: Shard) -> list[Part]:
         backward_peak_bytes=8 * made + shard.local_tokens * h * size,
     )
     last = [_modulated_norm(shard, "final_norm", "patches_out"), loss]
-    return [_modulation(shard, _LAST_VECTORS), *last] if given.modulation == "layers" else last
+    return [_modulation(shard, _LAST_VECTORS), *last] if diffusion.modulation == "layers" else last
 
 
 def last_diffusion_parameters(shard: Shard) -> LocalParameters:
-    given, h = _diffusion(shard), shard.model.hidden_size
+    diffusion, h = _diffusion(shard), shard.model.hidden_size
     vectors = _LAST_VECTORS * h
-    modulation = (h + 1) * vectors if given.modulation == "layers" else vectors
-    return LocalParameters(_weights((h, given.patch_size)) + modulation)
+    modulation = (h + 1) * vectors if diffusion.modulation == "layers" else vectors
+    return LocalParameters(_weights((h, diffusion.patch_size)) + modulation)
 
 
 def _diffusion(shard: Shard) -> Diffusion:

@@ -60,11 +60,11 @@ def _patch_reads(state: RankState) -> None:
         return value
 
     def lifting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def make(*given: Any, **kwargs: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
             # Kept by each thread for itself, and the engine's threads begin without.
             torch._C._set_only_lift_cpu_tensors(True)
             # Lists of device scalars are read below the dispatcher.
-            lists = (plain(each) if type(each) in (list, tuple) else each for each in given)
+            lists = (plain(each) if type(each) in (list, tuple) else each for each in args)
             return real(*lists, **kwargs)
 
         return make
@@ -169,8 +169,8 @@ def _patch_memory(state: RankState) -> None:
     # Processes share the device's memory as it is.
     real_share, real_is_shared = torch.UntypedStorage.share_memory_, torch.UntypedStorage.is_shared
 
-    def share_memory_(self: Any, *given: Any, **named: Any) -> Any:
-        return self if self.device.type == "meta" else real_share(self, *given, **named)
+    def share_memory_(self: Any, *args: Any, **named: Any) -> Any:
+        return self if self.device.type == "meta" else real_share(self, *args, **named)
 
     def is_shared(self: Any) -> bool:
         return self.device.type == "meta" or bool(real_is_shared(self))

@@ -108,21 +108,21 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
 
-def script_fields(given: argparse.Namespace) -> dict[str, Any]:
+def script_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of ``RankOptions`` from the options of ``add_script``.
 
     Raises:
         InputError: for those that cannot be.
     """
-    if given.memory_gib is not None:
-        require_positive("--memory-gib", given.memory_gib)
-    for name in given.without:
+    if args.memory_gib is not None:
+        require_positive("--memory-gib", args.memory_gib)
+    for name in args.without:
         require_choice("--without", name, PACKAGES)
     return {
-        "memory_bytes": None if given.memory_gib is None else int(given.memory_gib * 2**30),
-        "moe_imbalance": given.moe_imbalance,
-        "without": given.without,
-        "script": checked_script(given.script),
+        "memory_bytes": None if args.memory_gib is None else int(args.memory_gib * 2**30),
+        "moe_imbalance": args.moe_imbalance,
+        "without": args.without,
+        "script": checked_script(args.script),
     }
 
 
@@ -145,28 +145,28 @@ def checked_script(words: Sequence[str]) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks and check what they do together; the first exit code that is not 0."""
-    given = parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     check_platform()
-    if given.rank == AUTO:
-        _check(given, [_options(given, 0)])
+    if args.rank == AUTO:
+        _check(args, [_options(args, 0)])
         try:
-            ranks = _chosen(given)
+            ranks = _chosen(args)
         except SetUpError as error:
             print(error, file=sys.stderr)
             return error.code
     else:
-        require_whole("--world-size", given.world_size)
-        ranks = list(parse_ranks("--rank", given.rank, given.world_size))
-    options = [_options(given, rank) for rank in ranks]
-    _check(given, options)
+        require_whole("--world-size", args.world_size)
+        ranks = list(parse_ranks("--rank", args.rank, args.world_size))
+    options = [_options(args, rank) for rank in ranks]
+    _check(args, options)
     note = "times that the script prints are this machine's, no predictions (trainscout live)"
     print(f"run: {note}", file=sys.stderr)
-    failed = _run(given, options)
-    if not failed and not given.no_check and len(options) > 1:
-        failed = _check_together([one.trace for one in options], given.strict)
-    if failed or given.profile is None:
+    failed = _run(args, options)
+    if not failed and not args.no_check and len(options) > 1:
+        failed = _check_together([one.trace for one in options], args.strict)
+    if failed or args.profile is None:
         return failed
-    return _time_kernels([one.trace for one in options], given.profile)
+    return _time_kernels([one.trace for one in options], args.profile)
 
 
 def _time_kernels(traces: Sequence[Path], output: Path) -> int:
@@ -187,9 +187,9 @@ def _check_together(paths: Sequence[Path], strict: bool) -> int:
     return IMPOSSIBLE_LAUNCHES if wrong else OK
 
 
-def _run(given: argparse.Namespace, options: Sequence[RankOptions]) -> int:
+def _run(args: argparse.Namespace, options: Sequence[RankOptions]) -> int:
     """Trace the ranks; the first code that is not 0."""
-    code = RanksOptions(tuple(options), given.jobs, given.preload).run().returncode
+    code = RanksOptions(tuple(options), args.jobs, args.preload).run().returncode
     return FAILURE if code < 0 else code
 
 
@@ -221,44 +221,42 @@ def _groups_of(options: RankOptions) -> list[Group]:
         return [event for event in read_trace(path).events if isinstance(event, Group)]
 
 
-def _chosen(given: argparse.Namespace) -> list[int]:
+def _chosen(args: argparse.Namespace) -> list[int]:
     """The ranks that stand for the job, by what the script sets up on two of them."""
-    chosen = choose_ranks(given.world_size, lambda rank: _groups_of(_options(given, rank)))
+    chosen = choose_ranks(args.world_size, lambda rank: _groups_of(_options(args, rank)))
     named = ", ".join(str(rank) for rank in chosen.ranks)
     print(f"ranks {named}: {chosen.why}", file=sys.stderr)
     return list(chosen.ranks)
 
 
-def _options(given: argparse.Namespace, rank: int) -> RankOptions:
+def _options(args: argparse.Namespace, rank: int) -> RankOptions:
     from trainscout.simulators.virtual_cluster.traces.files import trace_path
 
-    folder = given.output or Path("traces")
+    folder = args.output or Path("traces")
     return RankOptions(
-        world_size=given.world_size,
+        world_size=args.world_size,
         rank=rank,
-        local_world_size=given.local_world_size,
-        gpu=given.gpu,
-        trace=given.trace or trace_path(folder, rank),
-        check=not given.no_check,
-        payloads=given.payloads,
-        steps=given.steps,
-        strict=given.strict,
-        **script_fields(given),
+        local_world_size=args.local_world_size,
+        gpu=args.gpu,
+        trace=args.trace or trace_path(folder, rank),
+        check=not args.no_check,
+        payloads=args.payloads,
+        steps=args.steps,
+        strict=args.strict,
+        **script_fields(args),
     )
 
 
-def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
+def _check(args: argparse.Namespace, options: list[RankOptions]) -> None:
     for one in options:
         check_ranks(one.world_size, one.rank, one.local_world_size)
-    require_choice("--gpu", given.gpu, load_catalogue().gpus)
-    require_positive("--jobs", given.jobs)
-    if given.steps is not None:
-        require_positive("--steps", given.steps)
-    if given.trace is not None and len(options) > 1:
-        raise InputError(
-            "--trace", given.trace, "names one file for several ranks", "--output DIR"
-        )
-    if given.payloads is not None:
-        make_folder("--payloads", given.payloads)
+    require_choice("--gpu", args.gpu, load_catalogue().gpus)
+    require_positive("--jobs", args.jobs)
+    if args.steps is not None:
+        require_positive("--steps", args.steps)
+    if args.trace is not None and len(options) > 1:
+        raise InputError("--trace", args.trace, "names one file for several ranks", "--output DIR")
+    if args.payloads is not None:
+        make_folder("--payloads", args.payloads)
     for one in options:
         make_folder("--output", one.trace.parent)

@@ -29,17 +29,17 @@ def emulate_extensions(module: ModuleType) -> None:
     """Have ``torch.utils.cpp_extension`` stand in for extensions with kernels."""
     load, load_inline = module.load, module.load_inline
 
-    def load_sources(name: str, sources: Any, *given: Any, **options: Any) -> Any:
+    def load_sources(name: str, sources: Any, *args: Any, **options: Any) -> Any:
         files = [Path(each) for each in ([sources] if isinstance(sources, str) else sources)]
         if not any(file.suffix in _CUDA for file in files):
-            return load(name, sources, *given, **options)
+            return load(name, sources, *args, **options)
         return extension(name, "\n".join(file.read_text() for file in files))
 
     def load_texts(
-        name: str, cpp_sources: Any, cuda_sources: Any = None, *given: Any, **options: Any
+        name: str, cpp_sources: Any, cuda_sources: Any = None, *args: Any, **options: Any
     ) -> Any:
         if not cuda_sources:
-            return load_inline(name, cpp_sources, cuda_sources, *given, **options)
+            return load_inline(name, cpp_sources, cuda_sources, *args, **options)
         return extension(name, "\n".join((*_texts(cpp_sources), *_texts(cuda_sources))))
 
     module.load = load_sources  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ def _function(shown: str, source: str, function: str, schema: str = "") -> Calla
     plain = re.escape(function.rpartition(":")[2])
     returns_nothing = "-> ()" in schema or re.search(rf"\bvoid\s+{plain}\s*\(", source)
 
-    def launch(*given: Any, **named: Any) -> None:
+    def launch(*args: Any, **named: Any) -> None:
         from .vendor.opaque import launch
 
         if not returns_nothing:
@@ -112,7 +112,7 @@ def _function(shown: str, source: str, function: str, schema: str = "") -> Calla
             allowed = "one that writes into tensors it is given, or the same in PyTorch"
             raise refusal(shown, what, allowed)
         # It writes into tensors that it is given.
-        launch(shown, _tensors((*given, *named.values())), [])
+        launch(shown, _tensors((*args, *named.values())), [])
 
     return launch
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     return OK
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Predict, write the files asked for, and show the step.
 
     Raises:
@@ -47,43 +47,47 @@ def run(given: argparse.Namespace) -> None:
     from .rules import FIELD
     from .step import replay_ranks
 
-    check_output("--json", given.json)
-    check_output("--perfetto", given.perfetto, [given.json])
-    if given.model_flops is not None:
-        require_positive("--model-flops", given.model_flops)
+    check_output("--json", options.json)
+    check_output("--perfetto", options.perfetto, [options.json])
+    if options.model_flops is not None:
+        require_positive("--model-flops", options.model_flops)
     catalogue = load_catalogue()
-    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
-    require_choice("--network", given.network, NETWORKS)
-    if given.topology is not None and given.network != "flow":
+    cluster, gpu = catalogue.machines(options.cluster, options.gpu, prefix="--")
+    require_choice("--network", options.network, NETWORKS)
+    if options.topology is not None and options.network != "flow":
         problem = "is not looked at with --network whitebox"
-        raise InputError("--topology", given.topology, problem, "--network flow")
+        raise InputError("--topology", options.topology, problem, "--network flow")
     switches = None
-    if given.network == "flow":
-        switches = catalogue.topologies.chosen("--topology", given.topology or "rail_optimised")
+    if options.network == "flow":
+        switches = catalogue.topologies.chosen("--topology", options.topology or "rail_optimised")
     framework = UNDECLARED
-    if given.framework:
-        framework = catalogue.frameworks.chosen("--framework", given.framework)
-    traces = read_directory(given.traces)
+    if options.framework:
+        framework = catalogue.frameworks.chosen("--framework", options.framework)
+    traces = read_directory(options.traces)
     step = replay_ranks(
         traces,
         gpu,
         cluster,
         framework,
-        host=given.host,
-        calibration=None if given.calibration is None else read_calibration(given.calibration),
-        measured=None if given.measured_kernels is None else load_measured(given.measured_kernels),
-        allocator=None if given.alloc_conf is None else AllocatorSettings.parse(given.alloc_conf),
-        model_flops=given.model_flops,
-        rules=None if given.rules is None else read_rules(given.rules, FIELD),
+        host=options.host,
+        calibration=None if options.calibration is None else read_calibration(options.calibration),
+        measured=None
+        if options.measured_kernels is None
+        else load_measured(options.measured_kernels),
+        allocator=None
+        if options.alloc_conf is None
+        else AllocatorSettings.parse(options.alloc_conf),
+        model_flops=options.model_flops,
+        rules=None if options.rules is None else read_rules(options.rules, FIELD),
         switches=switches,
     )
-    if given.json is not None:
-        write_output("--json", given.json, json.dumps(to_dict(step), indent=1) + "\n")
-    if given.perfetto is not None:
+    if options.json is not None:
+        write_output("--json", options.json, json.dumps(to_dict(step), indent=1) + "\n")
+    if options.perfetto is not None:
         times = {rank.rank: rank.times for rank in step.ranks}
         played = [trace for trace in traces if trace.header.rank in times]
         counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
-        write_perfetto(given.perfetto, played, times, "--perfetto", counters)
+        write_perfetto(options.perfetto, played, times, "--perfetto", counters)
     show(report(step))
 
 

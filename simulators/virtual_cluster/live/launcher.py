@@ -108,23 +108,23 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks live; the exit code."""
-    given = parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     check_platform()
     # A shell that starts commands in the background has them ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Asked to end, it ends its ranks first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    _check(given)
-    script = script_fields(given)
+    _check(args)
+    script = script_fields(args)
     catalogue = load_catalogue()
-    if given.cluster is None:
-        given.cluster = _usual_cluster(given.world_size, catalogue.gpus.get(given.gpu))
-    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    if args.cluster is None:
+        args.cluster = _usual_cluster(args.world_size, catalogue.gpus.get(args.gpu))
+    cluster, gpu = catalogue.machines(args.cluster, args.gpu, prefix="--")
     framework = UNDECLARED
-    if given.framework is not None:
-        framework = catalogue.frameworks.chosen("--framework", given.framework)
-    who = Representation.by_neighbours(given.world_size, _ranks(given))
-    options = _options(given, script, who, (cluster, gpu), framework)
+    if args.framework is not None:
+        framework = catalogue.frameworks.chosen("--framework", args.framework)
+    who = Representation.by_neighbours(args.world_size, _ranks(args))
+    options = _options(args, script, who, (cluster, gpu), framework)
 
     # These load numba and what prices are made of.
     from trainscout.simulators.virtual_cluster.execution.step import used_part
@@ -135,17 +135,17 @@ def main(arguments: Sequence[str]) -> int:
     from .server import LiveError, LiveServer
     from .simulation import Simulation
 
-    cluster = used_part(cluster, given.world_size)
-    prices, network = _network(given, (cluster, gpu), framework, who)
+    cluster = used_part(cluster, args.world_size)
+    prices, network = _network(args, (cluster, gpu), framework, who)
     simulation = Simulation(
-        who, prices, network, options("").cost, LoweredLaunches, record=given.perfetto is not None
+        who, prices, network, options("").cost, LoweredLaunches, record=args.perfetto is not None
     )
-    _banner(given, gpu, who)
+    _banner(args, gpu, who)
     server = LiveServer(
         simulation,
         lambda address: start_ranks(options(address)),
-        cores=given.cores or len(os.sched_getaffinity(0)),
-        timeout_s=given.timeout,
+        cores=args.cores or len(os.sched_getaffinity(0)),
+        timeout_s=args.timeout,
         show=_printer(who),
     )
     try:
@@ -154,13 +154,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"live: {error}", file=sys.stderr)
         return error.code
     show_report(simulation, measured)
-    if given.perfetto is not None:
-        write_timeline("--perfetto", given.perfetto, simulation)
+    if args.perfetto is not None:
+        write_timeline("--perfetto", args.perfetto, simulation)
     return 0
 
 
 def _network(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     machine: tuple[Cluster, Gpu],
     framework: Framework,
     who: Representation,
@@ -169,29 +169,29 @@ def _network(
     from .prices import ClusterPrices
 
     cluster, gpu = machine
-    if given.network == "whitebox":
+    if args.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
     from trainscout.simulators.predictor.network.topology.wiring import build_network
 
     from .network import FlowNetwork
 
-    switches = load_catalogue().topologies.chosen("--topology", given.topology)
+    switches = load_catalogue().topologies.chosen("--topology", args.topology)
     network = FlowNetwork(build_network(cluster, gpu, switches), who)
     return ClusterPrices(gpu, cluster, framework, alone=True), network
 
 
-def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
-    if given.all and given.ranks is not None:
-        raise InputError("--all", given.ranks, "says something else than --ranks", "one of both")
-    if given.ranks is not None:
-        return parse_ranks("--ranks", given.ranks, given.world_size)
-    if not given.all and given.world_size > 8:
+def _ranks(args: argparse.Namespace) -> tuple[int, ...]:
+    if args.all and args.ranks is not None:
+        raise InputError("--all", args.ranks, "says something else than --ranks", "one of both")
+    if args.ranks is not None:
+        return parse_ranks("--ranks", args.ranks, args.world_size)
+    if not args.all and args.world_size > 8:
         raise InputError("--ranks", "", "is missing for a large job", "0,8,16 or --all")
-    return tuple(range(given.world_size))
+    return tuple(range(args.world_size))
 
 
 def _options(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     script: dict[str, Any],
     who: Representation,
     machine: tuple[Cluster, Gpu],
@@ -200,18 +200,18 @@ def _options(
     from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 
     cluster, gpu = machine
-    cost = HostCost.of(framework, cpu=given.host == "cpu")
+    cost = HostCost.of(framework, cpu=args.host == "cpu")
 
     def made(address: str) -> LiveOptions:
         job = RankOptions(
-            world_size=given.world_size,
+            world_size=args.world_size,
             rank=who.simulated[0],
-            local_world_size=min(cluster.gpus_per_node, given.world_size),
+            local_world_size=min(cluster.gpus_per_node, args.world_size),
             gpu=gpu.name,
             **script,
         )
-        traces = None if given.traces is None else str(given.traces)
-        return LiveOptions(address, job, who.simulated, cost, traces, given.preload)
+        traces = None if args.traces is None else str(args.traces)
+        return LiveOptions(address, job, who.simulated, cost, traces, args.preload)
 
     return made
 
@@ -223,23 +223,23 @@ def _usual_cluster(world_size: int, gpu: Gpu | None) -> str:
     return f"{-(-world_size // per_node) * per_node}x{gpu.name}"
 
 
-def _check(given: argparse.Namespace) -> None:
-    require_whole("--world-size", given.world_size)
-    require_choice("--network", given.network, NETWORKS)
-    require_choice("--host", given.host, HOSTS)
-    require_positive("--timeout", given.timeout)
-    if given.cores is not None:
-        require_positive("--cores", given.cores)
-    check_output("--perfetto", given.perfetto)
-    if given.traces is not None:
-        make_folder("--traces", given.traces)
+def _check(args: argparse.Namespace) -> None:
+    require_whole("--world-size", args.world_size)
+    require_choice("--network", args.network, NETWORKS)
+    require_choice("--host", args.host, HOSTS)
+    require_positive("--timeout", args.timeout)
+    if args.cores is not None:
+        require_positive("--cores", args.cores)
+    check_output("--perfetto", args.perfetto)
+    if args.traces is not None:
+        make_folder("--traces", args.traces)
 
 
-def _banner(given: argparse.Namespace, gpu: Gpu, who: Representation) -> None:
+def _banner(args: argparse.Namespace, gpu: Gpu, who: Representation) -> None:
     ranks = ", ".join(map(str, who.simulated[:16])) + (" ..." if len(who.simulated) > 16 else "")
     print(
         f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {gpu.name}, "
-        f"{given.cluster}, network {given.network}, host {given.host}\n"
+        f"{args.cluster}, network {args.network}, host {args.host}\n"
         "live: times are simulated; losses and other computed values are inventions [*]",
         file=sys.stderr,
         flush=True,

@@ -106,8 +106,8 @@ def _reduce(value: datetime.datetime) -> tuple[Any, tuple[Any, ...]]:
     return _real, state
 
 
-def _real(*given: Any) -> datetime.datetime:
-    return _RealDatetime(*given)
+def _real(*args: Any) -> datetime.datetime:
+    return _RealDatetime(*args)
 
 
 class _DatetimeType(type):
@@ -123,8 +123,8 @@ class _DatetimeType(type):
 class _SimulatedDatetime(_RealDatetime, metaclass=_DatetimeType):
     """``datetime.datetime`` whose now is simulated; it makes values of the real class."""
 
-    def __new__(cls, *given: Any, **named: Any) -> Any:
-        return _RealDatetime(*given, **named)
+    def __new__(cls, *args: Any, **named: Any) -> Any:
+        return _RealDatetime(*args, **named)
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:

@@ -55,21 +55,21 @@ def main(arguments: Sequence[str]) -> int:
         metavar="DIR",
         help="write measured_kernels/ and observed_factors.json",
     )
-    given = parser.parse_args(arguments)
-    recorded = read_kineto(given.profile)
+    options = parser.parse_args(arguments)
+    recorded = read_kineto(options.profile)
     times = measured_times(recorded)
     parts = command_tables.profile_tables(recorded, times, busy(recorded))
-    if given.predicted is not None:
-        predicted, steps = read_predicted("--predicted", given.predicted, given.rank)
+    if options.predicted is not None:
+        predicted, steps = read_predicted("--predicted", options.predicted, options.rank)
         compared = compare(times, max(recorded.steps, 1), predicted, steps)
         parts += command_tables.comparison_table(compared)
     if recorded.kernels:
-        profile = measured_profile(given.profile, recorded)
-        gpu = _gpu(given.gpu, profile, required=given.output is not None)
+        profile = measured_profile(options.profile, recorded)
+        gpu = _gpu(options.gpu, profile, required=options.output is not None)
         if gpu is not None:
             parts += ["", *_prices(profile, gpu)]
-            if given.output is not None:
-                _write(given.output, profile, gpu)
+            if options.output is not None:
+                _write(options.output, profile, gpu)
     command_tables.show(parts)
     return OK
 

@@ -27,11 +27,11 @@ def show(arguments: Sequence[str]) -> int:
         "trainscout trace show traces/rank_00008.trace.gz | less",
     )
     parser.add_argument("trace", type=Path, metavar="FILE")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     from . import command_tables
     from .command_tables import summarise
 
-    trace = read_trace(given.trace)
+    trace = read_trace(options.trace)
     command_tables.show(command_tables.summary_tables(trace.header, summarise(trace)))
     return OK
 
@@ -53,12 +53,12 @@ def join(arguments: Sequence[str]) -> int:
         metavar="SHARE",
         help="how much work around the schedule may differ within a class (default %(default)s)",
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     from . import command_tables
 
-    if not 0 <= given.tolerance < 1:
-        raise InputError("--tolerance", given.tolerance, "is out of range", "0 to 1, 1 excluded")
-    job = collate(read_directory(given.traces), given.tolerance)
+    if not 0 <= options.tolerance < 1:
+        raise InputError("--tolerance", options.tolerance, "is out of range", "0 to 1, 1 excluded")
+    job = collate(read_directory(options.traces), options.tolerance)
     command_tables.show(command_tables.collation_tables(job))
     hangs = any(problem.hangs for problem in job.order_problems)
     return IMPOSSIBLE_LAUNCHES if job.mismatches or hangs else OK
@@ -81,36 +81,40 @@ def export(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--ranks", metavar="R[,R...]", help="ranks to write, as 0,8-15, or all (default: traced)"
     )
-    given = parser.parse_args(arguments)
-    traces = read_directory(given.traces) if given.traces.is_dir() else (read_trace(given.traces),)
-    if given.perfetto is not None:
+    options = parser.parse_args(arguments)
+    traces = (
+        read_directory(options.traces)
+        if options.traces.is_dir()
+        else (read_trace(options.traces),)
+    )
+    if options.perfetto is not None:
         from .perfetto import write_perfetto
 
-        check_output("--perfetto", given.perfetto, [given.traces])
-        write_perfetto(given.perfetto, _chosen(given, traces), option="--perfetto")
+        check_output("--perfetto", options.perfetto, [options.traces])
+        write_perfetto(options.perfetto, _chosen(options, traces), option="--perfetto")
         return OK
     from .chakra import write_chakra
 
     job = collate(traces)
-    write_chakra(given.chakra, job, _ranks(given, job), option="--chakra")
+    write_chakra(options.chakra, job, _ranks(options, job), option="--chakra")
     return OK
 
 
-def _chosen(given: argparse.Namespace, traces: Sequence[Trace]) -> list[Trace]:
+def _chosen(options: argparse.Namespace, traces: Sequence[Trace]) -> list[Trace]:
     """Traces of the ranks asked for, all of which must have been traced."""
-    if given.ranks is None or given.ranks == ALL:
+    if options.ranks is None or options.ranks == ALL:
         return list(traces)
     by_rank = {trace.header.rank: trace for trace in traces}
-    ranks = parse_ranks("--ranks", given.ranks, traces[0].header.world_size)
+    ranks = parse_ranks("--ranks", options.ranks, traces[0].header.world_size)
     for rank in ranks:
         if rank not in by_rank:
             raise InputError("--ranks", rank, "was not traced", ", ".join(map(str, by_rank)))
     return [by_rank[rank] for rank in ranks]
 
 
-def _ranks(given: argparse.Namespace, job: Collated) -> Sequence[int]:
-    if given.ranks is None:
+def _ranks(options: argparse.Namespace, job: Collated) -> Sequence[int]:
+    if options.ranks is None:
         return tuple(job.classes.first_of)
-    if given.ranks == ALL:
+    if options.ranks == ALL:
         return range(job.world_size)
-    return parse_ranks("--ranks", given.ranks, job.world_size)
+    return parse_ranks("--ranks", options.ranks, job.world_size)

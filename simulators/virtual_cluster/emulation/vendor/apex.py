@@ -76,12 +76,12 @@ def _fast_layer_norm(
 ) -> tuple[Tensor, list[Any], Callable[..., Any]]:
     """The persistent kernel: works on rows, so that its result is a view of them."""
     rows = x.contiguous().view(-1, gamma.numel())
-    given = (rows, gamma, beta, gamma.shape, epsilon, memory_efficient)
-    out, kept, of_rows = fused_layer_norm_affine.forward(*given)
+    args = (rows, gamma, beta, gamma.shape, epsilon, memory_efficient)
+    out, kept, of_rows = fused_layer_norm_affine.forward(*args)
     whole, width = x.shape, gamma.numel()
 
-    def gradient(*given: Any) -> tuple[Tensor, ...]:
-        *kept, grad = given
+    def gradient(*args: Any) -> tuple[Tensor, ...]:
+        *kept, grad = args
         made, *others = of_rows(*kept, grad.contiguous().view(-1, width))
         return made.view(whole), *others
 
@@ -138,15 +138,15 @@ class MixedFusedLayerNorm(FusedLayerNorm):
     """The mixed forms differ in what types they take and give, which is that of the weight here,
     and pass over what else they are given, as Apex's do."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **{name: named[name] for name in _TAKEN if name in named})
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **{name: named[name] for name in _TAKEN if name in named})
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
     """See ``MixedFusedLayerNorm``."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **{name: named[name] for name in _TAKEN if name in named})
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **{name: named[name] for name in _TAKEN if name in named})
 
 
 class FastLayerNorm(nn.Module):

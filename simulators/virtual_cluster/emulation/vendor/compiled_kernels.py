@@ -69,8 +69,8 @@ def _step(name: str, number: int) -> Callable[..., None]:
     """An optimizer's step on so many lists, of which the last may be missing."""
 
     def step(chunk_size: int, noop_flag: Tensor, lists: Lists, *hyperparameters: Any) -> None:
-        given = _local(lists)[:number]
-        kernel(name)(*given, *([] for _ in range(number - len(given))))
+        args = _local(lists)[:number]
+        kernel(name)(*args, *([] for _ in range(number - len(args))))
 
     return step
 
@@ -89,8 +89,8 @@ def _softmax(kind: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     """Softmax of ``scale * inputs``, all of them, below the diagonal or where a mask lets it; and
     its backward pass, which writes the gradient of the inputs over that of the outputs."""
 
-    def forward(inputs: Tensor, *given: Any) -> Tensor:
-        *mask, scale = given
+    def forward(inputs: Tensor, *args: Any) -> Tensor:
+        *mask, scale = args
         return kernel("fused_softmax_fwd")(inputs, *(mask or [None]), float(scale), kind)
 
     def backward(grad: Tensor, out: Tensor, scale: Tensor) -> Tensor:

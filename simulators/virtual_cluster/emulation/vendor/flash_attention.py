@@ -42,7 +42,7 @@ def _attend(
         raise refusal("flash_attn.return_attn_probs", "probabilities under dropout", "False")
     for name in ("deterministic", "num_splits", "pack_gqa", "sm_margin"):
         options.pop(name, None)
-    if used := [name for name, given in options.items() if given is not None]:
+    if used := [name for name, value in options.items() if value is not None]:
         raise refusal(f"flash_attn.{used[0]}", "this option")
     layout, sequences, max_q, max_k = form
     scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
@@ -167,10 +167,10 @@ _REST = ("dropout_p", "softmax_scale", "causal", "window_size_left", "window_siz
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 
 
-def _arguments(query: Tensor, packed: bool, given: Any, options: dict[str, Any]) -> list[Any]:
+def _arguments(query: Tensor, packed: bool, args: Any, options: dict[str, Any]) -> list[Any]:
     """The options, by position or name, as the compiled functions take them."""
     names = (*_LENGTHS, *_REST) if packed else _REST
-    found = {**options, **dict(zip(names, given, strict=False))}
+    found = {**options, **dict(zip(names, args, strict=False))}
     window = found.get("window_size", (-1, -1))
     rest = [
         float(found.get("dropout_p", 0.0)),
@@ -188,9 +188,9 @@ def _arguments(query: Tensor, packed: bool, given: Any, options: dict[str, Any])
 def _forward(packed: bool) -> Callable[..., Any]:
     compiled = flash_attn_2.varlen_fwd if packed else flash_attn_2.fwd
 
-    def forward(q: Tensor, k: Tensor, v: Tensor, *given: Any, **options: Any) -> Any:
+    def forward(q: Tensor, k: Tensor, v: Tensor, *args: Any, **options: Any) -> Any:
         """Output, log-sum-exps, no probabilities, the random state."""
-        out, stats, _, random = compiled(q, k, v, *_arguments(q, packed, given, options))
+        out, stats, _, random = compiled(q, k, v, *_arguments(q, packed, args, options))
         return out, stats, None, random
 
     return forward
@@ -200,11 +200,11 @@ def _backward(packed: bool) -> Callable[..., Any]:
     compiled = flash_attn_2.varlen_bwd if packed else flash_attn_2.bwd
     names = ("dout", "q", "k", "v", "out", "softmax_lse", "dq", "dk", "dv")
 
-    def backward(*given: Any, **options: Any) -> Tensor:
+    def backward(*args: Any, **options: Any) -> Tensor:
         """Gradients into ``dq``, ``dk``, ``dv``; the sums of rows."""
-        named = [options.pop(name) for name in names[len(given) :]]
-        dout, q, *others = (*given[: len(names)], *named)
-        rest = _arguments(q, packed, given[len(names) :], options)
+        named = [options.pop(name) for name in names[len(args) :]]
+        dout, q, *others = (*args[: len(names)], *named)
+        rest = _arguments(q, packed, args[len(names) :], options)
         return compiled(dout.contiguous(), q, *others, *rest)[-1]
 
     return backward

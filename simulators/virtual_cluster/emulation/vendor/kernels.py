@@ -40,8 +40,8 @@ def _empty(like: Tensor, shape: Sequence[int], dtype: str = "") -> Tensor:
 def _like(*places: int) -> Callable[..., Any]:
     """Outputs look like the arguments at these places."""
 
-    def made(*given: Any) -> Any:
-        outputs = tuple(_empty(given[place], given[place].shape) for place in places)
+    def made(*args: Any) -> Any:
+        outputs = tuple(_empty(args[place], args[place].shape) for place in places)
         return outputs if len(outputs) > 1 else outputs[0]
 
     return made

@@ -125,8 +125,8 @@ def _opaque(
         (each.shape, each.dtype) for place in form.remade if (each := tensors[place]) is not None
     ]
 
-    def gradient(*given: Tensor | None) -> tuple[Tensor | None, ...]:
-        *tensors, out, grad = given
+    def gradient(*args: Tensor | None) -> tuple[Tensor | None, ...]:
+        *tensors, out, grad = args
         kept = [each for each in (grad, *tensors, out) if each is not None]
         for shape, dtype in again:
             kept.append(torch.empty(shape, dtype=dtype, device=kept[0].device))

@@ -32,24 +32,24 @@ def lower_vendor(op: Op) -> Lowered:
     kernel = kernel_of(op)
     if kernel is None:
         raise InputError("trace.op.name", op.name, "is no emulated kernel")
-    given = arguments(op)
+    args = arguments(op)
     if kernel.stands_for == "gemm":
-        return _gemm(kernel.name, given)
+        return _gemm(kernel.name, args)
     if kernel.stands_for == "grouped_gemm":
-        return _grouped(kernel.name, given)
+        return _grouped(kernel.name, args)
     if kernel.stands_for.startswith("attention"):
-        return _attention(kernel.name, given, kernel.stands_for.removeprefix("attention_"))
+        return _attention(kernel.name, args, kernel.stands_for.removeprefix("attention_"))
     count, total = launches(op), moved_bytes(op)
     if not count or not total:
         return FREE
-    stands_for = "cast_fp4" if given.get("recipe") == "nvfp4" else kernel.stands_for
+    stands_for = "cast_fp4" if args.get("recipe") == "nvfp4" else kernel.stands_for
     made = Streaming(kernel.name, stands_for, total, count)
     return Lowered((made,), f"vendor {stands_for}")
 
 
-def _gemm(name: str, given: dict[str, Argument]) -> Lowered:
-    left, right = _tensor(name, given, "left"), _tensor(name, given, "right")
-    m, n, k = _sizes(left, right, str(given["layout"]))
+def _gemm(name: str, args: dict[str, Argument]) -> Lowered:
+    left, right = _tensor(name, args, "left"), _tensor(name, args, "right")
+    m, n, k = _sizes(left, right, str(args["layout"]))
     if not (m and n and k):
         return FREE
     made = Gemm(
@@ -58,8 +58,8 @@ def _gemm(name: str, given: dict[str, Argument]) -> Lowered:
         n,
         contracted(left, k),
         precision(left),
-        layout=_LAYOUT_OF_USE.get(str(given["use"]), str(given["layout"])),
-        accumulate=bool(given.get("accumulate", False)),
+        layout=_LAYOUT_OF_USE.get(str(args["use"]), str(args["layout"])),
+        accumulate=bool(args.get("accumulate", False)),
     )
     return Lowered((made,), "vendor gemm")
 
@@ -74,15 +74,15 @@ def _sizes(left: TensorSpec, right: TensorSpec, layout: str) -> tuple[int, int, 
     return math.prod(left.shape[:-1]), n, left.shape[-1]
 
 
-def _grouped(name: str, given: dict[str, Argument]) -> Lowered:
-    left = list(tensors(given["left"]))
-    right = list(tensors(given["right"]))
-    splits = given["splits"]
+def _grouped(name: str, args: dict[str, Argument]) -> Lowered:
+    left = list(tensors(args["left"]))
+    right = list(tensors(args["right"]))
+    splits = args["splits"]
     if not left or not right or not isinstance(splits, tuple):
-        raise InputError(f"trace.op[{name}].inputs", given, "is no grouped product")
+        raise InputError(f"trace.op[{name}].inputs", args, "is no grouped product")
     sizes = [size for size in splits if isinstance(size, int) and size]
     rows, groups = sum(sizes), len(sizes)
-    layout, use = str(given["layout"]), str(given["use"])
+    layout, use = str(args["layout"]), str(args["use"])
     a, b = left[0].shape, right[0].shape
     if layout == "NT":
         n, k = a[-1], b[-1]
@@ -103,20 +103,20 @@ def _grouped(name: str, given: dict[str, Argument]) -> Lowered:
         contracted(left[0], k),
         precision(left[0]),
         layout=_LAYOUT_OF_USE.get(use, layout),
-        accumulate=bool(given.get("accumulate", False)),
-        one_kernel=bool(given["one_kernel"]),
+        accumulate=bool(args.get("accumulate", False)),
+        one_kernel=bool(args["one_kernel"]),
     )
     return Lowered((made,), "vendor grouped_gemm")
 
 
-def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
-    query, key = _tensor(name, given, "query"), _tensor(name, given, "key")
-    value = _tensor(name, given, "value")
-    layout = str(given["layout"])
+def _attention(name: str, args: dict[str, Argument], pass_: str) -> Lowered:
+    query, key = _tensor(name, args, "query"), _tensor(name, args, "key")
+    value = _tensor(name, args, "value")
+    layout = str(args["layout"])
     heads, kv_heads = query.shape[-2], key.shape[-2]
-    sequences = _integer(name, given, "sequences")
+    sequences = _integer(name, args, "sequences")
     if layout == "thd":
-        longest_q, longest_k = _integer(name, given, "max_q"), _integer(name, given, "max_k")
+        longest_q, longest_k = _integer(name, args, "max_q"), _integer(name, args, "max_k")
         seq_q = min(query.shape[0], longest_q) or query.shape[0]
         seq_k = min(key.shape[0], longest_k) or key.shape[0]
         # Sequences of unequal length cost what so many of the longest would, in tokens.
@@ -124,11 +124,11 @@ def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
     else:
         at, batch_at = (0, 1) if layout == "sbhd" else (1, 0)
         seq_q, seq_k, sequences = query.shape[at], key.shape[at], query.shape[batch_at]
-    causal, seq_k = masked(str(given["mask"]), given["window"], seq_q, seq_k)
-    kernel = _ATTENTION_KERNELS.get(str(given["kernel"]))
+    causal, seq_k = masked(str(args["mask"]), args["window"], seq_q, seq_k)
+    kernel = _ATTENTION_KERNELS.get(str(args["kernel"]))
     if kernel is None:
         place = f"trace.op[{name}].kernel"
-        raise InputError(place, given["kernel"], "is not known", _ATTENTION_KERNELS)
+        raise InputError(place, args["kernel"], "is not known", _ATTENTION_KERNELS)
     shapes = (
         (sequences, heads, seq_q, query.shape[-1]),
         (sequences, kv_heads, seq_k, query.shape[-1]),
@@ -137,15 +137,15 @@ def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
     return attention(name, shapes, causal, pass_, precision(query), kernel, "vendor attention")
 
 
-def _tensor(name: str, given: dict[str, Argument], which: str) -> TensorSpec:
-    found = given[which]
+def _tensor(name: str, args: dict[str, Argument], which: str) -> TensorSpec:
+    found = args[which]
     if not isinstance(found, TensorSpec):
         raise InputError(f"trace.op[{name}].{which}", found, "is no tensor")
     return found
 
 
-def _integer(name: str, given: dict[str, Argument], which: str) -> int:
-    found = given[which]
+def _integer(name: str, args: dict[str, Argument], which: str) -> int:
+    found = args[which]
     if not isinstance(found, int):
         raise InputError(f"trace.op[{name}].{which}", found, "is no integer")
     return found

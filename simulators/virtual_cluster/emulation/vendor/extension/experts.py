@@ -27,17 +27,17 @@ def fused_topk_with_score_function_fwd(
     return tuple(kernel("moe_router_fwd")(logits, expert_bias, topk, str(score_function)))
 
 
-def fused_topk_with_score_function_bwd(*given: Any, **named: Any) -> Tensor:
+def fused_topk_with_score_function_bwd(*args: Any, **named: Any) -> Tensor:
     """The gradient of the logits, which newer versions have allocated before."""
-    tensors, topk, score = _parts(given, named)
+    tensors, topk, score = _parts(args, named)
     mask, scores, grad_probs = tensors[:3]
     return _filled(kernel("moe_router_bwd")(grad_probs, mask, scores, topk, score), tensors[3:])
 
 
-def _parts(given: Any, named: Any) -> tuple[list[Tensor], int, str]:
+def _parts(args: Any, named: Any) -> tuple[list[Tensor], int, str]:
     """The tensors, how many experts a token has and the score, in the order that versions share:
     numbers before the first tensor are sizes."""
-    values = [*given, *named.values()]
+    values = [*args, *named.values()]
     first = next(at for at, each in enumerate(values) if isinstance(each, Tensor))
     rest = values[first:]
     numbers = [each for each in rest if isinstance(each, int) and not isinstance(each, bool)]
@@ -57,9 +57,9 @@ def fused_score_for_moe_aux_loss_fwd(
     return scores, mask, kept
 
 
-def fused_score_for_moe_aux_loss_bwd(*given: Any, **named: Any) -> Tensor:
+def fused_score_for_moe_aux_loss_bwd(*args: Any, **named: Any) -> Tensor:
     """The gradient of the logits, which newer versions have allocated before."""
-    tensors, topk, score = _parts(given, named)
+    tensors, topk, score = _parts(args, named)
     kept, grad_scores = tensors[:2]
     return _filled(kernel("moe_aux_scores_bwd")(grad_scores, kept, topk, score), tensors[2:])
 
@@ -75,8 +75,8 @@ def fused_moe_aux_loss_fwd(
     coeff: float,
 ) -> tuple[Tensor, ...]:
     """The loss and its coefficient."""
-    given = (int(total_num_tokens), num_experts, topk, float(coeff))
-    return tuple(kernel("moe_aux_loss_fwd")(probs, tokens_per_expert, *given))
+    args = (int(total_num_tokens), num_experts, topk, float(coeff))
+    return tuple(kernel("moe_aux_loss_fwd")(probs, tokens_per_expert, *args))
 
 
 def fused_moe_aux_loss_bwd(

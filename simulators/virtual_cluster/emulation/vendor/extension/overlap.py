@@ -82,16 +82,16 @@ class CommOverlap(CommOverlapBase):
     def _local(self, whole: Tensor) -> Tensor:
         return whole.chunk(self._size)[self._rank]
 
-    def copy_into_buffer(self, input: Any, *given: Any, **named: Any) -> None:
+    def copy_into_buffer(self, input: Any, *args: Any, **named: Any) -> None:
         """Put this rank's share, or everything, where it is sent from."""
         data = plain(input)
-        local, _, _ = _asked((*given, *named.values()))
+        local, _, _ = _asked((*args, *named.values()))
         target = self._local(self._buffer) if local else self._buffer
         target.view(-1)[: data.numel()].view(data.dtype).copy_(data.reshape(-1))
 
-    def get_buffer(self, *given: Any, **named: Any) -> Any:
+    def get_buffer(self, *args: Any, **named: Any) -> Any:
         """The buffer, or this rank's share of it, in the shape and few bits asked for."""
-        local, shape, quantizer = _asked((*given, *named.values()))
+        local, shape, quantizer = _asked((*args, *named.values()))
         part = self._local(self._buffer) if local else self._buffer
         # A new tensor each time: the library drops the data of those that it is done with.
         shape = part.shape if shape is None else shape

@@ -72,11 +72,11 @@ def generic_gemm(
         return out, None, None, extra_output
     bias_grad = None
     if D is not None:
-        given = (left, right, D, layout, use, accumulate)
+        operands = (left, right, D, layout, use, accumulate)
         if bias is not None and grad:
-            bias_grad = kernel("gemm_into_bias_grad")(*given, dtype_name(dtype), recipe)
+            bias_grad = kernel("gemm_into_bias_grad")(*operands, dtype_name(dtype), recipe)
         else:
-            kernel("gemm_into")(*given, recipe)
+            kernel("gemm_into")(*operands, recipe)
         out = D
     elif bias is not None and grad:
         out, bias_grad = kernel("gemm_bias_grad")(

@@ -319,29 +319,29 @@ def create_empty_quantized_tensor(
     def empty(size: Sequence[int], element: torch.dtype = torch.uint8) -> Tensor:
         return torch.empty(tuple(size), dtype=element, device=device)
 
-    given: dict[str, Any] = {"shape": tuple(shape), "dtype": dtype, "quantizer": quantizer}
+    kwargs: dict[str, Any] = {"shape": tuple(shape), "dtype": dtype, "quantizer": quantizer}
     four = name == "NVFP4Quantizer"
-    given["fp4_dtype" if four else "fp8_dtype"] = quantizer.dtype
+    kwargs["fp4_dtype" if four else "fp8_dtype"] = quantizer.dtype
     if tensor == "Float8Tensor":
         return kind(
-            **given,
+            **kwargs,
             data=empty(shape) if quantizer.rowwise_usage else None,
             data_transpose=empty((shape[-1], *shape[:-1])) if quantizer.columnwise_usage else None,
             fp8_scale_inv=empty((1,), torch.float32),
         )
     if name == "Float8BlockQuantizer":
-        given["is_2D_scaled"] = quantizer.block_scaling_dim == 2
+        kwargs["is_2D_scaled"] = quantizer.block_scaling_dim == 2
         scale = torch.float32
     else:
-        given["with_gemm_swizzled_scales"] = bool(quantizer.optimize_for_gemm)
+        kwargs["with_gemm_swizzled_scales"] = bool(quantizer.optimize_for_gemm)
         scale = torch.uint8
     sides = (("rowwise", quantizer.rowwise_usage), ("columnwise", quantizer.columnwise_usage))
     for side, used in sides:
         column = side == "columnwise"
         *outer, last = quantizer.get_columnwise_shape(tuple(shape)) if column else shape
         scales = quantizer.get_scale_shape(tuple(shape), column)
-        given[f"{side}_data"] = empty((*outer, last // 2 if four else last)) if used else None
-        given[f"{side}_scale_inv"] = empty(scales, scale) if used else None
+        kwargs[f"{side}_data"] = empty((*outer, last // 2 if four else last)) if used else None
+        kwargs[f"{side}_scale_inv"] = empty(scales, scale) if used else None
         if four:
-            given[f"amax_{side}"] = empty((1,), torch.float32) if used else None
-    return kind(**given)
+            kwargs[f"amax_{side}"] = empty((1,), torch.float32) if used else None
+    return kind(**kwargs)
