@@ -146,6 +146,15 @@ def test_sifting_says_how_far_it_is():
     assert sifted[-1].best.prediction.fits
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as a terminal has it: processes started in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("sampler", ["auto", "exact"])
 def test_interrupted_while_sifting_it_says_the_best_that_is_known(sampler, not_listed):
     not_listed()
