@@ -66,7 +66,7 @@ PUBLISHED_ERROR = {
 # Table III, over all of its two models and two packet simulators: 128 to 512 nodes of steps.
 PUBLISHED_MIXED = (4.2, 6.7)
 PUBLISHED_SPEED = {"PP": "5-8x", "TP": "> 11.3x", "DP": "> 3.3x", "mixed": "1.2-15.5x"}
-# Sections of the page, and how many of the first columns tell the rows of each apart.
+# Sections of the page, and how many of the first columns distinguish the rows of each.
 KEYS = {"singles": 3, "chance": 5, "steps": 2, "everyone": 2, "scale": 2}
 ENGINES = {
     "flow": EngineSettings("flow"),

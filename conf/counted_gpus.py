@@ -61,8 +61,8 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
 
 
 def _called(stated: str, gpus: Mapping[str, Gpu]) -> list[str]:
-    """The GPUs whose names begin so; else those that are published so, where all that tells them
-    from others of their kind (``80``, ``pcie``) is stated."""
+    """The GPUs whose names begin so; else those that are published so, where all that
+    distinguishes them from others of their kind (``80``, ``pcie``) is stated."""
     label = stated.replace("_", "-")
     return [name for name in gpus if name.startswith(f"{stated}_")] or [
         name

@@ -78,8 +78,8 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
             field = re.findall(r"value: (\S+)", str(link))[-1]
             group = field.partition(".")[0]
             root: Any = link.parent_node._get_root()
-            lacking = sorted(OmegaConf.missing_keys(root[group]) - {field})
-            names = [each.removeprefix(f"{group}.") for each in (field, *lacking)]
+            missing = sorted(OmegaConf.missing_keys(root[group]) - {field})
+            names = [each.removeprefix(f"{group}.") for each in (field, *missing)]
             return missing_fields(group, names, "text")
         if isinstance(link, OmegaConfBaseException) and link.full_key:
             field, given = str(link.full_key), _given(link, override)

@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What tells it from the other cells of its study, the same from run to run."""
+        """What distinguishes it from the other cells of its study, the same from run to run."""
         batch = self.question.training.global_batch_size
         return (
             f"{self.model}, {self.num_gpus} GPUs of {self.cluster}, {self.fabric}, batch {batch}"
@@ -197,10 +197,10 @@ def cell_identity(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
     )
     options = settings.options
     simulator = settings.simulator_of(cell)
-    asked = identity(priceless, settings.space, OBJECTIVE, options, simulator, settings.seed)
+    identified = identity(priceless, settings.space, OBJECTIVE, options, simulator, settings.seed)
     limits = {name: getattr(options, name) for name in _LIMITS}
     code = [product_digest(), *_own_code(settings.simulator)]
-    return {**asked, "limits": limits, "code": code}
+    return {**identified, "limits": limits, "code": code}
 
 
 _LIMITS = ("n_trials", "patience", "min_trials", "stable_top", "promote_to")

@@ -128,8 +128,8 @@ class Answers:
         before = self.searched + self.stored
         found: dict[str, Answer] = {}
         missing = []
-        asked = {cell.key: cell for cell in cells}
-        for cell in asked.values():
+        requested = {cell.key: cell for cell in cells}
+        for cell in requested.values():
             if (kept := self._store.read(cell)) is None:
                 missing.append(cell)
             else:
@@ -141,10 +141,10 @@ class Answers:
             self._store.write(cell, answer)
             self.searched += 1
             found[cell.key] = answer
-            left = len(asked) - len(found) + more
+            left = len(requested) - len(found) + more
             done, elapsed_s = before + len(found), self.elapsed_s
             # Those that the other workers are at are half done.
-            halves = min(workers - 1, len(asked) - len(found)) / 2
+            halves = min(workers - 1, len(requested) - len(found)) / 2
             eta_s = elapsed_s / (self.searched + halves) * (left - halves)
             self._on_progress(
                 Progress(done, done + left, self.stored, cell, answer, elapsed_s, eta_s)
@@ -174,19 +174,19 @@ def run_study(
     found = answers.of(cells, more=per_model * len(study.models))
     results = [_result(cell, found[cell.key], reliability) for cell in cells]
     drafts = [_draft(model, results, study) for model in study.models]
-    asked = [
+    requested = [
         (number, name, cell)
         for number, draft in enumerate(drafts)
         if draft.chosen is not None
         for name, cell in _what_ifs(study, declarations, draft.chosen)
     ]
-    what_ifs = answers.of([cell for _, _, cell in asked if isinstance(cell, Cell)])
+    what_ifs = answers.of([cell for _, _, cell in requested if isinstance(cell, Cell)])
     models = [
         _finished(
             draft,
             study,
             reliability,
-            [(name, cell) for at, name, cell in asked if at == number],
+            [(name, cell) for at, name, cell in requested if at == number],
             what_ifs,
         )
         for number, draft in enumerate(drafts)

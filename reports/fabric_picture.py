@@ -17,7 +17,7 @@ SVG = "http://www.w3.org/2000/svg"
 Ints = np.ndarray
 Floats = np.ndarray
 
-# More of a tier can no longer be told apart; the busiest are drawn.
+# More of a tier can no longer be distinguished; the busiest are drawn.
 _MOST = 64
 _WIDTH, _MARGIN, _TIER, _BOX = 1400, 90, 190, 14
 _LEGEND = (0.0, 0.25, 0.5, 0.75, 1.0)

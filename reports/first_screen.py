@@ -133,7 +133,7 @@ def _labelled(*rows: tuple[str, str | Text]) -> Table:
 @dataclass(frozen=True)
 class _Option:
     """Another recipe, and what to say of it; ``tied``: the lead, as a share of a step, below which
-    it cannot be told from the best, if it cannot."""
+    the two are a tie, if they are."""
 
     trial: Trial
     job: Job
@@ -241,7 +241,7 @@ _NUMERICS = {
 
 
 def _format_sure(result: SearchResult, others: Sequence[_Option]) -> str:
-    """What is proved of the answer, what it was chosen from, and what nobody can tell from it."""
+    """What is proved of the answer, what it was chosen from, and what ties with it."""
     certificate, numerics = result.certificate, _NUMERICS[result.numerics]
     if certificate is None:
         words = f"the best of {len(result.trials):,} recipes{numerics} that were tried"

@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.io.output import write_output
 _WIDTH, _HEIGHT = 720, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 20, 40, 52
 _LETTER_WIDTH, _LABEL_HEIGHT, _GAP = 7, 12, 10
-# Readable on a white slide and in a dark notebook; told apart by form too.
+# Readable on a white slide and in a dark notebook; distinguished by form too.
 _TEXT, _FRONT, _FITS, _MISSED = "#7a7f87", "#1f9d55", "#4c78a8", "#d1495b"
 
 
@@ -118,12 +118,12 @@ def _named(axis: Axis) -> str:
 
 def _mark(spot: Spot, x: float, y: float, plot: FrontPlot) -> str:
     figures = f"{spot.up:.4g} {plot.up.unit}, {spot.across:.4g} {plot.across.unit}"
-    told = f"<title>{escape(f'{spot.label} {figures}'.strip())}</title>"
+    title = f"<title>{escape(f'{spot.label} {figures}'.strip())}</title>"
     if not spot.fits:
         path = f"M{x - 3:.1f} {y - 3:.1f}l6 6m0-6l-6 6"
-        return f'<path d="{path}" stroke="{_MISSED}" stroke-opacity="0.6">{told}</path>'
+        return f'<path d="{path}" stroke="{_MISSED}" stroke-opacity="0.6">{title}</path>'
     radius, colour = (6, _FRONT) if spot.front else (3, _FITS)
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">{told}</circle>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">{title}</circle>'
 
 
 def _label(spot: Spot, unit: str) -> str:

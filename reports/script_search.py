@@ -68,10 +68,10 @@ def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
     counts: dict[str, int] = {}
     for trial in result.trials:
         counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    kinds = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
         f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
-        f"{question.cluster.name}: {told}. Ended because {STOP_WORDS[result.stopped]}."
+        f"{question.cluster.name}: {kinds}. Ended because {STOP_WORDS[result.stopped]}."
     )
 
 

@@ -75,8 +75,8 @@ def search_report(
     verbose = verbosity == "verbose"
     shown = shown_trials(result, top_k)
     if not shown:
-        asked = job_of(result.trials[0].recipe if result.trials else Recipe())
-        answer = [Text(format_question(asked, assumed), style="bold")]
+        job = job_of(result.trials[0].recipe if result.trials else Recipe())
+        answer = [Text(format_question(job, assumed), style="bold")]
         answer += [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
         notes = [] if verbosity == "quiet" else _search_notes(result, directory, verbose)
         return Group(*answer, noted(notes))

@@ -116,7 +116,7 @@ def _format_recipe(trial: Trial, question: Question) -> str:
 
 
 def size_params(question: Question) -> dict[str, Any]:
-    """What tells two questions of one model and cluster apart, under short names."""
+    """What distinguishes two questions of one model and cluster, under short names."""
     training = question.training
     return {
         "num_gpus": question.cluster.num_gpus,

@@ -66,6 +66,6 @@ def offered_tight(result: SearchResult) -> tuple[Trial, ...]:
 
 
 def latest_trials(result: SearchResult) -> list[Trial]:
-    """All trials; the promotion simulator's word on the best replaces what the search was told."""
+    """All trials; the promotion simulator's word on the best replaces the search's own."""
     latest = {t.number: t for t in (*result.trials, *result.best, *result.pareto)}
     return list(latest.values())

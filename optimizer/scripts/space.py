@@ -166,7 +166,7 @@ class ScriptSpace(Space):
 
     ``texts``: of knobs whose choices are written otherwise, by value. ``means``: fields of
     ``Recipe``, each the name of a knob or derived value, or a value. ``distinguished_by``: names
-    of what tells launches apart beside that.
+    of what else distinguishes launches.
     """
 
     template: Template = field(default_factory=Template)

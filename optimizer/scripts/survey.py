@@ -109,7 +109,7 @@ def _points(space: ScriptSpace) -> list[Indices]:
 def _distinguished(
     space: ScriptSpace, launches: Sequence[Launch], points: Sequence[dict[str, Any]]
 ) -> tuple[tuple[str, ...], tuple[Launch, ...]]:
-    """As few knobs without a meaning as tell the launches apart, beside their meaning (none that
+    """As few knobs without a meaning as distinguish the launches, next to their meaning (none that
     follows from the others, so that a tactic finds a launch's twins), and launches with them."""
     meant = set(space.means.values())
     names = [knob.name for knob in space.knobs if knob.name not in meant]

@@ -20,17 +20,17 @@ def serve() -> int:
     """Open the store named on the first line of stdin; then log one spooled search a line."""
     if hasattr(os, "nice"):
         os.nice(10)  # the search comes first
-    asked, answers = sys.stdin, sys.stdout
+    requests, answers = sys.stdin, sys.stdout
     # MLflow prints; answers must stay alone on the pipe.
     sys.stdout = sys.stderr
     store = functools.cache(open_store)
-    line = asked.readline()
+    line = requests.readline()
     if line:
         where = json.loads(line)
         # When this fails, the first search is told so.
         with contextlib.suppress(Exception), _at_most(_LONGEST_S):
             store(**where)
-    for line in asked:
+    for line in requests:
         path = json.loads(line)["path"]
         try:
             with _at_most(_LONGEST_S):

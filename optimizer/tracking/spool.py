@@ -20,7 +20,7 @@ SPOOL = "tracking.json"
 """File of a search's or study's directory that says what is still to be logged, and where."""
 
 RECORD_ID = "record_id"
-"""Tag of every run that tells what was tracked at once from all else."""
+"""Tag of every run that distinguishes what was tracked at once from all else."""
 
 _FORMAT = 2
 
@@ -64,7 +64,7 @@ class RunTree:
 
 @dataclass(frozen=True)
 class Spooled:
-    """A ``RunTree`` that waits to be logged at ``uri``; ``record_id`` tells it from all others."""
+    """A ``RunTree`` that waits to be logged at ``uri``; ``record_id`` is its own."""
 
     record_id: str
     uri: str

@@ -148,17 +148,19 @@ class EndPricer:
                 counts[bucket] += count
             if sharing.reduce_overlaps:
                 name = "reducing" if sharing.reduce_every else ""
-                last_s, all_s, more = self._beside_passes(name, reduce, outer, counts, pricer)
+                last_s, all_s, more = self._overlapping_passes(name, reduce, outer, counts, pricer)
                 every |= more
             if sharing.gather_overlaps:
                 name = "gathering" if sharing.gather_every else ""
-                first_s, gather_s, more = self._beside_passes(name, gather, outer, counts, pricer)
+                first_s, gather_s, more = self._overlapping_passes(
+                    name, gather, outer, counts, pricer
+                )
                 every |= more
         finish_s = self.alone(finish, pricer)
         passes_s = last_s, all_s, first_s, gather_s
         return StageEnd(reduce_alone_s, finish_s, optimizer_s, *passes_s, **every)
 
-    def _beside_passes(
+    def _overlapping_passes(
         self,
         name: str,
         make: Callable[[LocalParameters], Block],

@@ -81,7 +81,7 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?")
 
 
 def new_directory(study: Path, now: datetime) -> Path:
-    """Make a run's directory below its study's; a number tells those of one second apart.
+    """Make a run's directory below its study's; a number distinguishes those of one second.
 
     Raises:
         OSError: when it cannot be made.

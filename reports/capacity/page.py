@@ -277,7 +277,7 @@ def _folded(summary: str, content: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
-# Colours are those of the theme, which the colour-blind tell apart; marks differ in shape as well.
+# Colours are the theme's, which the colour-blind distinguish; marks differ in shape as well.
 _MARKS = ("●", "■", "▲", "◆", "▼", "★", "✚", "⬟")
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 480, 300, 62, 40, 16, 16
 

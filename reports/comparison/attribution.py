@@ -146,7 +146,7 @@ class _Paths:
         mask, order = 0, []
         while mask != self.all:
             bits = list(_bits(self.all ^ mask))
-            # Whole numbers: there are more orders than a float can tell apart.
+            # Whole numbers: there are more orders than a float can distinguish.
             pick = chance.randrange(self.down[mask])
             for bit in bits:
                 pick -= self.down[mask | bit]

@@ -50,5 +50,5 @@ def read_environment(environment: Mapping[str, str], options: Options) -> dict[s
 
 def segments_of(environment: Mapping[str, str]) -> dict[str, Any]:
     """The field of a framework that the allocator's settings say something of."""
-    asked = "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()
-    return {"expandable_segments": True} if asked else {}
+    requested = "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()
+    return {"expandable_segments": True} if requested else {}

@@ -108,12 +108,12 @@ class HuggingFaceReader:
             stage = self._zero or 0
             if stage not in (0, 1, 2, 3):
                 raise InputError("zero_optimization.stage", stage, "is no stage", "0, 1, 2, 3")
-            asked = self.options.on("--ds.zero_optimization.overlap_comm")
+            requested = self.options.on("--ds.zero_optimization.overlap_comm")
             group = self._whole("--ds.zero_optimization.zero_hpz_partition_size")
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
             # Stage 3 overlaps unless it is told not to.
-            overlap = {"zero_stage": stage, "overlap_grad_reduce": bool(asked) and stage < 3}
+            overlap = {"zero_stage": stage, "overlap_grad_reduce": bool(requested) and stage < 3}
             return overlap | self._offload(stage)
         strategy = self._fsdp()
         if strategy is None:
@@ -255,11 +255,11 @@ class HuggingFaceReader:
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
         rank = self._whole("--lora_r", "--lora_rank")
-        asked = self.options.on("--use_peft") or options.text("--finetuning_type") == "lora"
+        requested = self.options.on("--use_peft") or options.text("--finetuning_type") == "lora"
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0
-        if rank is None and not asked:
+        if rank is None and not requested:
             return declared
         named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
         names = [name for word in named for name in re.split(r"[,\s]+", word) if name]

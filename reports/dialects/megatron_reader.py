@@ -115,8 +115,8 @@ class MegatronReader:
         if not self.options.has("--first-last-layers-bf16"):
             return {}
         names = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
-        told = {name: self.options.whole("--" + name.replace("_", "-")) for name in names}
-        return {name: 1 if count is None else count for name, count in told.items()}
+        counts = {name: self.options.whole("--" + name.replace("_", "-")) for name in names}
+        return {name: 1 if count is None else count for name, count in counts.items()}
 
     def _attention_groups(self) -> dict[str, Any]:
         groups = self.options.whole("--num-query-groups")
@@ -286,11 +286,11 @@ class MegatronReader:
     def _quantised_parameters(self) -> dict[str, Any]:
         """Whether parameters have the type they are multiplied in."""
         options = self.options
-        asked = [name for name in QUANTISED_PARAMETERS if options.has(name)]
+        requested = [name for name in QUANTISED_PARAMETERS if options.has(name)]
         scaled = any(options.text(f"--{width}-format") for width in ("fp8", "fp4"))
-        return {"fp8_param_gather": bool(asked)} if scaled else {}
+        return {"fp8_param_gather": bool(requested)} if scaled else {}
 
-    def _sharding(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def _sharding(self, requested: Mapping[str, Any]) -> dict[str, Any]:
         options = self.options
         stage = 1 if options.has("--use-distributed-optimizer") else 0
         strategy = options.text("--data-parallel-sharding-strategy", SHARDING) or "no_shard"
@@ -299,11 +299,11 @@ class MegatronReader:
         elif options.has("--use-torch-fsdp2"):
             stage = 2 if options.has("--torch-fsdp2-no-reshard-after-forward") else 3
         # What is sharded travels beside computation, whether asked for or not.
-        reduces = stage < 3 and asked.get("overlap_grad_reduce", False)
+        reduces = stage < 3 and requested.get("overlap_grad_reduce", False)
         return {
             "zero_stage": stage,
             "overlap_grad_reduce": stage == 2 or reduces,
-            "overlap_param_gather": stage < 3 and asked.get("overlap_param_gather", False),
+            "overlap_param_gather": stage < 3 and requested.get("overlap_param_gather", False),
         }
 
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:

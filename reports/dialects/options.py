@@ -83,7 +83,7 @@ class Options:
         self._values: dict[str, list[str]] = {}
         self._used: set[str] = set()
         self._valued: set[str] = set()
-        self._asked: set[str] = set(older or ())
+        self._requested: set[str] = set(older or ())
         # Under which name each option was given, and what it stands for.
         self._meant: dict[str, tuple[str, list[str]]] = {}
         self._stray: list[str] = []
@@ -109,7 +109,7 @@ class Options:
 
     def has(self, name: str) -> bool:
         """Whether an option was given at all."""
-        self._asked.add(name)
+        self._requested.add(name)
         given = {name, self._meant.get(name, (name,))[0]} & set(self._values)
         self._used |= given
         return bool(given)
@@ -223,7 +223,7 @@ class Options:
             elif _entry(name, no_effect) is not None or name in unread:
                 unaffected.append(self._as_written(name))
             else:
-                nearest = difflib.get_close_matches(name, [*names, *self._asked], 1, _SLIP)
+                nearest = difflib.get_close_matches(name, [*names, *self._requested], 1, _SLIP)
                 unknown.append(Unknown(self._as_written(name), next(iter(nearest), None)))
         return Reading(
             used=tuple(self._as_written(name) for name in self._values if name in self._used),

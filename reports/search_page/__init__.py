@@ -5,11 +5,16 @@ and script in ``assets``, where the browser draws it.
 """
 
 from trainscout.reports.search_page.page import PAGE, search_page, write_search_page
-from trainscout.reports.search_page.searched import Asked, Searched, launch_texts, search_request
+from trainscout.reports.search_page.searched import (
+    Searched,
+    SearchRequest,
+    launch_texts,
+    search_request,
+)
 
 __all__ = [
     "PAGE",
-    "Asked",
+    "SearchRequest",
     "Searched",
     "launch_texts",
     "search_page",

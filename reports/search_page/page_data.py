@@ -147,16 +147,16 @@ def _search(result: SearchResult) -> dict[str, Any]:
 
 
 def _provenance(searched: Searched) -> list[tuple[str, str]]:
-    asked, spec = searched.asked, searched.simulator
+    request, spec = searched.request, searched.simulator
     known = published_residuals()
     runs, gpu = len(known.ids), searched.question.gpu.name
     rows = [
-        ("command", asked.command),
-        ("started", asked.started),
-        ("Trainscout", asked.version or "not installed, run from a checkout"),
-        ("git commit", asked.commit or "unknown"),
-        ("settings", f"config hash {asked.config_hash}; .hydra/config.yaml has them all"),
-        ("seed", str(asked.seed)),
+        ("command", request.command),
+        ("started", request.started),
+        ("Trainscout", request.version or "not installed, run from a checkout"),
+        ("git commit", request.commit or "unknown"),
+        ("settings", f"config hash {request.config_hash}; .hydra/config.yaml has them all"),
+        ("seed", str(request.seed)),
         ("simulator", _format_simulator(searched)),
         ("network", "white-box collectives" if spec.network is None else spec.network.words),
         ("framework", ", ".join(each.name for each in searched.question.framework.offered)),

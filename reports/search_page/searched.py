@@ -17,7 +17,7 @@ from trainscout.simulators.virtual_cluster.traced.verification import Verificati
 
 
 @dataclass(frozen=True)
-class Asked:
+class SearchRequest:
     """How a search was asked for.
 
     ``command``: the command line; ``started``: when, in UTC; ``version``: of Trainscout, and
@@ -34,11 +34,11 @@ class Asked:
 
 def search_request(
     arguments: Sequence[str], settings: Mapping[str, Any], seed: int, result: SearchResult
-) -> Asked:
+) -> SearchRequest:
     """How the search that has just ended was asked for: by ``arguments`` on the command
     line, which made ``settings``."""
     started = datetime.now(UTC) - timedelta(seconds=result.wall_s)
-    return Asked(
+    return SearchRequest(
         command=shlex.join(["trainscout", "optimize", *arguments]),
         started=f"{started:%Y-%m-%d %H:%M:%S} UTC",
         config_hash=config_hash(settings),
@@ -61,7 +61,7 @@ class Searched:
     question: Question
     simulator: SimulatorSpec
     shown: Sequence[Trial]
-    asked: Asked
+    request: SearchRequest
     launch_files: Mapping[str, str] = field(default_factory=dict)
     checks: Sequence[Verification] = ()
     relief: Sequence[str] = ()

@@ -213,7 +213,7 @@ def write_routing_header(file: TextIO, experiment: Experiment) -> None:
 
 def write_routing(file: TextIO, layer: int, routed: Routed) -> None:
     """One line a token: layer, position in the sequence, its node and its experts."""
-    tokens, nodes = len(routed.chosen), len(routed.asked)
+    tokens, nodes = len(routed.chosen), len(routed.requested)
     sources = np.repeat(np.arange(nodes), np.diff(token_bounds(tokens, nodes)))
     columns = (np.full(tokens, layer), np.arange(tokens), sources, routed.chosen)
     np.savetxt(file, np.column_stack(columns), fmt="%d", delimiter=",")

@@ -145,7 +145,7 @@ class Routed:
     kept by source and expert, (num_nodes, num_experts)."""
 
     chosen: Experts
-    asked: Counts
+    requested: Counts
     kept: Counts
 
 
@@ -187,8 +187,8 @@ def layers_of(experiment: Experiment) -> Iterator[Layer]:
 def _route(experiment: Experiment, layer: int) -> Routed:
     router, factor = experiment.router, experiment.extent.capacity_factor
     chosen = route(router, layer)
-    asked = copies_by_expert(chosen, router.num_experts, experiment.mesh.num_nodes)
-    kept = asked
+    requested = copies_by_expert(chosen, router.num_experts, experiment.mesh.num_nodes)
+    kept = requested
     if factor is not None:
-        kept = cut_to_capacity(asked, router.seqlen, router.top_k, factor)
-    return Routed(chosen, asked, kept)
+        kept = cut_to_capacity(requested, router.seqlen, router.top_k, factor)
+    return Routed(chosen, requested, kept)

@@ -52,20 +52,20 @@ def load_tables(layer: Layer) -> RenderableType:
     """Routings by expert, and bytes by node, of one layer."""
     parts: list[RenderableType] = []
     if layer.routed is not None:
-        asked, kept = layer.routed.asked.sum(axis=0), layer.routed.kept.sum(axis=0)
-        parts += [_experts_table(layer.number, asked, kept), Text()]
+        requested, kept = layer.routed.requested.sum(axis=0), layer.routed.kept.sum(axis=0)
+        parts += [_experts_table(layer.number, requested, kept), Text()]
     parts.append(_nodes_table(layer.number, layer.load_bytes))
     if len(layer.load_bytes) <= _MOST_DISPATCH:
         parts += [Text(), _dispatch_table(layer.number, layer.load_bytes)]
     return Group(*parts)
 
 
-def _experts_table(layer: int, asked: Counts, kept: Counts) -> Table:
-    title = f"Routings by expert, layer {layer}{_of_how_many(asked)}"
+def _experts_table(layer: int, requested: Counts, kept: Counts) -> Table:
+    title = f"Routings by expert, layer {layer}{_of_how_many(requested)}"
     table = _table(title, "expert", "routings", "share %", "x mean", "dropped")
-    total, mean, dropped = asked.sum(), asked.mean(), asked - kept
-    for expert in _busiest(asked):
-        count = asked[expert]
+    total, mean, dropped = requested.sum(), requested.mean(), requested - kept
+    for expert in _busiest(requested):
+        count = requested[expert]
         share, relative = f"{100 * count / total:.1f}", f"{count / mean:.2f}"
         table.add_row(str(expert), f"{count:,}", share, relative, f"{dropped[expert]:,}")
     table.add_row("all", f"{total:,}", "100.0", "", f"{dropped.sum():,}")

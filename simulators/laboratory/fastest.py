@@ -141,7 +141,7 @@ def effects(
 def selection_of(found: Mapping[str, Sequence[float]]) -> Selection:
     """What choosing costs in a publication that is not among those found.
 
-    Each publication is one observation, the mean of its sweeps; what is told of the next one is
+    Each publication is one observation, the mean of its sweeps; the next one is predicted to have
     their median, with its standard error by their median absolute deviation: one sweep whose
     software is predicted badly does not decide.
     """

@@ -294,8 +294,8 @@ def main(
     if options.traces:
         subject = of_traces(options.traces)
     else:
-        asked = settings_of(options.settings, "settings")
-        subject = of_job(job_of_settings(asked, config_dir=options.config_dir))
+        requested = settings_of(options.settings, "settings")
+        subject = of_job(job_of_settings(requested, config_dir=options.config_dir))
     check_output(OUTPUT, options.output)
     end_s = time.monotonic() + options.budget_s
     if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:

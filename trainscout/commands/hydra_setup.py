@@ -165,7 +165,7 @@ def _look_at_own_files_first() -> None:
 def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:
     """Where a search puts its files: ``parent/stamp``, or to resume the directory in ``parent``
     whose search was last written to, when there is one. With a ``storage`` of its own, a search
-    is not kept in its directory, and gets a new one; a number tells those of one second apart."""
+    is not kept in its directory, and gets a new one; a number sets those of one second apart."""
     stores = Path(parent).glob(f"*/{STORE}") if resume and storage is None else ()
     latest = max(stores, key=lambda store: store.stat().st_mtime, default=None)
     if latest is not None:

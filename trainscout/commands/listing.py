@@ -66,9 +66,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def described(group: str, catalogue: Catalogue) -> dict[str, str]:
     """What each declaration of a group is, in a few words."""
-    tell = _TOLD.get(group)
-    if tell is not None:
-        return {name: tell(name, catalogue) for name in catalogue.contents(group)}
+    describe = _DESCRIPTIONS.get(group)
+    if describe is not None:
+        return {name: describe(name, catalogue) for name in catalogue.contents(group)}
     declared = catalogue.contents(group)
     return {
         name: opening_comment(declared.file(name)) or str(declared[name].get("source", ""))
@@ -119,11 +119,11 @@ def _gpu(name: str, catalogue: Catalogue) -> str:
 
 def _cluster(name: str, catalogue: Catalogue) -> str:
     cluster, gpu = catalogue.machines(name)
-    told = f"{cluster.num_gpus:,} {gpu.name} in nodes of {cluster.gpus_per_node}"
+    text = f"{cluster.num_gpus:,} {gpu.name} in nodes of {cluster.gpus_per_node}"
     if not cluster.nics_per_node:
-        return f"{told}; {_runs(runs_by('gpu', 'fabric')[gpu.name, 'node'])}"
+        return f"{text}; {_runs(runs_by('gpu', 'fabric')[gpu.name, 'node'])}"
     network = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s {cluster.fabric}"
-    return f"{told}, {network} a node; {_runs(runs_on(gpu, cluster))}"
+    return f"{text}, {network} a node; {_runs(runs_on(gpu, cluster))}"
 
 
 def _framework(name: str, catalogue: Catalogue) -> str:
@@ -138,7 +138,7 @@ def _runs(count: int) -> str:
     return f"{count:,} run{'s' * (count != 1)}" if count else "no run"
 
 
-_TOLD: dict[str, Callable[[str, Catalogue], str]] = {
+_DESCRIPTIONS: dict[str, Callable[[str, Catalogue], str]] = {
     "model": _model,
     "gpu": _gpu,
     "cluster": _cluster,
@@ -149,7 +149,7 @@ _TOLD: dict[str, Callable[[str, Catalogue], str]] = {
 def _lines(rows: dict[str, str]) -> str:
     """A line a row: its first sentence, cut where that gets too long."""
     wide = max(map(len, rows), default=0) + 2
-    first = {name: " ".join(told.split()).partition(". ")[0] for name, told in rows.items()}
-    lines = (f"{name:{wide}}{told}".rstrip() for name, told in first.items())
+    first = {name: " ".join(text.split()).partition(". ")[0] for name, text in rows.items()}
+    lines = (f"{name:{wide}}{text}".rstrip() for name, text in first.items())
     cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rstrip()} ..." for line in lines)
     return "".join(f"{line}\n" for line in cut)

@@ -103,7 +103,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     except OSError as error:  # a full disk: the answer is shown all the same
         failure = error
     if capacity.webhook is not None:
-        tell(capacity.webhook, outcome, found, directory)
+        notify(capacity.webhook, outcome, found, directory)
     files = [*texts, STUDY]
     tree = study_runs(
         outcome, record, settings=settings, found=found, directory=directory, files=files
@@ -142,7 +142,7 @@ def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
             raise
 
 
-def tell(
+def notify(
     address: str, outcome: StudyOutcome, found: Sequence[Change] | None, directory: Path
 ) -> None:
     """Send the run's summary; a failure is a warning."""

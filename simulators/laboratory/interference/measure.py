@@ -130,9 +130,9 @@ class TorchOverlapDevice:
         factor = 3.0
         for _ in range(ATTEMPTS):
             chunks = max(1, round(factor * calls * alone_s / chunk_s))
-            kernel_s = self._kernel_beside(built, calls, traffic, chunks)
+            kernel_s = self._kernel_during_copies(built, calls, traffic, chunks)
             if kernel_s is not None:
-                return Together(kernel_s, self._copies_beside(built, alone_s, traffic))
+                return Together(kernel_s, self._copies_during_kernels(built, alone_s, traffic))
             factor *= 2
         raise InputError("overlap", traffic, f"ended before the kernel in {ATTEMPTS} attempts")
 
@@ -165,7 +165,7 @@ class TorchOverlapDevice:
                 chunks = max(chunks, round(OVERLAP_S / self._chunk_s[traffic]))
         return self._chunk_s[traffic]
 
-    def _kernel_beside(
+    def _kernel_during_copies(
         self, built: Built, calls: int, traffic: Traffic, chunks: int
     ) -> float | None:
         """Seconds of one call while copies run throughout; None when they ended before."""
@@ -186,7 +186,7 @@ class TorchOverlapDevice:
         copied.synchronize()
         return seconds
 
-    def _copies_beside(self, built: Built, alone_s: float, traffic: Traffic) -> float:
+    def _copies_during_kernels(self, built: Built, alone_s: float, traffic: Traffic) -> float:
         """How much longer copies take while kernels run throughout."""
         chunk_s = self._chunk_seconds(traffic)
         calls = calls_for(4 * OVERLAP_S, alone_s)

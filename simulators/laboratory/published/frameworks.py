@@ -101,10 +101,10 @@ def framework_of(
         raise CannotReplayError(f"framework {name} is not declared in conf/framework")
     needed = {"experts": has_experts, "fp8": precision.startswith("fp8")}
     if project_of(statement) == "deepspeed" and (
-        lacking := [what for what in frameworks[name].lacks if needed.get(what)]
+        unsupported := [what for what in frameworks[name].lacks if needed.get(what)]
     ):
         # What ran was somebody's modules in its engine.
-        assumed.append(f"{name} is declared without {lacking[0]}: Hugging Face's modules")
+        assumed.append(f"{name} is declared without {unsupported[0]}: Hugging Face's modules")
         name = "huggingface"
     framework = frameworks[name]
     changes: dict[str, object] = {}

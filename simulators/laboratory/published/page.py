@@ -59,7 +59,7 @@ def accuracy_pages(
         f"{PLOT_FOLDER}/published-runs": (
             _step_time(report),
             _layouts(report),
-            _beside_others(report),
+            _compared_with_others(report),
             _memory_by_source(report),
             _extrapolated(report),
             _left_out(report),
@@ -157,7 +157,7 @@ def _extrapolated(report: Report) -> str:
     return f"{TEXTS['extrapolated']}\n\n{summary_table('source', found)}" if found else ""
 
 
-def _beside_others(report: Report) -> str:
+def _compared_with_others(report: Report) -> str:
     sets = report["baseline"]["sets"]
     peers = sorted({peer for one in sets.values() for peer in one["peers"]})
     rows = [

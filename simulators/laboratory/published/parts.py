@@ -39,7 +39,7 @@ def collectives_section(summary: Report | None) -> str:
     parts = [TEXTS["collectives"], _collective_fits()]
     if summary is not None:
         parts += [
-            _beside_nccl(summary),
+            _compared_with_nccl(summary),
             *_validator("collectives validate", summary, _OF_COLLECTIVES),
         ]
     return "\n\n".join(parts)
@@ -60,7 +60,7 @@ def _collective_fits() -> str:
     return table(("fit", "clusters", *bands, "all"), rows)
 
 
-def _beside_nccl(summary: Report) -> str:
+def _compared_with_nccl(summary: Report) -> str:
     own = summary["nccl_model"]
     ours = own["ours_on_the_same_rows"]
     rows = [

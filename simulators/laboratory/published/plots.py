@@ -1,6 +1,6 @@
 """Predicted against measured, drawn as SVG text. Matplotlib is only needed here.
 
-Colours are those of Okabe and Ito, which colour-blind readers can tell apart; every group also
+Colours are those of Okabe and Ito, which colour-blind readers can distinguish; every group also
 has its own marker.
 """
 

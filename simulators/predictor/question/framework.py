@@ -246,7 +246,7 @@ class Framework:
     ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
 
     def __hash__(self) -> int:
-        # Of its many fields, those that tell apart what goes by one name: what a recipe sets.
+        # Of its many fields, those that distinguish what goes by one name: what a recipe sets.
         set_by_recipe = (self.cuda_graphs, self.accumulate_grads_fp32, self.reduce_grads_fp32)
         return hash((self.name, *set_by_recipe, self.master_remainders, self.fp8_param_gather))
 
@@ -309,7 +309,7 @@ class ChosenFramework(Framework):
 
 
 def declared_framework(framework: Framework) -> Framework:
-    """What a framework was before a recipe was heard."""
+    """What a framework was before a recipe chose it."""
     return framework.declared if isinstance(framework, ChosenFramework) else framework
 
 

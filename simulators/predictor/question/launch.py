@@ -1,7 +1,7 @@
 """A launch of a user's own script: a recipe as far as its settings are known to mean one.
 
 What a script's settings mean is the user's to say (``means`` of a knob file); everything else of a
-launch is only told apart. So a search, its tactics and its store see one kind of thing.
+launch only distinguishes it. So a search, its tactics and its store see one kind of thing.
 """
 
 from __future__ import annotations

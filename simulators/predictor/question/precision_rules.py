@@ -12,8 +12,8 @@ def precision(job: Job) -> Broken:
     """As ``Rule.broken``."""
     lacked = lacks(job.gpu, job.precision)
     for module, own in () if lacked else job.module_precision:
-        if (lacking := lacks(job.gpu, own)) is not None:
-            lacked = f"training.module_precision.{module} is {own}, and {lacking}"
+        if (unsupported := lacks(job.gpu, own)) is not None:
+            lacked = f"training.module_precision.{module} is {own}, and {unsupported}"
     return None if lacked is None else ("precision", lacked)
 
 

@@ -261,13 +261,19 @@ class Shard:
 
 
 # What a recipe or a model has its part in, too.
-_ASKED = {"attention", "fused_experts", "repeats_kv", "keeps_gathered", "pads_vocabulary"}
+_OF_RECIPE_OR_MODEL = {
+    "attention",
+    "fused_experts",
+    "repeats_kv",
+    "keeps_gathered",
+    "pads_vocabulary",
+}
 
 
 @functools.cache
 def _of_framework() -> tuple[str, ...]:
     """Fields of a shard that a framework alone says."""
-    declared = {each.name for each in fields(Framework)} - _ASKED
+    declared = {each.name for each in fields(Framework)} - _OF_RECIPE_OR_MODEL
     return tuple(each.name for each in fields(Shard) if each.name in declared)
 
 

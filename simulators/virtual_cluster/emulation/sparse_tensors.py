@@ -25,7 +25,15 @@ aten = torch.ops.aten
 _MAKE = aten._sparse_coo_tensor_with_dims_and_tensors.default
 _EMBEDDING_BAG = aten._embedding_bag_backward.default
 # What the meta tensor inside knows itself.
-_ASKED = ("_nnz", "_dimI", "_dimV", "sparse_dim", "dense_dim", "is_coalesced", "is_same_size")
+_META_ATTRIBUTES = (
+    "_nnz",
+    "_dimI",
+    "_dimV",
+    "sparse_dim",
+    "dense_dim",
+    "is_coalesced",
+    "is_same_size",
+)
 # Done to values as they are; what else is done value by value, or sums them up, is done to sums.
 _LINEAR = ("mul", "div", "neg", "zero", "clone", "to_copy", "empty_like", "zeros_like")
 
@@ -42,8 +50,8 @@ class SparseTensors:
         """Whether this operation makes or takes a sparse tensor of the device."""
         if func is _MAKE or (func is _EMBEDDING_BAG and args[9]):
             return True
-        asked = self._any or func is aten._to_copy.default
-        return asked and any(each.layout is torch.sparse_coo for each in tensors)
+        requested = self._any or func is aten._to_copy.default
+        return requested and any(each.layout is torch.sparse_coo for each in tensors)
 
     def answer(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation on the parts, which the device's mode sees."""
@@ -58,7 +66,7 @@ class SparseTensors:
         if func._can_decompose():
             return func.decompose(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        if name in _ASKED:
+        if name in _META_ATTRIBUTES:
             with meta_kernels(self._state.dataless):
                 return func(*args, **kwargs)
         rule: Callable[..., Any] | None = getattr(self, f"_rule_{name.lstrip('_')}", None)

@@ -120,9 +120,9 @@ class Host:
             f"rank {self.rank} waits since {self.clock.now_s:.6f} s: {wait.what}{where}{holding}"
         )
 
-    def elapsed_ms(self, asked: AskElapsed) -> float:
+    def elapsed_ms(self, request: AskElapsed) -> float:
         """Milliseconds between two marks that have been passed."""
-        start, end = self._marks[asked.start].end_ps, self._marks[asked.end].end_ps
+        start, end = self._marks[request.start].end_ps, self._marks[request.end].end_ps
         assert start is not None
         assert end is not None
         return 1e3 * (end - start) / PICOSECONDS
@@ -229,26 +229,26 @@ class Host:
         before = [task for tasks in self._walk.device().values() for task in tasks]
         self._mark("step", before, passed)
 
-    def _sleep(self, asked: Sleep) -> Wait:
-        until_ps = self.clock.now_ps + to_picoseconds(asked.seconds)
+    def _sleep(self, request: Sleep) -> Wait:
+        until_ps = self.clock.now_ps + to_picoseconds(request.seconds)
         return Wait(self.rank, "sleep", None, until_ps=until_ps)
 
     def _publish(self, given: Publish) -> None:
         self._board.publish(given.key, self.clock.now_ps)
 
-    def _collect(self, asked: Collect) -> Wait:
-        return self._board.collect(self.rank, asked)
+    def _collect(self, request: Collect) -> Wait:
+        return self._board.collect(self.rank, request)
 
-    def _finish(self, asked: Finish) -> None:
+    def _finish(self, request: Finish) -> None:
         self._end_step()
         self.finished = True
 
-    def _elapsed(self, asked: AskElapsed) -> Wait:
-        for event in (asked.start, asked.end):
+    def _elapsed(self, request: AskElapsed) -> Wait:
+        for event in (request.start, request.end):
             if event not in self._marks:
                 raise UseError(f"rank {self.rank} times event {event}, never recorded for timing")
-        tasks = (self._marks[asked.start], self._marks[asked.end])
-        return Wait(self.rank, "elapsed time", None, tasks=tasks, asked=asked)
+        tasks = (self._marks[request.start], self._marks[request.end])
+        return Wait(self.rank, "elapsed time", None, tasks=tasks, request=request)
 
 
 _REQUESTS: dict[type, Callable[[Host, Any], Wait | None]] = {

@@ -194,7 +194,7 @@ class Simulation:
     def _let_go(self, host: Host) -> None:
         wait = host.wait
         assert wait is not None
-        elapsed_ms = None if wait.asked is None else host.elapsed_ms(wait.asked)
+        elapsed_ms = None if wait.request is None else host.elapsed_ms(wait.request)
         host.release()
         self._releases.append(Release(host.rank, host.clock.now_ps, elapsed_ms))
 

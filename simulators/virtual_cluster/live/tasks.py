@@ -116,7 +116,7 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A host that waits: for tasks, or for a moment (``until_ps``); ``asked`` gets an answer."""
+    """A host that waits: for tasks, or for a moment (``until_ps``); ``request`` gets an answer."""
 
     rank: int
     what: str
@@ -124,7 +124,7 @@ class Wait:
     waiting_for: int = 0
     until_ps: int = 0
     tasks: tuple[Task, ...] = ()
-    asked: AskElapsed | None = None
+    request: AskElapsed | None = None
 
 
 # What ranks leave for each other beside the network: small tensors, objects, metadata.
@@ -152,11 +152,11 @@ class Board:
             if not wait.waiting_for:
                 self.over.append(wait)
 
-    def collect(self, rank: int, asked: Collect) -> Wait:
+    def collect(self, rank: int, request: Collect) -> Wait:
         """The wait of ``rank`` for what it asks of ranks that run."""
         wait = Wait(rank, "", None)
         missing = []
-        for key, giver in zip(asked.keys, asked.ranks, strict=True):
+        for key, giver in zip(request.keys, request.ranks, strict=True):
             left_ps = self._left_ps.get(key)
             if left_ps is not None:
                 wait.until_ps = max(wait.until_ps, left_ps)

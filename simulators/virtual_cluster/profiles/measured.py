@@ -41,7 +41,7 @@ _ALIKE = 0.98
 
 @dataclass(frozen=True)
 class Steps:
-    """Kernels by step, each in order of start; ``found`` says how they were told apart.
+    """Kernels by step, each in order of start; ``found`` says how they were distinguished.
 
     ``earlier`` kernels are left out: they were in flight when the profile began, or belong to no
     step. ``step_s``: from one step's first kernel to the next one's, the median; of a single step
@@ -170,7 +170,7 @@ class Occupancy:
 class MeasuredProfile:
     """A profile as it is compared: its steps' operations, and what the step took.
 
-    ``found`` says how steps were told apart, ``earlier`` how many kernels belong to none.
+    ``found`` says how steps were distinguished, ``earlier`` how many kernels belong to none.
     ``host_work`` by thread; the profiler's own share is in it.
     """
 
@@ -237,14 +237,14 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
             calls[_part_of_call(position, kernel, products)].append(kernel)
         for (_, _, part), each in calls.items():
             one = _operation(number, each, talking, first=part == 0)
-            found.append(replace(one, beside=_beside(one, talkers)) if one.beside_s else one)
+            found.append(replace(one, beside=_next_to(one, talkers)) if one.beside_s else one)
     return tuple(sorted(found, key=lambda each: (each.step, each.start_s)))
 
 
 def _part_of_call(
     position: int, kernel: TimedKernel, products: Counter[int]
 ) -> tuple[int, str, int]:
-    """What a kernel is told apart by: PyTorch's operations are one thing each, modules of vendors
+    """What distinguishes a kernel: PyTorch's operations are one thing each, modules of vendors
     are what they launch of each class, product by product."""
     recorded = kernel.recorded
     if recorded is None:
@@ -282,7 +282,9 @@ def _operation(
     )
 
 
-def _beside(operation: MeasuredOperation, talkers: Sequence[TimedKernel]) -> CollectiveCall | None:
+def _next_to(
+    operation: MeasuredOperation, talkers: Sequence[TimedKernel]
+) -> CollectiveCall | None:
     """The communication that ran longest during an operation; few run at a time."""
     start_s, end_s = operation.start_s, operation.start_s + operation.seconds
     last = bisect.bisect_left(talkers, end_s, key=lambda each: each.start_s)

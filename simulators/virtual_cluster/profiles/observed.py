@@ -285,7 +285,7 @@ def kernel_rows(
 
 
 def _implementation(kernel: Kernel) -> str:
-    """What ``measured_rows`` tells kernels of one shape apart by."""
+    """What ``measured_rows`` distinguishes kernels of one shape by."""
     if isinstance(kernel, Attention):
         return {"flash1": "FA1", "flash2": "FA2"}.get(kernel.kernel, "FA3")
     plain = isinstance(kernel, Streaming) and kernel.kind.endswith("_plain")

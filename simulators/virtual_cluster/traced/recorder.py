@@ -106,9 +106,9 @@ class LayerTracer:
         self._rank = emulate(EventList(), world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES)
         _install_vendor()
 
-    def answer(self, asked: Any) -> dict[str, Any]:
+    def answer(self, request: Any) -> dict[str, Any]:
         """The layer's trace, as it is sent."""
-        return {"traced": self.trace(LayerSpec.from_json(asked)).to_json()}
+        return {"traced": self.trace(LayerSpec.from_json(request)).to_json()}
 
     def restart(self, world_size: int) -> EventList:
         """Become the first of so many ranks; what it does from now on."""
@@ -141,17 +141,17 @@ class RankTracer:
         self._rank = emulate(sink, world_size=node, rank=0, gpu=gpu, local_world_size=node)
         _install_vendor()
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Trace one rank's steps of so many micro-batches into a file."""
         # The last rank's model goes in cycles: what it holds must be gone before this one.
         gc.collect()
-        job, rank = read_job(asked["job"]), asked["rank"]
+        job, rank = read_job(request["job"]), request["rank"]
         sink = ListSink()
         self._rank.restart(sink, world_size=job.world_size, rank=rank)
         from .train_rank import train
 
-        train(job, asked["micro_batches"])
-        write_trace(Path(asked["file"]), Trace(_header(job, rank), tuple(sink.events)))
+        train(job, request["micro_batches"])
+        write_trace(Path(request["file"]), Trace(_header(job, rank), tuple(sink.events)))
         return {}
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 # one of ``tp`` pieces stays exposed and the rest runs beside the product.
 
 
-def beside_products(ops: tuple[Op, ...], tp: int) -> tuple[Op, ...]:
+def overlap_products(ops: tuple[Op, ...], tp: int) -> tuple[Op, ...]:
     """Blocking gathers before a product and scatters after one, cut up and put beside it.
 
     ``forward_ops`` of a block is a count of issued operations and stays as it is.
@@ -55,9 +55,9 @@ def beside_products(ops: tuple[Op, ...], tp: int) -> tuple[Op, ...]:
     for op in ops:
         result.append(op)
         if isinstance(op, Gemm):
-            _gather_beside(result, tp)
+            _overlap_gather(result, tp)
         elif _is_blocking(op, "reduce_scatter"):
-            _scatter_beside(result, tp)
+            _overlap_scatter(result, tp)
     return tuple(result)
 
 
@@ -70,14 +70,14 @@ def _is_blocking(op: Op, kind: str) -> bool:
     )
 
 
-def _gather_beside(result: list[Op], tp: int) -> None:
+def _overlap_gather(result: list[Op], tp: int) -> None:
     """The last operation is a product: a gather right before it runs beside it."""
     before = len(result) - 2
     if before >= 0 and _is_blocking(result[before], "all_gather"):
         result[before : before + 1] = _cut(result[before], tp)
 
 
-def _scatter_beside(result: list[Op], tp: int) -> None:
+def _overlap_scatter(result: list[Op], tp: int) -> None:
     """The last operation is a scatter: it runs beside a product right before it."""
     before = len(result) - 2
     if before >= 0 and isinstance(result[before], Gemm):
@@ -158,7 +158,7 @@ def _as_declared(block: Block, job: Job) -> Block:
         replace(op, kernel=job.attention) if isinstance(op, Attention) else op for op in block.ops
     )
     if job.recipe.tp_comm_overlap:
-        ops = beside_products(ops, job.recipe.tp)
+        ops = overlap_products(ops, job.recipe.tp)
     return block if ops == block.ops else replace(block, ops=ops)
 
 

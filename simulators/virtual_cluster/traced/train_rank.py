@@ -32,8 +32,8 @@ from .layer_spec import LayerSpec, read_job, whole_model
 
 
 def main(path: str) -> None:
-    asked = json.loads(Path(path).read_text(encoding="utf-8"))
-    train(read_job(asked["job"]), asked["micro_batches"])
+    request = json.loads(Path(path).read_text(encoding="utf-8"))
+    train(read_job(request["job"]), request["micro_batches"])
 
 
 def train(job: Job, micro_batches: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ What an operation is on the device, by ``stands_for``:
     and ``k`` is contracted. ``layout`` is that of the call: TN ``L[m, k] R[n, k]``, NN
     ``L[m, k] R[k, n]``, NT ``L[k, m] R[k, n]``; leading dimensions of L (TN, NN) or of both (NT)
     are flattened. ``use`` says what it computes: forward, dgrad, wgrad, other. 8-bit operands on
-    Hopper are always called TN, on transposed copies; ``use`` tells the passes apart there.
+    Hopper are always called TN, on transposed copies; ``use`` distinguishes the passes there.
     ``accumulate`` adds to ``out``. ``recipe`` is empty unless operands are quantised.
 ``grouped_gemm``
     One product for each of ``splits``, by rows of ``left`` (and, NT, of ``right``), each operand

@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> int:
         return 2
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
-        asked = json.loads(line)
-        request = RankRequest(**{**asked, "rank": RankOptions.from_fields(asked["rank"])})
+        record = json.loads(line)
+        request = RankRequest(**{**record, "rank": RankOptions.from_fields(record["rank"])})
         child = fork_rank(partial(_run, request, virtual))
         _, status = os.waitpid(child, 0)
         print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers)

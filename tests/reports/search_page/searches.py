@@ -9,14 +9,16 @@ from typing import Any
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.search_page import Asked, Searched
+from trainscout.reports.search_page import Searched, SearchRequest
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
-ASKED = Asked("trainscout optimize model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2")
+REQUEST = SearchRequest(
+    "trainscout optimize model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2"
+)
 LAUNCH = {"launch.sh": "#!/usr/bin/env bash\ntorchrun pretrain_gpt.py --seq-length 1024\n"}
 RECIPES = (
     Recipe(),
@@ -86,7 +88,7 @@ def searched(**changes: Any) -> Searched:
     """A finished search in which seven recipes fit."""
     fitting = fitting_trials()
     found = result(fitting, other_trials(len(fitting)))
-    whole = Searched(found, QUESTION, SimulatorSpec(), found.best, ASKED, LAUNCH)
+    whole = Searched(found, QUESTION, SimulatorSpec(), found.best, REQUEST, LAUNCH)
     return replace(whole, **changes)
 
 

@@ -5,10 +5,12 @@ from trainscout.reports.search_page import launch_texts, search_request
 
 
 def test_the_command_can_be_pasted():
-    asked = search_request(["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result)
-    assert asked.command == "trainscout optimize model=x 'space.name=two words'"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", asked.started)
-    assert asked.seed == 3
+    request = search_request(
+        ["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result
+    )
+    assert request.command == "trainscout optimize model=x 'space.name=two words'"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", request.started)
+    assert request.seed == 3
 
 
 def test_equal_settings_have_equal_hashes():

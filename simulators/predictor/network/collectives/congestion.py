@@ -155,12 +155,12 @@ class CongestionModel:
             placed = _at(made, self._where.ours)
             alone = play(self.ideal, made, bytes_per_gpu, self.settings, memory=self._memory)
             of_groups = len(groups) if what.algorithm == NEIGHBOURS else 0
-            declared, mean_s = self._beside_others(placed, bytes_per_gpu, of_groups)
+            declared, mean_s = self._among_others(placed, bytes_per_gpu, of_groups)
             ratio = mean_s / _lasts_s(alone, of_groups)
             self._known[key] = Congested(ratio if ratio > 1 + _ROUNDING else 1.0, declared)
         return self._known[key]
 
-    def _beside_others(
+    def _among_others(
         self, made: Transfers, bytes_per_gpu: float, of_groups: int
     ) -> tuple[Played, float]:
         """Ours beside all neighbours, and how long ours takes on average: neighbours communicate

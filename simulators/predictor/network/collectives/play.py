@@ -101,13 +101,15 @@ def play(
     more = 16.0
     while True:
         engine = make_engine(network, settings, memory=memory)
-        ours, others_end_s = _played_beside(engine, network, what, size, settings, others, more)
+        ours, others_end_s = _played_with_others(
+            engine, network, what, size, settings, others, more
+        )
         if others_end_s >= ours.end_s.max():
             return ours
         more *= 2
 
 
-def _played_beside(
+def _played_with_others(
     engine: Any,
     network: Network,
     what: Transfers,

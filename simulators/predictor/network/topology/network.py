@@ -75,7 +75,7 @@ class Network:
 
     @property
     def content(self) -> str:
-        """What tells this network from others, its arrays by their digest."""
+        """What distinguishes this network from others, its arrays by their digest."""
         digest = hashlib.blake2b(self.rate_bytes_per_s.tobytes(), digest_size=16)
         digest.update(self.alive.tobytes())
         plain = replace(self, rate_bytes_per_s=np.empty(0), alive=np.empty(0, dtype=np.bool_))

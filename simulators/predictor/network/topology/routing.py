@@ -68,7 +68,7 @@ def find_routes(
     Args:
         network: what to route over.
         source, destination: GPU numbers, shape (n,).
-        label: tells flows between the same two GPUs apart (channel, queue pair), shape (n,) or
+        label: distinguishes flows between the same two GPUs (channel, queue pair), shape (n,) or
             one for all; flows of equal label share one path, and labels go round the planes.
         turn: 0 is the hashed path; turns from 1 on go round the others between the same ports of
             NICs, ``equal_paths`` of them at most.

@@ -39,7 +39,7 @@ class Peers:
     ) -> list[tuple[bool, Any]]:
         """One exchange: every rank of ``giving`` gives what it has, those of ``taking`` get it.
 
-        ``name`` tells apart what has an order of its own: a kind and a group.
+        ``name`` distinguishes what has an order of its own: a kind and a group.
 
         Returns:
             For each of ``giving``, whether it runs and could give it, and what it gave.

@@ -265,8 +265,8 @@ class _Distribution(importlib.metadata.Distribution):
 class _Modules(MetaPathFinder, Loader):
     """Finds and makes the modules of the packages that are installed."""
 
-    def __init__(self, packages: Sequence[Package], lacking: frozenset[str]) -> None:
-        self.lacking = lacking
+    def __init__(self, packages: Sequence[Package], missing: frozenset[str]) -> None:
+        self.missing = missing
         self._packages = packages
         self._tops = {top: package for package in packages for top in package.modules}
         self._compiled = {name: file for each in packages for name, file in each.compiled.items()}
@@ -342,14 +342,14 @@ def install_vendor(without: Iterable[str] = ()) -> None:
             raise InputError("without", name, "is no emulated package", PACKAGES)
     uninstall_vendor()
     present = {name: _as_found(name) for name in PACKAGES if name not in absent}
-    lacking = frozenset(name for name, package in present.items() if package is None)
+    missing = frozenset(name for name, package in present.items() if package is None)
     found = [package for package in present.values() if package is not None]
-    sys.meta_path.insert(0, _Modules(found, lacking))
+    sys.meta_path.insert(0, _Modules(found, missing))
     importlib.invalidate_caches()
-    for name in absent | lacking:
+    for name in absent | missing:
         # As import finds it, there is no such module, whatever this machine has.
         sys.modules[name] = None  # type: ignore[assignment]
-    if "transformer_engine" in absent | lacking:
+    if "transformer_engine" in absent | missing:
         setattr(builtins, _ROUTER_NAME, None)
 
 
@@ -368,7 +368,7 @@ def needs_own_python(name: str) -> bool:
     """Whether the package ``name`` is imported from stand-ins here, or has none."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return isinstance(getattr(spec, "loader", None), _Modules) or any(
-        isinstance(finder, _Modules) and name in finder.lacking for finder in sys.meta_path
+        isinstance(finder, _Modules) and name in finder.missing for finder in sys.meta_path
     )
 
 

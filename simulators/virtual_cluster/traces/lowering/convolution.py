@@ -43,7 +43,9 @@ def backward(op: Op) -> Lowered:
     if not isinstance(mask, tuple) or len(mask) != 3:
         place = f"trace.op[{op.name}].inputs[10]"
         raise InputError(place, mask, "is no mask of gradients", "three booleans")
-    wanted = [pass_ for pass_, asked in zip(("dgrad", "wgrad"), mask, strict=False) if asked]
+    wanted = [
+        pass_ for pass_, requested in zip(("dgrad", "wgrad"), mask, strict=False) if requested
+    ]
     gradient = tensor(op, 0)
     kernels: list[Kernel] = [*_passes(op, 1, gradient, tuple(wanted), 4)]
     if mask[2] and elements(gradient):

@@ -116,7 +116,7 @@ def scaled_mm(op: Op) -> Lowered:
     """``_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)``.
 
     8-bit operands are always passed TN. Forward products may keep their sums in the tensor
-    cores (``use_fast_accum``); gradients do not, which is what tells the passes apart.
+    cores (``use_fast_accum``); gradients do not, which is what distinguishes the passes.
     """
     left, right = tensor(op, 0), tensor(op, 1)
     fast = op.inputs[-1] is True or keyword(op, "use_fast_accum") is True

@@ -9,7 +9,7 @@ from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
-from trainscout.simulators.virtual_cluster.traced.simulator import beside_products
+from trainscout.simulators.virtual_cluster.traced.simulator import overlap_products
 from trainscout.simulators.virtual_cluster.traced.verify import differences, shapes
 
 
@@ -26,7 +26,7 @@ def test_as_the_built_in_source_overlaps(model: object, pass_: int) -> None:
         )  # type: ignore[arg-type]
         for on in (False, True)
     )
-    made = Block("cut", beside_products(plain[pass_].ops, 4))
+    made = Block("cut", overlap_products(plain[pass_].ops, 4))
     assert differences(shapes(overlapped[pass_]), shapes(made)) == []
 
 
@@ -34,7 +34,7 @@ def test_only_what_touches_a_product_is_cut() -> None:
     gather = Collective("g", "all_gather", 1000, "tp")
     product = Gemm("p", 8, 8, 8, "bf16")
     apart = (gather, Collective("other", "all_reduce", 8, "tp"), product)
-    assert beside_products(apart, 4) == apart
-    beside = beside_products((gather, product), 4)
+    assert overlap_products(apart, 4) == apart
+    beside = overlap_products((gather, product), 4)
     assert communicated(beside) == 1000
     assert [getattr(op, "overlaps", 0) for op in beside] == [0, 1, 0]

@@ -85,13 +85,13 @@ class CommOverlap(CommOverlapBase):
     def copy_into_buffer(self, input: Any, *args: Any, **named: Any) -> None:
         """Put this rank's share, or everything, where it is sent from."""
         data = plain(input)
-        local, _, _ = _asked((*args, *named.values()))
+        local, _, _ = _chunk_shape_quantizer((*args, *named.values()))
         target = self._local(self._buffer) if local else self._buffer
         target.view(-1)[: data.numel()].view(data.dtype).copy_(data.reshape(-1))
 
     def get_buffer(self, *args: Any, **named: Any) -> Any:
         """The buffer, or this rank's share of it, in the shape and few bits asked for."""
-        local, shape, quantizer = _asked((*args, *named.values()))
+        local, shape, quantizer = _chunk_shape_quantizer((*args, *named.values()))
         part = self._local(self._buffer) if local else self._buffer
         # A new tensor each time: the library drops the data of those that it is done with.
         shape = part.shape if shape is None else shape
@@ -188,7 +188,7 @@ class CommOverlap(CommOverlapBase):
         return torch.empty((*rows.shape[:-1], width), dtype=dtype, device="cuda")
 
 
-def _asked(arguments: Any) -> tuple[bool, torch.Size | None, Any]:
+def _chunk_shape_quantizer(arguments: Any) -> tuple[bool, torch.Size | None, Any]:
     """Local chunk, shape and quantizer, which versions have in different places."""
     local, shape, quantizer = False, None, None
     for each in arguments:

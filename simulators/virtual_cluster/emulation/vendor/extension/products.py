@@ -101,8 +101,8 @@ def _output_type(A: Any, D: Tensor | None, output_dtype: Any) -> torch.dtype:  #
 
 def _one_kernel() -> bool:
     """CUTLASS's grouped kernel, which Hopper uses when asked to, instead of many products."""
-    asked = os.environ.get("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == "1"
-    return bool(asked and torch.cuda.get_device_capability()[0] == 9)
+    requested = os.environ.get("NVTE_USE_CUTLASS_GROUPED_GEMM", "0") == "1"
+    return bool(requested and torch.cuda.get_device_capability()[0] == 9)
 
 
 def te_general_grouped_gemm(
