@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
 import importlib
 import os
 import sys
@@ -125,11 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if _asks_for_help(given):
         print(help_text(), end="")
         return 0 if given else 2
-    from trainscout.simulators.predictor.io.command_line import exit_code
+    from trainscout.simulators.predictor.io.command_line import collect_rarely, exit_code
 
-    # What a command makes by the hundred thousand (prices, recipes) it keeps, and looking through
-    # it for cycles over and over takes a sixth of a large proof.
-    gc.set_threshold(1_000_000, 50, 100)
+    collect_rarely()
     return exit_code(_dispatch, given)
 
 

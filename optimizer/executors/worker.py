@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.optimizer.executors.base import Outcome
-from trainscout.simulators.predictor.io.command_line import STOPPING
+from trainscout.simulators.predictor.io.command_line import STOPPING, collect_rarely
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
@@ -51,6 +51,7 @@ def work(task: Task) -> Report:
     """Simulate a task's recipes in this process; with none, only have it ready to simulate."""
     if task.pinned:
         pin_to_a_core()
+    collect_rarely()
     _simulator(task.simulator)
     outcomes = []
     for recipe in task.recipes:
