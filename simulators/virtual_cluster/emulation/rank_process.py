@@ -6,6 +6,7 @@ One process forks itself into one rank after another.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import runpy
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
@@ -71,8 +73,6 @@ def install_new_interpreters(rank: str) -> None:
 
 def become_host() -> None:
     """Install the emulation in this interpreter, which has not imported torch."""
-    from .sink import ListSink
-
     rank = os.environ[_RANK]
     virtual = start(RanksOptions.from_json(rank).ranks[0], ListSink())
     install_new_interpreters(rank)
@@ -253,6 +253,19 @@ def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """What is printed leads nowhere: timers of scripts print tracebacks of what ends them."""
+    kept = [(stream, os.dup(to), to) for stream, to in ((sys.stdout, 1), (sys.stderr, 2))]
+    for stream, _, to in kept:
+        stream.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), to)
+    yield
+    for stream, was, to in kept:
+        stream.flush()
+        os.dup2(was, to)
+
+
 def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
     """Run the script as one rank whose events go into ``sink``, as ``run_script``."""
     virtual.restart(sink, world_size=options.world_size, rank=options.rank)
@@ -262,7 +275,9 @@ def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
         from .values import Payloads
 
         virtual.state.values.send_by(Payloads(options.payloads, options.rank))
-    code = run_script(options, virtual.state)
+    with contextlib.ExitStack() as ending:
+        recorder.when_enough = lambda: ending.enter_context(_unheard())
+        code = run_script(options, virtual.state)
     # Whatever the script made of being ended.
     return OK if recorder.has_enough else code
 

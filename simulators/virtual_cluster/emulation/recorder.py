@@ -88,9 +88,6 @@ class EnoughStepsError(SystemExit):
     """Raised into a script that has run as many steps as were asked for; not an Exception, so that
     no handler of the script's takes it for a failure."""
 
-    def __init__(self) -> None:
-        super().__init__(0)
-
 
 class Recorder:
     """The one writer of events of a rank.
@@ -109,8 +106,9 @@ class Recorder:
         self.backward: CompiledBackward | None = None
         self.sites = Sites(skipped, self.emit)
         self.step = 0
-        # The script is ended when it begins another step after so many; None: never.
+        # The script is ended when it begins another step after so many; None: never. Told before.
         self.most_steps: int | None = None
+        self.when_enough: Callable[[], object] = lambda: None
         self.phase = SETUP
         self.phases_entered = 0
         self.operations = 0
@@ -196,6 +194,7 @@ class Recorder:
         """
         if self._optimizer_steps and self.finished_steps == self.most_steps:
             self.has_enough = True
+            self.when_enough()
             raise EnoughStepsError
 
     def forward_begins(self) -> None:

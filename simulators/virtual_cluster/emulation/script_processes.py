@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.io.own_process import end_with_parent
 
 from .device_mode import DeviceMode
 from .rank_state import RankState
+from .sink import Untimed
 
 # Processes that a script starts, data-loader workers above all: hosts without a device.
 #
@@ -43,18 +44,11 @@ def _real(value: Any) -> Any:
     return value
 
 
-class _Silent:
+class _Silent(Untimed):
     """A sink that drops events."""
 
     def emit(self, event: Any) -> None:
         """Nothing is written."""
-
-    def elapsed_ms(self, start: int, end: int) -> float:
-        """Nothing is timed; scripts divide by it."""
-        return 1.0
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def install_forks(state: RankState) -> None:

@@ -32,35 +32,31 @@ class Sink(Protocol):
         """No more events follow."""
 
 
-# Nobody knows device time while recording. Scripts divide by it, so it is not zero.
-RECORDED_ELAPSED_MS = 1.0
+class Untimed:
+    """A sink that knows no device time. Scripts divide by it, so it is not zero."""
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """A placeholder."""
+        return 1.0
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
-class ListSink:
+class ListSink(Untimed):
     """Keeps events in memory."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.emit = self.events.append
 
-    def elapsed_ms(self, start: int, end: int) -> float:
-        """A placeholder: recording knows no device time."""
-        return RECORDED_ELAPSED_MS
 
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class FileSink:
+class FileSink(Untimed):
     """Writes a trace file, which appears under its name when closed."""
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
         self.emit: Callable[[Event], None] = writer.write
-
-    def elapsed_ms(self, start: int, end: int) -> float:
-        """A placeholder: recording knows no device time."""
-        return RECORDED_ELAPSED_MS
 
     def close(self) -> None:
         """Finish the file; what is freed later, as the process ends, is in none."""
@@ -68,7 +64,7 @@ class FileSink:
         self._writer.close()
 
 
-class UntilForward:
+class UntilForward(Untimed):
     """A sink that keeps communicators, and ends the process at the first forward pass."""
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -84,10 +80,6 @@ class UntilForward:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
-
-    def elapsed_ms(self, start: int, end: int) -> float:
-        """Nothing was timed yet; scripts divide by it."""
-        return 1.0
 
     def close(self) -> None:
         """Write what was kept."""
