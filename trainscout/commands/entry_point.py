@@ -83,7 +83,7 @@ def _run_once(
     with hydra.initialize_config_module("trainscout.conf", version_base="1.3"):
         composer = GlobalHydra.instance().hydra
         config = composer.compose_config(config_name, list(arguments), RunMode.RUN)
-        HydraConfig.instance().set_config(config)
+        HydraConfig.instance().cfg = config  # type: ignore[assignment]
         try:
             job(config)
         finally:

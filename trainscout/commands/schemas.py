@@ -177,7 +177,9 @@ def register_commands(command: str | None = None) -> None:
         for group in _OPEN.get(name, ()):
             fields[group] = OmegaConf.create({}, flags={"struct": False})
         fields |= _SETTINGS.get(name, {}) | _OUTPUT
-        store.store(name=COMMANDS[name], node=fields)
+        # Made here for nobody else: OmegaConf need not copy every node that it takes in.
+        schema = OmegaConf.structured(fields, flags={"no_deepcopy_set_nodes": True})
+        store.store(name=COMMANDS[name], node=schema)
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:
