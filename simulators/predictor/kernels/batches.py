@@ -42,7 +42,7 @@ _ATTENTION_SHAPE = attrgetter(
 _STREAMING_SIZES = attrgetter("bytes", "launches")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Gemms:
     """Matrix products of one precision.
 
@@ -71,7 +71,7 @@ class Gemms:
                     yield (name, _numeric(self.dtype), layout), positions, self.sizes[positions]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Attentions:
     """One pass of fused attention. ``shapes`` (n, 8): batch, heads, kv_heads, seq_q, seq_k,
     head_dim, head_dim_v, causal. ``dropout``: of the probabilities."""
@@ -92,7 +92,7 @@ class Attentions:
             yield kind, np.arange(len(self.shapes)), self.shapes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Streamings:
     """Memory-bound kernels. ``sizes`` (n, 2): bytes moved in all, and by how many launches."""
 
@@ -111,7 +111,7 @@ class Streamings:
             yield ("streaming", name), positions, (moved / launches)[:, None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FusedProducts:
     """Products of one precision within fused kernels of one class: ``flops`` (n,) of each."""
 

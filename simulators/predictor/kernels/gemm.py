@@ -95,7 +95,7 @@ class GemmRates:
     sustained_flops_per_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TileVariants:
     """Every (tile, split) the library may choose, as rows of shape (1, variants)."""
 

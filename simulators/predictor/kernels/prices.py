@@ -36,7 +36,7 @@ TRITON_TIMES = {"fwd": 1.4, "bwd": 2.0}
 OLDER_ATTENTION = ("flash1", "flash1_triton")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class KernelPrices:
     """Prices of n kernels, in the order they were given.
 

@@ -284,7 +284,7 @@ def _largest_unit(stage: Stage) -> int:
     return max((run.parameters.total for run in stage.runs), default=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PassBytes:
     """Bytes along each stage's passes, in its order, each of shape (stages, passes).
 

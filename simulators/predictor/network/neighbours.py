@@ -51,7 +51,7 @@ class Neighbour:
             raise InputError(f"{field}.busy", self.busy, "is out of range", "0 < busy <= 1")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Neighbourhood:
     """Our cluster with its neighbours' nodes in it, and whose GPU is which.
 

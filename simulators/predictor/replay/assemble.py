@@ -46,7 +46,7 @@ PP_PART = PART_INDEX["pp_communication"]
 EP_UNIT = np.eye(len(PARTS))[PART_INDEX["ep_communication"]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class StageTable:
     """What the tasks of equal stages take, by slot (``Structure``).
 
@@ -79,7 +79,7 @@ class StageTable:
         return self.repeats[self.content]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """Engine tasks of ``micro_batches`` micro-batches, and what is needed to read the times.
 

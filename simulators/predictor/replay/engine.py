@@ -39,7 +39,7 @@ NO_TASK = -1
 NO_STREAM = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tasks:
     """A program for the engine; ``n`` tasks, CSR arrays for everything one-to-many.
 
@@ -64,7 +64,7 @@ class Tasks:
     side: Ints | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Times:
     """When each task started and ended, and whose end released it last (``NO_TASK``: none)."""
 

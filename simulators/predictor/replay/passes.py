@@ -23,7 +23,7 @@ from .priced import HOST, PART_INDEX, PARTS, PricedBlock
 from .prices import Pricer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PassPrice:
     """Time of consecutive blocks on one rank.
 

@@ -71,7 +71,7 @@ COMMUNICATIONS = (Collective, SendRecv)
 DeviceOp = Kernel | Collective | SendRecv | HostUpdate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class PricedBlock:
     """One block's time on one GPU.
 

@@ -29,7 +29,7 @@ MOST_UNITS = 4
 PP = "pp_communication"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Step:
     """One replayed step.
 
@@ -161,7 +161,7 @@ def _read(program: Program, times: Times, total: int, count: int, steady: Steady
     return Step(step_time_s, idle, program, times, total, count)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Waits:
     """How long the tasks of compute streams waited, of ``stages`` with equally many.
 

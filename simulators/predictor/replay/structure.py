@@ -98,7 +98,7 @@ class Outline:
     cuts: tuple[tuple[bytes, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Structure:
     """Tasks, each with its *slot* in a table that says what it takes.
 
@@ -274,7 +274,7 @@ def _pipeline_edges(outline: Outline, first: Ints, last: Ints) -> tuple[Ints, In
     return before, after, slots
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Passes:
     """One stage's passes, and the communication beside them; tasks count from its first.
 
