@@ -33,7 +33,7 @@ def headed_csv(
     return "".join(f"# {line}\n" for line in comments) + csv_text(columns, rows)
 
 
-def read_headed_csv(text: str, field: str) -> tuple[dict[str, Any], Iterable[dict[str, str]]]:
+def read_headed_csv(text: str, field: str) -> tuple[dict[str, Any], csv.DictReader[str]]:
     """The header and the rows of ``headed_csv``; ``field`` names the file in errors.
 
     Raises:

@@ -217,9 +217,9 @@ def read_table(text: str) -> ResidualTable:
         ValueError, KeyError, TypeError: when it did not.
     """
     header, rows = read_headed_csv(text, "residuals")
-    return ResidualTable(
-        [[row[name] for name in COLUMNS] for row in rows], Tuning(**header["tuning"])
-    )
+    if tuple(rows.fieldnames or ()) != COLUMNS:
+        raise ValueError(f"columns {rows.fieldnames} instead of {', '.join(COLUMNS)}")
+    return ResidualTable(list(rows.reader), Tuning(**header["tuning"]))
 
 
 def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, Any]) -> str:
