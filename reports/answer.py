@@ -122,7 +122,7 @@ def _format_cost(prediction: Prediction, job: Job, assumed: Collection[str]) -> 
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RecipesTable:
     """The best recipes, best first, or a front; as many columns as there is room for."""
 
@@ -183,7 +183,7 @@ class RecipesTable:
         return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Column:
     """Figures of one kind, and which of the grades is theirs."""
 

@@ -101,7 +101,7 @@ def _breakdown_table(prediction: Prediction, whole: bool) -> Table:
     return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class MemoryTable:
     """Memory of pipeline stages by kind; with short headings where there is little room.
 

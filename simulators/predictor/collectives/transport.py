@@ -25,7 +25,7 @@ PROTOCOLS = ("ll", "ll128", "simple")
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Coefficients:
     """Microseconds per unit of each term of one (algorithm, protocol).
 
@@ -38,7 +38,7 @@ class Coefficients:
     nodes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Transport:
     """A transport between nodes.
 

@@ -57,7 +57,7 @@ def plain_table(
     return table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Hanging:
     """Text of which all lines but the first are indented."""
 

@@ -127,7 +127,7 @@ class FusedProducts:
         return iter(())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Convolutions:
     """Convolutions of one precision and pass, which no table holds yet."""
 

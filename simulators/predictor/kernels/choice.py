@@ -75,7 +75,7 @@ def _nearest(
     return best, Evidence.FITTED if same_die else Evidence.ESTIMATED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class GemmChoice:
     """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
 
@@ -160,7 +160,7 @@ def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
     return products if own else Evidence.ESTIMATED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionChoice:
     """Coefficients of one attention generation by pass, whose they are, and their evidence."""
 

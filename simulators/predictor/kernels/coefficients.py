@@ -118,7 +118,7 @@ class StreamingCoefficients:
     measured: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedGpu:
     """One ``fitted/*.yaml``: the GPU it was measured on and its coefficients.
 

@@ -112,7 +112,7 @@ class Program:
         return {task: block for task, block in found if block is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Content:
     """The blocks that a task runs, as part of a pass of this kind (``way``), chunk and
     micro-batch, which it ``begins`` and ``ends`` or not."""

@@ -87,7 +87,7 @@ def sum_block(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class OverlapGroup:
     """One communication, at a ``place`` of the block, with the operations that it runs beside
     (``overlapped``), of which ``kernels`` take ``compute_s``."""

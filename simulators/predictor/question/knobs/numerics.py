@@ -22,7 +22,7 @@ _LOW_PRECISION = Canonical(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Numerics:
     """In which types a job computes, reduces and keeps."""
 

@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.knob import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Parallelism:
     """How a job is cut over GPUs."""
 

@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.schedule_file import is_file
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Pipeline:
     """The order of a pipeline's passes, and how layers lie on its stages."""
 

@@ -43,7 +43,7 @@ def _modules_in_order(job: Job) -> str | None:
     return None if ordered == DEFAULT_RECOMPUTE_MODULES else ordered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Recomputation:
     """What is computed again in the backward pass, or copied back, instead of kept."""
 

@@ -16,7 +16,7 @@ _REPLICAS = ("tp", "pp", "cp", "ep", "etp")
 _UNSHARED = "there are no replicas to shard over or to reduce among"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Sharding:
     """What replicas shard, and which communication runs beside kernels."""
 
