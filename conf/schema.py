@@ -14,6 +14,7 @@ import types
 import typing
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import field_types
 from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
@@ -30,7 +31,7 @@ def structured(cls: type[Any]) -> type[Any]:
     of ``NAMED`` a name. A field without a default becomes mandatory (``???``). The twin refuses
     unknown keys and values of the wrong type.
     """
-    hints = typing.get_type_hints(cls)
+    hints = field_types(typing.cast(type, cls))
     fields: list[Any] = []
     for field in dataclasses.fields(cls):
         twin, factory = _twin_type(hints[field.name]), field.default_factory

@@ -134,9 +134,15 @@ def expected(hint: Any, field: str = "") -> str | None:
 
 
 @functools.cache
+def field_types(cls: type) -> dict[str, Any]:
+    """Types of a dataclass's fields by name: evaluating what stands there as text takes long."""
+    return typing.get_type_hints(cls)
+
+
+@functools.cache
 def _fields(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
     """Type of each field of a dataclass, and whether it has to be given."""
-    hints = typing.get_type_hints(cls)
+    hints = field_types(typing.cast(type, cls))
     unset = dataclasses.MISSING
     return {
         entry.name: (hints[entry.name], entry.default is unset and entry.default_factory is unset)

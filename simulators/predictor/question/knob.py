@@ -54,7 +54,7 @@ class Flag:
     true or false is a switch, which is there or not."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Canonical:
     """Where a knob has no effect, or says what another value of it says."""
 
@@ -68,7 +68,7 @@ class Canonical:
     """What the knob is then; None: its default."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Knob:
     """One field of ``Recipe``."""
 
