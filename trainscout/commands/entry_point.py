@@ -82,6 +82,7 @@ def _run_once(
     """What Hydra does for one job that keeps nothing, but for its copies of all settings."""
     with hydra.initialize_config_module("trainscout.conf", version_base="1.3"):
         composer = GlobalHydra.instance().hydra
+        assert composer is not None
         config = composer.compose_config(config_name, list(arguments), RunMode.RUN)
         HydraConfig.instance().cfg = config  # type: ignore[assignment]
         try:
