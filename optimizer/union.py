@@ -183,7 +183,7 @@ def _held(part: Mapping[str, Any], held: Mapping[str, Any], known: set[str]) -> 
     """A part with other choices of some knobs. What is no choice of this part, but of another, it
     has or has not."""
     knobs, kept = dict(part.get("knobs") or {}), {}
-    settled = {*(part.get("derived") or {}), *(part.get("constants") or {}), "framework"}
+    resolved = {*(part.get("derived") or {}), *(part.get("constants") or {}), "framework"}
     for name, entry in held.items():
         given = entry if isinstance(entry, Mapping) else {"choices": _listed(entry)}
         if name in knobs:
@@ -193,7 +193,7 @@ def _held(part: Mapping[str, Any], held: Mapping[str, Any], known: set[str]) -> 
             if "choices" in given and "otherwise" in own and name in KNOBS:
                 # Where its condition does not hold, the part has a value that was not asked for.
                 kept[name] = _listed(given["choices"])
-        elif name in settled or name in known:
+        elif name in resolved or name in known:
             kept[name] = _listed(given.get("choices"))
         else:
             knobs[name] = given

@@ -76,10 +76,10 @@ def search_csv(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> s
     return csv_text(["rank", *trial_columns(shown, result.objectives)], rows)
 
 
-def prediction_json(prediction: Prediction, job: Job, beside: Mapping[str, Any]) -> str:
-    """One JSON object: the prediction, ``evidence`` of its figures, and ``beside``."""
+def prediction_json(prediction: Prediction, job: Job, extra: Mapping[str, Any]) -> str:
+    """One JSON object: the prediction, ``evidence`` of its figures, and ``extra``."""
     evidence = evidence_of(prediction, job).of_figures()
-    return _json({**prediction.to_dict(), "evidence": evidence, **beside})
+    return _json({**prediction.to_dict(), "evidence": evidence, **extra})
 
 
 def prediction_csv(prediction: Prediction, job: Job) -> str:

@@ -23,7 +23,7 @@ class Outcome:
     duration_s: float = 0.0
 
     @property
-    def settled(self) -> bool:
+    def resolved(self) -> bool:
         """Whether trying again would change nothing: a prediction, or a launch that its script
         refuses."""
         return self.prediction is not None or (self.error or "").startswith(REFUSED)

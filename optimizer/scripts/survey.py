@@ -67,7 +67,7 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
         kept.append(point)
     if not made:
         raise _nothing_to_launch(space, counts.rejected)
-    names, settled = _distinguished(
+    names, resolved = _distinguished(
         space, made, [space.point(kept[rows.index(row)]) for row in range(len(made))]
     )
     points = np.array(kept, dtype=np.int16)
@@ -78,13 +78,13 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
     return LaunchSurvey(
         space=replace(space, distinguished_by=names),
         # Search reads recipes one by one.
-        recipes=cast(RecipeTable, settled),
+        recipes=cast(RecipeTable, resolved),
         points=Points(own),
         row_of=RowOf(space, points, numbers),
         rejected=counts.rejected,
         rejected_points=Points(np.array(refused, dtype=np.int16).reshape(shape)),
         rewritten={},
-        point_by_launch={launch: tuple(map(int, own[row])) for row, launch in enumerate(settled)},
+        point_by_launch={launch: tuple(map(int, own[row])) for row, launch in enumerate(resolved)},
     )
 
 
@@ -121,11 +121,11 @@ def _distinguished(
         }
         if len(keys) == len(launches):
             names = fewer
-    settled = tuple(
+    resolved = tuple(
         replace(launch, settings=tuple((name, point[name]) for name in names))
         for launch, point in zip(launches, points, strict=True)
     )
-    return tuple(names), settled
+    return tuple(names), resolved
 
 
 def _nothing_to_launch(space: ScriptSpace, rejected: dict[str, Rejected]) -> InputError:

@@ -112,7 +112,7 @@ class TrialStore:
             OSError, optuna.exceptions.StorageInternalError: when the store has become unwritable.
         """
         self._study.add_trial(self._trial(indices, recipe, outcome, owner))
-        if outcome.settled:
+        if outcome.resolved:
             self.known.setdefault(recipe, outcome)
 
     def refresh(self) -> None:
@@ -132,7 +132,7 @@ class TrialStore:
                 self.known[recipe] = outcome
             else:
                 outcome = Outcome(None, attributes["error"], float(attributes["duration_s"]))
-                if outcome.settled:
+                if outcome.resolved:
                     self.known[recipe] = outcome
                 self._failures[recipe] = (attributes["owner"], outcome)
         self._read = len(trials)

@@ -57,7 +57,7 @@ def simulate(config: DictConfig) -> int:
 
         write_timeline_files(job, spec, simulator, timeline)
     prediction = simulator.simulate(job)
-    beside: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
     below: list[RenderableType] = []
     if isinstance(simulator, ReplaySimulator):
         if job.model.moe is not None:
@@ -66,10 +66,10 @@ def simulate(config: DictConfig) -> int:
 
             load = expert_load(job, prediction, simulator)
             if load is not None:
-                beside["experts"] = expert_record(load)
+                extra["experts"] = expert_record(load)
                 below += [Text(), expert_report(load)]
         if spec.network is not None:
-            _add_network(job, spec, simulator, beside, below)
+            _add_network(job, spec, simulator, extra, below)
     chosen = any("recipe." in each for each in given_overrides(config))
     if not chosen and prediction.memory.headroom_bytes < 0:
         below += [Text(), Text("No recipe.* is given; trainscout optimize finds those that fit.")]
@@ -86,7 +86,7 @@ def simulate(config: DictConfig) -> int:
         found = launches(job, launch.framework)
         write_launches(Path(launch.directory), job, found)
         if found:
-            beside["launch"] = launch_record(found)
+            extra["launch"] = launch_record(found)
             below += [Text(), Text(f"Launch files in {launch.directory}:")]
             below += [Text(f"  {line}") for line in format_launch(found)]
     if output.format != "table":
@@ -97,7 +97,7 @@ def simulate(config: DictConfig) -> int:
             show_text(prediction_csv(prediction, job))
             return OK
         named = {"name": job.model.name, "parameters": parameters(job.model)}
-        show_text(prediction_json(prediction, job, {"model": named, **beside}))
+        show_text(prediction_json(prediction, job, {"model": named, **extra}))
         return OK
     assumed = assumed_fields(config, question)
     more = [("More", "verbosity=verbose: all parts and stages, and what figures rest on")]
@@ -127,7 +127,7 @@ def _add_network(
     job: Job,
     spec: SimulatorSpec,
     simulator: ReplaySimulator,
-    beside: dict[str, Any],
+    extra: dict[str, Any],
     below: list[RenderableType],
 ) -> None:
     """What a declared network does to the step: its record, its report."""
@@ -143,12 +143,12 @@ def _add_network(
     assert spec.network is not None
     workload = simulator.workload(job)
     use = network_use(job, workload, spec.network, spec.calibration)
-    beside["network"] = network_record(use)
+    extra["network"] = network_record(use)
     below += [Text(), network_report(use)]
     leaves_nodes = any(each.busy is not None for each in use.communicators)
     if spec.network.choice.plays_whole_step and leaves_nodes:
         whole = whole_step(job, workload, spec.network, spec.calibration)
-        beside["whole_step"] = whole_step_record(whole)
+        extra["whole_step"] = whole_step_record(whole)
         below.append(whole_step_report(whole))
 
 

@@ -67,7 +67,7 @@ class RowBatches:
 
     ``kernel_class`` names the kernels in reports, ``size`` (rows,) is their FLOPs, or bytes for
     memory-bound ones. ``long``: timed long enough to meet the power limit; a benchmark that
-    ``pauses`` between kernels never does. ``beside_s`` (rows,) is time that other kernels took.
+    ``pauses`` between kernels never does. ``others_s`` (rows,) is time that other kernels took.
     """
 
     kernel_class: str
@@ -76,7 +76,7 @@ class RowBatches:
     assumptions: tuple[str, ...] = ()
     long: bool = True
     pauses: bool = False
-    beside_s: Floats | float = 0.0
+    others_s: Floats | float = 0.0
 
 
 class CannotPriceError(Exception):
@@ -169,7 +169,7 @@ def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
         2.0 * sizes.astype(float).prod(axis=1),
         stated,
         long=long,
-        beside_s=cast_s,
+        others_s=cast_s,
     )
 
 

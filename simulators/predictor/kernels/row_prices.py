@@ -137,7 +137,7 @@ def _priced(ran: RowBatches, gpu: Gpu) -> tuple[Floats, bool]:
     if not ran.long and not ran.pauses:
         throttled = 1.0 - np.exp(-BURST_PRODUCTS * seconds / POWER_WINDOW_S)
         seconds = seconds + throttled * (total(True)[0] - seconds)
-    seconds = np.where(np.isfinite(ran.size), seconds + ran.beside_s, np.nan)
+    seconds = np.where(np.isfinite(ran.size), seconds + ran.others_s, np.nan)
     transferred = evidence is Evidence.ESTIMATED and ran.kernel_class != "bandwidth"
     return seconds, transferred or any(_is_served_elsewhere(batch, gpu) for batch in ran.batches)
 

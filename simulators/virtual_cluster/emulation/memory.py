@@ -194,9 +194,9 @@ class DeviceMemory:
         if self._region:
             for known, _ in parts:
                 if self._region.pop(known.key, None) is not None:
-                    self._settle(known)
+                    self._allocate_kept(known)
 
-    def _settle(self, made: DeviceStorage) -> None:
+    def _allocate_kept(self, made: DeviceStorage) -> None:
         made.block = self._allocate(made.bytes, made.home)
         if self._loose and made.block is not None:
             made.former = self._former_uses(made.block)
@@ -211,7 +211,7 @@ class DeviceMemory:
         if not self._region_depth:
             kept, self._region = self._region, {}
             for made in kept.values():
-                self._settle(made)
+                self._allocate_kept(made)
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""

@@ -26,11 +26,11 @@ from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 class Prices(Protocol):
     """Prices of operations and transfers, and how they slow each other on one device.
 
-    ``kernels_beside``: factor by which two kernels that run beside each other are slowed.
+    ``slowdown_of_two``: factor by which two kernels that run at the same time are slowed.
     """
 
     @property
-    def kernels_beside(self) -> float: ...
+    def slowdown_of_two(self) -> float: ...
 
     def kernel(self, content: object) -> Price:
         """The price of a launch's content (``rank_walk.Launch``)."""
@@ -62,7 +62,7 @@ class ClusterPrices:
             that plays sharing itself.
     """
 
-    kernels_beside = SHARED_GPU
+    slowdown_of_two = SHARED_GPU
 
     def __init__(
         self, gpu: Gpu, cluster: Cluster, framework: Framework = UNDECLARED, *, alone: bool = False

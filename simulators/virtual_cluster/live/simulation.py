@@ -344,7 +344,7 @@ class Simulation:
                 progress = task.progress
                 assert task.kernel is not None
                 assert progress is not None
-                slowdown = 1 + (len(device.kernels) - 1) * (self._prices.kernels_beside - 1)
+                slowdown = 1 + (len(device.kernels) - 1) * (self._prices.slowdown_of_two - 1)
                 for transfer in device.transfers:
                     slowdown += self._prices.slowdowns(task.kernel, transfer.price)[0] - 1
                 if slowdown != progress.slowdown:

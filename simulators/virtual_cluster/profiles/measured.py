@@ -128,8 +128,8 @@ class MeasuredOperation:
     """One operation of a step: what one call launched, or one kernel where calls are not known.
 
     ``kernels`` are what it amounts to (none: not known), ``seconds`` its device time, of which
-    ``beside_s`` ran while communication did, most of it ``beside`` this call; ``launches`` how
-    many kernels it was.
+    ``overlapped_s`` ran while communication did, most of it the call ``overlapping``; ``launches``
+    how many kernels it was.
     """
 
     step: int
@@ -138,10 +138,10 @@ class MeasuredOperation:
     kernels: tuple[Kernel, ...]
     seconds: float
     start_s: float
-    beside_s: float
+    overlapped_s: float
     launches: int
     call: CollectiveCall | None = None
-    beside: CollectiveCall | None = None
+    overlapping: CollectiveCall | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,9 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
             calls[_part_of_call(position, kernel, products)].append(kernel)
         for (_, _, part), each in calls.items():
             one = _operation(number, each, talking, first=part == 0)
-            found.append(replace(one, beside=_next_to(one, talkers)) if one.beside_s else one)
+            found.append(
+                replace(one, overlapping=_overlapping(one, talkers)) if one.overlapped_s else one
+            )
     return tuple(sorted(found, key=lambda each: (each.step, each.start_s)))
 
 
@@ -266,9 +268,9 @@ def _operation(
     longest = max(kernels, key=lambda each: each.duration_s)
     recorded = longest.recorded
     communicates = longest.kernel_class in COMMUNICATION
-    beside_s = 0.0
+    overlapped_s = 0.0
     if not communicates:
-        beside_s = sum(_overlap(talking, each.start_s, each.end_s) for each in kernels)
+        overlapped_s = sum(_overlap(talking, each.start_s, each.end_s) for each in kernels)
     return MeasuredOperation(
         step,
         recorded.name if recorded else longest.name,
@@ -276,13 +278,13 @@ def _operation(
         _known(recorded, longest) if recorded and first and not communicates else (),
         sum(each.duration_s for each in kernels),
         kernels[0].start_s,
-        beside_s,
+        overlapped_s,
         len(kernels),
         longest.collective,
     )
 
 
-def _next_to(
+def _overlapping(
     operation: MeasuredOperation, talkers: Sequence[TimedKernel]
 ) -> CollectiveCall | None:
     """The communication that ran longest during an operation; few run at a time."""

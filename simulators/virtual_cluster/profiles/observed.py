@@ -48,7 +48,7 @@ from .rows import kind_of
 
 # A kernel that ran beside communication for more than this share of its time is no measure of
 # the kernel alone, and for more than the other one of overlap.
-ALONE, BESIDE = 0.02, 0.9
+ALONE, OVERLAPPED = 0.02, 0.9
 # Of launches: those that the device waited for say what all take.
 MOST = 0.5
 SOURCE = "profile"
@@ -108,7 +108,7 @@ def observed_classes(
             alone = [
                 (each.kernels, each.seconds, 1)
                 for each in own
-                if each.kernels and each.beside_s <= ALONE * each.seconds
+                if each.kernels and each.overlapped_s <= ALONE * each.seconds
             ]
             total_s = sum(each.seconds for each in own)
             found[name] = observe(gpu, alone, total_s, len(own), steps)
@@ -120,18 +120,22 @@ def observed_overlap(
 ) -> ObservedOverlap:
     """How much communication slowed the kernels that ran beside it."""
     alone: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
-    beside: dict[tuple[Kernel, ...], list[MeasuredOperation]] = defaultdict(list)
+    overlapping: dict[tuple[Kernel, ...], list[MeasuredOperation]] = defaultdict(list)
     for each in operations:
-        if each.kernels and each.beside_s <= ALONE * each.seconds:
+        if each.kernels and each.overlapped_s <= ALONE * each.seconds:
             alone[each.kernels].append(each.seconds)
-        elif each.kernels and each.beside_s >= BESIDE * each.seconds:
-            beside[each.kernels].append(each)
-    both = [kernels for kernels in beside if kernels in alone]
+        elif each.kernels and each.overlapped_s >= OVERLAPPED * each.seconds:
+            overlapping[each.kernels].append(each)
+    both = [kernels for kernels in overlapping if kernels in alone]
     alone_s = {each: statistics.median(alone[each]) for each in both}
-    beside_s = sum(statistics.median(op.seconds for op in beside[each]) for each in both)
+    overlapped_s = sum(statistics.median(op.seconds for op in overlapping[each]) for each in both)
     total_s = sum(alone_s.values())
     priced = [
-        [slowdown for op in beside[each] if (slowdown := _slowdown(op, gpu, prices)) is not None]
+        [
+            slowdown
+            for op in overlapping[each]
+            if (slowdown := _slowdown(op, gpu, prices)) is not None
+        ]
         for each in both
     ]
     priced_s = sum(
@@ -140,16 +144,16 @@ def observed_overlap(
         if some
     )
     return ObservedOverlap(
-        sum(len(beside[each]) for each in both),
+        sum(len(overlapping[each]) for each in both),
         len(both),
-        beside_s / total_s if total_s else None,
+        overlapped_s / total_s if total_s else None,
         priced_s / total_s if total_s and all(priced) else None,
     )
 
 
 def _slowdown(operation: MeasuredOperation, gpu: Gpu, prices: CallPrices) -> float | None:
     """By how much an operation is predicted to take longer beside its communication."""
-    price = None if operation.beside is None else prices.of(operation.beside)
+    price = None if operation.overlapping is None else prices.of(operation.overlapping)
     if price is None or not price_of(gpu, operation.kernels):
         return None
     kernels = price_kernels(gpu, operation.kernels)
@@ -261,7 +265,7 @@ def kernel_rows(
     seconds: dict[Kernel, list[float]] = defaultdict(list)
     for each in operations:
         # The time of several kernels says nothing about one of them.
-        if len(each.kernels) == 1 and each.beside_s <= ALONE * each.seconds and each.seconds:
+        if len(each.kernels) == 1 and each.overlapped_s <= ALONE * each.seconds and each.seconds:
             seconds[each.kernels[0]].append(each.seconds)
     tables: dict[str, dict[tuple[object, ...], dict[str, object]]] = defaultdict(dict)
     for kernel, times in seconds.items():

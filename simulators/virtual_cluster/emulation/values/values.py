@@ -73,7 +73,7 @@ class Values:
             else:
                 self._observe_write(call)
             if number:
-                self._settle(result)
+                self._assume_number(result)
 
     def seed(self, tensor: torch.Tensor, cpu_tensor: torch.Tensor) -> None:
         """The fake ``tensor`` now holds exactly what ``cpu_tensor`` does."""
@@ -233,7 +233,7 @@ class Values:
             if shadow is not None or id(tensor) in changed:
                 self._store.put(tensor, shadow)
 
-    def _settle(self, number: torch.Tensor) -> None:
+    def _assume_number(self, number: torch.Tensor) -> None:
         """A number that nobody knows is what it is taken for from here on, so that all that
         follows from it agrees: a step size that is added to a time makes it later."""
         shadow = self._store.get(number)

@@ -47,7 +47,7 @@ class ScriptedPrices:
     ) -> Price:
         return Price(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
 
-    kernels_beside = 1.0
+    slowdown_of_two = 1.0
 
     def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
         return self._factors
