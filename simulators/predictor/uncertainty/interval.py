@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -52,7 +52,19 @@ def error_bar(
 def log_interval(
     table: ResidualTable, features: Features, level: float = LEVEL
 ) -> tuple[float, float]:
-    """Logarithms of the interval's ends over the prediction."""
+    """Logarithms of the interval's ends over the prediction.
+
+    A GPU without runs is no surer than the most published one of its architecture.
+    """
+    low, high = _log_interval(table, features, level)
+    kin = table.kin(features.gpu, features.architecture)
+    if kin is None:
+        return low, high
+    kin_low, kin_high = _log_interval(table, replace(features, gpu=kin), level)
+    return min(low, kin_low), max(high, kin_high)
+
+
+def _log_interval(table: ResidualTable, features: Features, level: float) -> tuple[float, float]:
     # No run is infinitely far: with all of them at zero there would be nothing to go by.
     near = np.maximum(table.near(features), 1e-300)
     weights, novelty = source_balanced(near, table.sources, table.even)

@@ -113,6 +113,7 @@ class ResidualTable:
         self._unlike: dict[tuple[str, ...], NDArray[np.float64]] = {}
         pairs = set(zip(columns["gpu"], columns["source"], strict=True))
         self._publications = Counter(gpu for gpu, _ in pairs)
+        self._architectures = dict(zip(columns["gpu"], columns["architecture"], strict=True))
         self.source_names = tuple(sorted(set(columns["source"])))
         self.sources = numbered(columns["source"])
 
@@ -164,6 +165,13 @@ class ResidualTable:
     def publications(self, gpu: str) -> int:
         """How many sources have runs on this GPU."""
         return self._publications.get(gpu, 0)
+
+    def kin(self, gpu: str, architecture: str) -> str | None:
+        """The GPU of this architecture with the most sources; None where ``gpu`` has its own."""
+        kin = [each for each, own in self._architectures.items() if own == architecture]
+        return (
+            None if gpu in self._architectures else max(kin, key=self.publications, default=None)
+        )
 
     def knows(self, kind: str, value: str) -> bool:
         """Whether a run has this value of one of ``KINDS``."""
