@@ -30,13 +30,14 @@ def console_for(stream: TextIO) -> Console:
     """A console on ``stream``: on a terminal as wide as that and coloured unless NO_COLOR is set;
     elsewhere of fixed width (or COLUMNS), and plain unless FORCE_COLOR is set."""
     if stream.isatty():
-        return Console(file=stream, highlight=False, markup=False)
+        return Console(file=stream, highlight=False, markup=False, emoji=False)
     forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
     columns = os.environ.get("COLUMNS", "")
     return Console(
         file=stream,
         highlight=False,
         markup=False,
+        emoji=False,
         width=int(columns) if columns.isdecimal() and int(columns) else PIPED_WIDTH,
         force_terminal=False,
         color_system="standard" if forced else None,
@@ -107,6 +108,7 @@ def as_text(renderable: RenderableType) -> str:
         width=FILE_WIDTH,
         highlight=False,
         markup=False,
+        emoji=False,
         force_jupyter=False,  # which would show it beside what asks for it
         force_terminal=False,
         color_system=None,
@@ -120,6 +122,7 @@ def as_html(renderable: RenderableType) -> str:
         width=FILE_WIDTH,
         highlight=False,
         markup=False,
+        emoji=False,
         record=True,
         file=io.StringIO(),
         force_jupyter=False,

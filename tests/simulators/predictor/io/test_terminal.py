@@ -36,10 +36,10 @@ def printed(stream) -> str:
     return stream.getvalue()
 
 
-def test_brackets_in_names_are_no_markup():
+def test_brackets_and_colons_in_names_are_no_markup():
     table = plain_table("mesh [red]", "#GPUs", title="job [bold]")
-    table.add_row("[dp]", "8")
-    assert as_text(table) == "job [bold]\nmesh [red]  GPUs\n[dp]           8\n"
+    table.add_row("[dp]:key:", "8")
+    assert as_text(table) == "job [bold]\nmesh [red]  GPUs\n[dp]:key:      8\n"
 
 
 def test_terminals_are_coloured_and_files_are_not():
