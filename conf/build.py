@@ -66,8 +66,8 @@ def build_cluster(cfg: DictConfig | Mapping[str, Any]) -> Cluster:
 def _require_gpu(cfg: DictConfig | Mapping[str, Any]) -> None:
     """Refuse a cluster that does not say its GPU, where nothing else does."""
     gpu: Any = cfg.get("gpu", {})
-    given = OmegaConf.to_container(gpu) if isinstance(gpu, DictConfig) else gpu
-    if not isinstance(given, Mapping) or given.get("name", MISSING) != MISSING:
+    named = OmegaConf.to_container(gpu) if isinstance(gpu, DictConfig) else gpu
+    if not isinstance(named, Mapping) or named.get("name", MISSING) != MISSING:
         return
     cluster: Any = _plain("cluster", _group(cfg, "cluster"))
     name = cluster.get("name") if isinstance(cluster, Mapping) else None
@@ -98,8 +98,8 @@ def _with_own_price(gpu: Gpu, cfg: DictConfig | Mapping[str, Any]) -> Gpu:
 def given_overrides(cfg: DictConfig | Mapping[str, Any]) -> Sequence[str]:
     """What the command line changes of a configuration that Hydra composed."""
     if "hydra" in cfg:  # before the program is called
-        given: Sequence[str] = cfg["hydra"].overrides.task
-        return given
+        overrides: Sequence[str] = cfg["hydra"].overrides.task
+        return overrides
     return HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
 
 
@@ -114,19 +114,19 @@ def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:
     return build_value(Recipe, "recipe", recipe)
 
 
-def build_value(cls: type[T], field: str, given: object) -> T:
+def build_value(cls: type[T], field: str, value: object) -> T:
     """An instance of dataclass ``cls`` from a mapping, typed as its schema says; a GPU with the
     architecture that it names, a framework with its alternatives, a training with its teacher.
 
     Args:
         cls, field: see ``typed_value``.
-        given: what the user declared, as a mapping or a ``DictConfig``, whose interpolations
+        value: what the user declared, as a mapping or a ``DictConfig``, whose interpolations
             are resolved.
 
     Raises:
         InputError: for a missing, unknown, mistyped or non-finite field.
     """
-    plain = _plain(field, given)
+    plain = _plain(field, value)
     if cls is Gpu:
         plain = hydra_catalogue().with_architecture(plain)
     if cls is Framework:
@@ -136,17 +136,17 @@ def build_value(cls: type[T], field: str, given: object) -> T:
     return typed_value(cls, field, plain)
 
 
-def _plain(field: str, given: object) -> object:
+def _plain(field: str, value: object) -> object:
     """What was declared without OmegaConf's types, interpolations resolved."""
-    if isinstance(given, DictConfig):
+    if isinstance(value, DictConfig):
         try:
-            given = OmegaConf.to_container(given, resolve=True)
+            value = OmegaConf.to_container(value, resolve=True)
         except OmegaConfBaseException as error:
-            plain = OmegaConf.to_container(given)
+            plain = OmegaConf.to_container(value)
             # OmegaConf names the key from the root of the tree it was working on.
             key = str(error.full_key or "").removeprefix(f"{field}.")
             raise explain_omegaconf_error(error, f"{field}.{key}", _at(plain, key)) from error
-    return given
+    return value
 
 
 def _at(plain: object, key: str) -> object:

@@ -82,11 +82,11 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
             names = [each.removeprefix(f"{group}.") for each in (field, *missing)]
             return missing_fields(group, names, "text")
         if isinstance(link, OmegaConfBaseException) and link.full_key:
-            field, given = str(link.full_key), _given(link, override)
+            field, value = str(link.full_key), _given(link, override)
             # OmegaConf names the first part that is not there, the user what is in it.
             if override is not None and _text_of(override)[0].startswith(f"{field}."):
                 field = _text_of(override)[0]
-            return explain_omegaconf_error(link, field, given)
+            return explain_omegaconf_error(link, field, value)
     if override is not None:
         return _refused_override(error, override)
     if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
@@ -108,43 +108,43 @@ def as_input_error(error: Exception) -> Exception:
 
 
 def explain_omegaconf_error(
-    error: OmegaConfBaseException, field: str, given: object
+    error: OmegaConfBaseException, field: str, value: object
 ) -> InputError:
-    """What is wrong with value ``given`` of the dotted name ``field``."""
+    """What is wrong with ``value`` of the dotted name ``field``."""
     unknown = isinstance(error, ConfigKeyError | ConfigAttributeError)
     if unknown and isinstance(error.parent_node, DictConfig):
         if field.startswith("recipe.") and "recipe" not in error.parent_node._get_root():
             problem, knob = "a search chooses the recipe", field.partition(".")[2]
-            instead = f"space.knobs.{knob}={given} to hold a knob; or trainscout simulate"
-            return InputError(field, given, problem, instead)
+            instead = f"space.knobs.{knob}={value} to hold a knob; or trainscout simulate"
+            return InputError(field, value, problem, instead)
         leaf, root = field.rpartition(".")[2], error.parent_node._get_root()
         if leaf != field and leaf in root:
-            return InputError(field, given, "is not a known name", f"{leaf}={given}", leaf)
+            return InputError(field, value, "is not a known name", f"{leaf}={value}", leaf)
         names = [str(key) for key in error.parent_node if key != "hydra"]
         meant = _elsewhere(field, names)
         setting, says, _ = (meant or "").partition("=")
         if meant is not None and not says and meant.rpartition(".")[0] == field.rpartition(".")[0]:
             nearest = meant.rpartition(".")[2]
-            return InputError(field, given, "is not a known name", names, nearest)
+            return InputError(field, value, "is not a known name", names, nearest)
         if meant is not None:
-            instead = meant if says else f"{meant}={given}"
-            return InputError(field, given, "is not a known name", instead, setting)
-        return unknown_name(field, given, names)
+            instead = meant if says else f"{meant}={value}"
+            return InputError(field, value, "is not a known name", instead, setting)
+        return unknown_name(field, value, names)
     allowed = _expected(error.child_node, field)
     if isinstance(error, MissingMandatoryValue):
         return InputError(field, MISSING, "is missing", allowed)
     if isinstance(error, ValidationError) and field == "training.global_batch_size":
         allowed = f"{allowed} of sequences"
     if isinstance(error, ValidationError) and allowed is not None:
-        return InputError(field, given, "has the wrong type", allowed, _number_meant(given))
-    return InputError(field, given, _first_sentence(error), allowed or "a value that can be read")
+        return InputError(field, value, "has the wrong type", allowed, _number_meant(value))
+    return InputError(field, value, _first_sentence(error), allowed or "a value that can be read")
 
 
-def _number_meant(given: object) -> str | None:
+def _number_meant(value: object) -> str | None:
     """The number in a price ($2.20), or in a power of two as people say it (8k); None for a plain
     number."""
-    found = re.fullmatch(r"\$?(\d+\.?\d*)(k?)", str(given).strip("'\" "), re.IGNORECASE)
-    if found is None or found[1] == str(given):
+    found = re.fullmatch(r"\$?(\d+\.?\d*)(k?)", str(value).strip("'\" "), re.IGNORECASE)
+    if found is None or found[1] == str(value):
         return None
     return f"{float(found[1]) * 1024:.0f}" if found[2] else found[1]
 
@@ -213,20 +213,20 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
 
 
 def _refused_override(error: BaseException, override: Override) -> InputError:
-    name, given = _text_of(override)
+    name, value = _text_of(override)
     if override.is_sweep_override():
-        allowed, nearest = "one value, or a sweep with -m", meant_choice(name, given)
+        allowed, nearest = "one value, or a sweep with -m", meant_choice(name, value)
         if name == "objective" and nearest is None:
-            allowed = f"objective.names=[{given}], for their Pareto front"
-        return InputError(name, given, "holds several values", allowed, nearest)
+            allowed = f"objective.names=[{value}], for their Pareto front"
+        return InputError(name, value, "holds several values", allowed, nearest)
     if isinstance(error, AssertionError | AttributeError):
         # OmegaConf fails unexplained where a path runs into an optional group that is null.
         problem = "belongs to a group that the chosen declaration leaves null"
-        return InputError(name, given, problem, _that_fill(name))
+        return InputError(name, value, problem, _that_fill(name))
     if "must be a string" in str(error):  # true, null and numbers, of a group
         known = [file.stem for file in (DECLARATIONS / name).glob("*.yaml")]
-        return InputError(name, given, "is not a known choice", known, meant_choice(name, given))
-    return InputError(name, given, _first_sentence(error), "a setting that --help lists")
+        return InputError(name, value, "is not a known choice", known, meant_choice(name, value))
+    return InputError(name, value, _first_sentence(error), "a setting that --help lists")
 
 
 def _that_fill(name: str) -> str:

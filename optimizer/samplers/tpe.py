@@ -60,10 +60,10 @@ class TpeSampler:
             "n_startup_trials": max(1, min(_MOST_STARTUP, budget // _STARTUP_SHARE)),
             "n_ei_candidates": _CANDIDATES,
         }
-        for name, given in options.options.items():
+        for name, value in options.options.items():
             require_choice("search.options", name, counts)
-            require_whole(f"search.options.{name}", given)
-            counts[name] = given
+            require_whole(f"search.options.{name}", value)
+            counts[name] = value
         self._startup, self._candidates = counts.values()
         self._random = np.random.default_rng(search.seed)
         self._sizes = [len(knob.choices) for knob in search.space.knobs]

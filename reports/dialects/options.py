@@ -110,9 +110,9 @@ class Options:
     def has(self, name: str) -> bool:
         """Whether an option was given at all."""
         self._requested.add(name)
-        given = {name, self._meant.get(name, (name,))[0]} & set(self._values)
-        self._used |= given
-        return bool(given)
+        found = {name, self._meant.get(name, (name,))[0]} & set(self._values)
+        self._used |= found
+        return bool(found)
 
     def texts(self, name: str) -> list[str] | None:
         """All values of an option; None when it was not given.
@@ -177,8 +177,8 @@ class Options:
         Raises:
             InputError: for what is no share.
         """
-        given = self.number(name)
-        share = default if given is None else given
+        value = self.number(name)
+        share = default if value is None else value
         if not 0 <= share <= 1:
             raise InputError(name, share, "is no share", "0 to 1")
         nearest = min(choices, key=lambda each: abs(each - 100 * share))

@@ -96,8 +96,8 @@ class TorchTitanReader:
         section, _, key = name.rpartition(".")
         if self.options.has(f"{section}.no-{key}"):
             return False
-        given = self.options.on(name)
-        return default if given is None else given
+        value = self.options.on(name)
+        return default if value is None else value
 
     def _degree(self, name: str, default: int = 1) -> int:
         value = self.options.whole(f"--parallelism.{name}")

@@ -72,9 +72,9 @@ def _check(job: Job, choice: TimelineChoice) -> tuple[int, ...]:
     return shown_ranks(job, choice.stages, choice.ranks)
 
 
-def _refuse_without(name: str, given: object, files: str) -> None:
-    if given is not None:
-        shown = list(given) if isinstance(given, tuple) else given
+def _refuse_without(name: str, value: object, files: str) -> None:
+    if value is not None:
+        shown = list(value) if isinstance(value, tuple) else value
         raise InputError(
             f"timeline.{name}", shown, "is of no use without a timeline", f"with {files}"
         )

@@ -296,10 +296,10 @@ def _verbosity(progress: object) -> str:
     return "normal" if progress is True else "quiet"
 
 
-def _one(name: str, given: Any, found: Sequence[Any]) -> Any:
+def _one(name: str, value: Any, found: Sequence[Any]) -> Any:
     """What all sides are about, or what is given instead."""
-    if given is not None:
-        return given
+    if value is not None:
+        return value
     if not found:
         raise InputError(name, None, "is missing: recipes do not say it", f"{name}=")
     if any(each != found[0] for each in found):
@@ -311,11 +311,11 @@ Choice = str | Path | Mapping[str, Any]
 """A declaration by its name, its YAML file, or its fields."""
 
 
-def content_of(named: Catalogue, command: str, group: str, given: Any) -> dict[str, Any]:
+def content_of(named: Catalogue, command: str, group: str, value: Any) -> dict[str, Any]:
     """The fields of a declaration: those given, or of the command's choice."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    name = command_defaults(command)[1][group] if given is None else str(given)
+    if isinstance(value, Mapping):
+        return dict(value)
+    name = command_defaults(command)[1][group] if value is None else str(value)
     return named.contents(group).chosen(group, name)
 
 

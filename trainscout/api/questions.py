@@ -157,23 +157,23 @@ def simulator(
     if measured_kernels is not None:
         choice["measured_kernels"] = str(measured_kernels)
     groups: dict[str, Any] = {"simulator": choice}
-    for group, given in (("network", network), ("topology", topology)):
+    for group, value in (("network", network), ("topology", topology)):
         declared = named.contents(group)
-        if given is None or isinstance(given, Mapping):
-            groups[group] = {**declared[default[group]], **(given or {})}
+        if value is None or isinstance(value, Mapping):
+            groups[group] = {**declared[default[group]], **(value or {})}
         else:
-            groups[group] = declared.chosen(group, str(given))
+            groups[group] = declared.chosen(group, str(value))
     return build_simulator(groups)
 
 
-def _value(cls: type[T], group: Group[T], given: Any, default: str | None = None) -> T:
+def _value(cls: type[T], group: Group[T], value: Any, default: str | None = None) -> T:
     """One part of a question; a mapping adds to the ``default`` declaration, if there is one."""
-    if isinstance(given, cls):
-        return given
-    if isinstance(given, Mapping):
+    if isinstance(value, cls):
+        return value
+    if isinstance(value, Mapping):
         base = {} if default is None else dataclasses.asdict(group[default])  # type: ignore[call-overload]
-        return with_named_files(typed_value(cls, group.group, {**base, **plain(given)}))
-    return group.chosen(group.group, str(default if given is None else given))
+        return with_named_files(typed_value(cls, group.group, {**base, **plain(value)}))
+    return group.chosen(group.group, str(default if value is None else value))
 
 
 def _machines(named: Catalogue, cluster: Any, gpu: Any) -> tuple[Cluster, Gpu]:

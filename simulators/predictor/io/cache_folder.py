@@ -15,8 +15,8 @@ def cache_folder() -> Path:
     (``XDG_CACHE_HOME`` or ``~/.cache``). Where nothing can be written there, a temporary folder
     of this user's; stderr says so once, and processes started from here take the same.
     """
-    if given := os.environ.get(FIELD):
-        return Path(given)
+    if value := os.environ.get(FIELD):
+        return Path(value)
     # Stays as it is for a user without a home.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isabs(base) and _writable(Path(base)):

@@ -108,8 +108,8 @@ class Cluster:
         require_choice("cluster.fabric", self.fabric, FABRICS)
         require_choice("cluster.cpu", self.cpu, ("intel", "amd", "arm"))
         if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
-            field, given = "cluster.nccl_version", self.nccl_version
-            raise InputError(field, given, "is not a version", "major.minor[.patch]")
+            field, value = "cluster.nccl_version", self.nccl_version
+            raise InputError(field, value, "is not a version", "major.minor[.patch]")
         if self.sharp and self.fabric != "infiniband":
             problem = f"needs switches that sum, which {self.fabric} has none of"
             raise InputError("cluster.sharp", True, problem, "false, or cluster.fabric=infiniband")

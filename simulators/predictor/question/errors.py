@@ -67,11 +67,11 @@ class InputError(ValueError):
         return shown(text)
 
 
-def nearest_name(given: str, names: Iterable[str]) -> str | None:
-    """The valid name closest in spelling to ``given``, whatever its case and hyphens, or None when
+def nearest_name(value: str, names: Iterable[str]) -> str | None:
+    """The valid name closest in spelling to ``value``, whatever its case and hyphens, or None when
     none is close."""
     plain = {_plain(name): name for name in names}
-    matches = difflib.get_close_matches(_plain(given), list(plain), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(_plain(value), list(plain), n=1, cutoff=0.5)
     return plain[matches[0]] if matches else None
 
 

@@ -66,8 +66,8 @@ class Gpu:
         require_positive("gpu.pcie_bytes_per_s", self.pcie_bytes_per_s)
         require_positive("gpu.c2c_bytes_per_s", self.c2c_bytes_per_s, allow_zero=True)
         if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
-            field, given = "gpu.sustained_fraction", self.sustained_fraction
-            raise InputError(field, given, "is out of range", "0 < x <= 1")
+            field, value = "gpu.sustained_fraction", self.sustained_fraction
+            raise InputError(field, value, "is out of range", "0 < x <= 1")
         for pattern in self.published_as:
             try:
                 re.compile(pattern)

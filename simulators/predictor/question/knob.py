@@ -139,9 +139,9 @@ class Knob:
 
     def canonical_value(self, job: Job) -> Any:
         """The knob's value in the canonical recipe of a launchable job."""
-        given = getattr(job.recipe, self.name)
+        value = getattr(job.recipe, self.name)
         if self.canonical is None or not self.canonical.holds(job):
-            return given
+            return value
         return self.default if self.canonical.value is None else self.canonical.value(job)
 
     def search_choices(self) -> Mapping[str, Any]:

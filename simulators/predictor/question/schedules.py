@@ -76,11 +76,11 @@ def routes(schedule: str, stages: int, chunks: int) -> tuple[tuple[Place, ...], 
     """
     if is_file(schedule):
         file = read_schedule(schedule)
-        for field, given, has in (("pp", stages, file.stages), ("vpp", chunks, file.chunks)):
-            if given != has:
+        for field, value, has in (("pp", stages, file.stages), ("vpp", chunks, file.chunks)):
+            if value != has:
                 what = "ranks" if field == "pp" else "parts of the model a rank"
                 problem = f"schedule={schedule} has {has} {what}"
-                raise InputError(field, given, problem, str(has))
+                raise InputError(field, value, problem, str(has))
         return (file.route,)
     kind = SCHEDULES[schedule]
     down, up = range(stages), range(stages - 1, -1, -1)

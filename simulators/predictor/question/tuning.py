@@ -110,11 +110,11 @@ def check_packed(lengths: Sequence[int]) -> None:
         require_positive("training.packed_lengths", length, most=MOST_TOKENS)
 
 
-def _require_some(field: str, given: Sequence[str], allowed: Sequence[str]) -> None:
-    for name in given:
+def _require_some(field: str, value: Sequence[str], allowed: Sequence[str]) -> None:
+    for name in value:
         require_choice(field, name, allowed)
-    if len(set(given)) < len(given):
-        raise InputError(field, ", ".join(given), "names one twice", allowed)
+    if len(set(value)) < len(value):
+        raise InputError(field, ", ".join(value), "names one twice", allowed)
 
 
 def attended_length(sequence: int, packed: Sequence[int]) -> int:

@@ -56,12 +56,12 @@ class TracedLayer:
         }
 
     @staticmethod
-    def from_json(given: object) -> TracedLayer:
+    def from_json(document: object) -> TracedLayer:
         """Raises MalformedError for what ``to_json`` does not write."""
         names = {"forward", "backward", "parameters", "versions"}
-        if not isinstance(given, dict) or set(given) != names:
+        if not isinstance(document, dict) or set(document) != names:
             raise MalformedError(f"a traced spec has {', '.join(sorted(names))}")
-        counts, versions = given["parameters"], given["versions"]
+        counts, versions = document["parameters"], document["versions"]
         if not isinstance(counts, list) or [type(each) for each in counts] != [int, int]:
             raise MalformedError("parameters are two counts")
         if not isinstance(versions, dict) or not all(
@@ -69,8 +69,8 @@ class TracedLayer:
         ):
             raise MalformedError("versions are texts")
         return TracedLayer(
-            decode_block(given["forward"]),
-            decode_block(given["backward"]),
+            decode_block(document["forward"]),
+            decode_block(document["backward"]),
             LocalParameters(*counts),
             versions,
         )
@@ -170,16 +170,21 @@ def encode_block(block: Block) -> dict[str, Any]:
     }
 
 
-def decode_block(given: object) -> Block:
+def decode_block(document: object) -> Block:
     """The block that ``encode_block`` wrote.
 
     Raises:
         MalformedError: for anything else.
     """
-    if not isinstance(given, dict) or set(given) != {"name", "ops", "peak_bytes", "forward_ops"}:
+    if not isinstance(document, dict) or set(document) != {
+        "name",
+        "ops",
+        "peak_bytes",
+        "forward_ops",
+    }:
         raise MalformedError("a block has name, ops, peak_bytes and forward_ops")
-    name, ops = given["name"], given["ops"]
-    counts = given["peak_bytes"], given["forward_ops"]
+    name, ops = document["name"], document["ops"]
+    counts = document["peak_bytes"], document["forward_ops"]
     if not isinstance(name, str) or not isinstance(ops, list):
         raise MalformedError("name is a text and ops a list")
     if not all(type(count) is int and count >= 0 for count in counts):

@@ -39,23 +39,23 @@ def job_json(job: Job) -> dict[str, Any]:
     return dataclasses.asdict(job)
 
 
-def read_job(given: dict[str, Any]) -> Job:
+def read_job(document: dict[str, Any]) -> Job:
     """The job that ``job_json`` described; raises TypeError or InputError for other fields."""
-    framework = given["framework"]
+    framework = document["framework"]
     return Job(
-        read_model(given["model"]),
-        typed_value(Gpu, "gpu", given["gpu"]),
-        Cluster(**given["cluster"]),
-        Training(**given["training"]),
-        Recipe(**given["recipe"]),
+        read_model(document["model"]),
+        typed_value(Gpu, "gpu", document["gpu"]),
+        Cluster(**document["cluster"]),
+        Training(**document["training"]),
+        Recipe(**document["recipe"]),
         # As it was declared: the recipe chooses again.
         typed_value(Framework, "framework", framework.get("declared", framework)),
     )
 
 
-def read_model(given: dict[str, Any]) -> Model:
+def read_model(document: dict[str, Any]) -> Model:
     """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
-    return typed_value(Model, "model", given)
+    return typed_value(Model, "model", document)
 
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
@@ -124,9 +124,9 @@ class LayerSpec:
         return dataclasses.asdict(self)
 
     @staticmethod
-    def from_json(given: dict[str, Any]) -> LayerSpec:
+    def from_json(document: dict[str, Any]) -> LayerSpec:
         """The layer that ``to_json`` wrote; raises TypeError for other fields."""
-        return LayerSpec(**{**given, "model": read_model(given["model"])})
+        return LayerSpec(**{**document, "model": read_model(document["model"])})
 
 
 def check_traceable(job: Job) -> None:

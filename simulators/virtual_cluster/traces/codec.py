@@ -204,13 +204,13 @@ def _check_table(table: object) -> None:
 
 
 def _same_keys(
-    what: str, given: Mapping[str, object], known: Mapping[str, Any] | tuple[str, ...]
+    what: str, entries: Mapping[str, object], known: Mapping[str, Any] | tuple[str, ...]
 ) -> None:
-    for name in given:
+    for name in entries:
         if name not in known:
             raise MalformedError(f"{what} has the unknown entry {_short(name)}")
     for name in known:
-        if name not in given:
+        if name not in entries:
             raise MalformedError(f"{what} lacks {name}")
 
 

@@ -297,16 +297,16 @@ def _collective(
     )
 
 
-def _ranks(path: Path, event: Mapping[str, Any], given: object) -> tuple[int, ...]:
+def _ranks(path: Path, event: Mapping[str, Any], value: object) -> tuple[int, ...]:
     """``[0, 1, 2]`` as the profiler writes it, in a text; long lists are cut there (``...``)."""
-    if given is None or given == "" or (type(given) is str and "..." in given):
+    if value is None or value == "" or (type(value) is str and "..." in value):
         return ()
     try:
-        ranks = json.loads(given) if type(given) is str else given
+        ranks = json.loads(value) if type(value) is str else value
     except (ValueError, RecursionError):
         ranks = None
     if type(ranks) is not list or not all(type(rank) is int for rank in ranks):
-        raise _bad(path, event, f"Process Group Ranks is {given!r}, not a list of ranks")
+        raise _bad(path, event, f"Process Group Ranks is {value!r}, not a list of ranks")
     return tuple(ranks)
 
 

@@ -10,12 +10,12 @@ Tensors = Sequence[torch.Tensor]
 
 
 def combine(
-    kind: str, given: Sequence[Tensors], position: int, root: int | None, reduction: str
+    kind: str, inputs: Sequence[Tensors], position: int, root: int | None, reduction: str
 ) -> list[torch.Tensor]:
     """The tensors that the member at ``position`` gets.
 
     Args:
-        given: by member, its tensors: one, or one for each member (``all_to_all``,
+        inputs: by member, its tensors: one, or one for each member (``all_to_all``,
             ``reduce_scatter`` of lists; ``scatter``: of the root only).
         root: the source of ``broadcast`` and ``scatter``, an index in the group.
         reduction: sum, avg, max, min or product.
@@ -24,15 +24,15 @@ def combine(
         RuntimeError: where members' tensors do not fit each other.
     """
     if kind in ("all_reduce", "reduce"):
-        return [_reduced([each[0] for each in given], reduction)]
+        return [_reduced([each[0] for each in inputs], reduction)]
     if kind == "broadcast":
-        return list(given[root or 0])
+        return list(inputs[root or 0])
     if kind in ("all_gather", "gather"):
-        return [each[0] for each in given]
+        return [each[0] for each in inputs]
     if kind == "scatter":
-        return [given[root or 0][position]]
-    size = len(given)
-    parts = [_part(each, position, size) for each in given]
+        return [inputs[root or 0][position]]
+    size = len(inputs)
+    parts = [_part(each, position, size) for each in inputs]
     return [_reduced(parts, reduction)] if kind == "reduce_scatter" else parts
 
 
@@ -49,8 +49,8 @@ def fill(outputs: Tensors, parts: Sequence[torch.Tensor]) -> None:
             output.copy_(part.reshape(output.shape))
 
 
-def _part(given: Tensors, position: int, size: int) -> torch.Tensor:
-    return given[position] if len(given) == size else given[0].reshape(size, -1)[position]
+def _part(inputs: Tensors, position: int, size: int) -> torch.Tensor:
+    return inputs[position] if len(inputs) == size else inputs[0].reshape(size, -1)[position]
 
 
 def _reduced(values: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
