@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import runpy
 import subprocess
@@ -113,6 +114,8 @@ class RankOptions:
     """After which the script is ended; None: it ends by itself."""
     strict: bool = False
     """Whether what may be wrong fails the run, too."""
+    host_times: bool = True
+    """Whether the trace says what the script computes between events."""
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> RankOptions:
@@ -271,6 +274,8 @@ def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
     virtual.restart(sink, world_size=options.world_size, rank=options.rank)
     recorder = virtual.state.recorder
     recorder.most_steps = options.steps
+    if not options.host_times:
+        recorder.shortest_gap_ns = math.inf
     if options.payloads is not None:
         from .values import Payloads
 
@@ -346,10 +351,8 @@ def main(arguments: list[str]) -> int:
 def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -80,10 +80,6 @@ class Sites:
         self._texts.clear()
 
 
-# Shorter gaps are carried over to the next event.
-_SHORTEST_GAP_NS = 1000
-
-
 class EnoughStepsError(SystemExit):
     """Raised into a script that has run as many steps as were asked for; not an Exception, so that
     no handler of the script's takes it for a failure."""
@@ -121,6 +117,8 @@ class Recorder:
         # Modules that the script itself calls: the models, seen from outside.
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._gap_ns = 0
+        # Shorter gaps are carried over to the next event.
+        self.shortest_gap_ns: float = 1000
         self._left = threading.local()
         self._optimizer_steps = 0
         # The script was ended, or is to end, because it has run all steps that were asked for.
@@ -165,7 +163,7 @@ class Recorder:
 
     def emit(self, event: Event) -> None:
         """Hand an event on, after the host time before it."""
-        if self._gap_ns >= _SHORTEST_GAP_NS:
+        if self._gap_ns >= self.shortest_gap_ns:
             gap_s, self._gap_ns = self._gap_ns * 1e-9, 0
             self.sink.emit(HostGap(gap_s))
         self.sink.emit(event)

@@ -52,7 +52,9 @@ class PreparedRanks:
         self._question = question
         per_node = question.quantities["gpus_per_node"]
         self._job = RankOptions(
-            question.world_size, 0, per_node, question.gpu.name, (), steps=question.steps
+            *(question.world_size, 0, per_node, question.gpu.name, ()),
+            steps=question.steps,
+            host_times=question.host == "traced",
         )
         options = RanksOptions((self._job,), preload=question.preload)
         self._process = subprocess.Popen(

@@ -105,6 +105,12 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     assert "--nnodes 2 --nproc-per-node 8" in script
 
 
+def test_host_times_are_the_script_s_own_where_requested(tune, capsys):
+    for host, assumed in (("traced", "CPU seconds as traced"), ("declared", "as declared")):
+        assert tune("--search", "grid", "--trials", 1, "--host", host, "--output", host) == 0
+        assert assumed in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
     assert tune("--search", "grid", "--trials", 8) == 0
     before = rows(tmp_path)
