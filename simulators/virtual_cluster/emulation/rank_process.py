@@ -260,13 +260,17 @@ def _say(line: str) -> None:
 def _unheard() -> Iterator[None]:
     """What is printed leads nowhere: timers of scripts print tracebacks of what ends them."""
     kept = [(stream, os.dup(to), to) for stream, to in ((sys.stdout, 1), (sys.stderr, 2))]
-    for stream, _, to in kept:
-        stream.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), to)
-    yield
-    for stream, was, to in kept:
-        stream.flush()
-        os.dup2(was, to)
+    with open(os.devnull, "wb") as nowhere:
+        for stream, _, to in kept:
+            stream.flush()
+            os.dup2(nowhere.fileno(), to)
+    try:
+        yield
+    finally:
+        for stream, was, to in kept:
+            stream.flush()
+            os.dup2(was, to)
+            os.close(was)
 
 
 def run_rank(options: RankOptions, virtual: VirtualRank, sink: Sink) -> int:
