@@ -2,9 +2,10 @@
 
 ``python -m benchmarks.transformers_parameters released`` writes beside each configuration of the
 tests how many parameters its model has; ``defaults`` writes what Transformers takes for fields
-that a file leaves out; ``types`` counts the default configuration of every ``model_type`` that has
-a causal or an image-text model, with us and with Transformers, and ``fields`` one change of every
-number, switch and list of those that are read. Needs ``transformers`` (5 or newer) and no network.
+that a file leaves out; ``types`` counts the default configuration of every ``model_type`` with a
+causal, masked, image-text or sequence-to-sequence model, with us and with Transformers, and
+``fields`` one change of every number, switch and list of those that are read. Needs
+``transformers`` (5 or newer) and no network.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSpeechSeq2Seq,
 )
@@ -35,6 +37,9 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as WITH_IMAGES,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED,
 )
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as OF_TWO,
@@ -53,15 +58,18 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
+BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED}
 RELEASED = Path("tests/conf/configurations.json")
 TYPES = Path("tests/conf/types.json")
 CONF = Path(config_json.__file__).parent
 DEFAULTS = CONF / "transformers_defaults.json"
 # Published configurations name code of their own for what Transformers has under another name.
 _SAME = {"kimi_k2": "deepseek_v3", "minimax_m1": "minimax", "minimax_text_01": "minimax"}
+_SAME |= {"minimax_m3": "minimax_m3_vl_text", "intern_vit_6b": "internvl_vision"}
 # Types whose default configuration Transformers cannot build: what a published one says.
 _NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "esm": {"vocab_size": 33, "position_embedding_type": "rotary"},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
     "glm4v_moe": {"text_config": {"head_dim": 128}},
@@ -87,6 +95,8 @@ def count(given: dict[str, Any]) -> int:
     build: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     if kind in OF_TWO or kind in OF_SOUND:
         build = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
+    elif kind in MASKED and kind not in CAUSAL:
+        build = AutoModelForMaskedLM
     with torch.device("meta"):
         model = build.from_config(config)
     total = sum(parameter.numel() for parameter in model.parameters())
@@ -180,7 +190,7 @@ def types() -> None:
     """Write how many parameters every type has by default, and print what we make of it."""
     found: Counter[str] = Counter()
     table = {}
-    for kind in sys.argv[2:] or sorted({*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND}):
+    for kind in sys.argv[2:] or sorted(BUILT):
         given = {"model_type": kind} | _NEEDED.get(kind, {})
         given = (_parts(kind) if kind in READ_WITH_IMAGES else {}) | given
         result, detail = compare(given)
@@ -220,9 +230,7 @@ def _changes(given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def fields() -> None:
     """Print which changes of one field make a count wrong, and how many of each result."""
     found: Counter[str] = Counter()
-    for kind in sorted(
-        {*families(), *READ_WITH_IMAGES} & {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND}
-    ):
+    for kind in sorted({*families(), *READ_WITH_IMAGES} & BUILT):
         few = {"text_config": {"num_hidden_layers": 8}} if kind in READ_WITH_IMAGES else {}
         for changed, given in _changes(written(kind, **few or {"num_hidden_layers": 8})):
             result, detail = compare(given)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ MOST_BYTES = 2**20
 _USUAL_LENGTH = 8192
 
 
+# How classes of Transformers that predict words are called, which is what is read here.
+_HEADS = re.compile(
+    "(For(CausalLM|MaskedLM|PreTraining|ConditionalGeneration)|LMHeadModel|ChatModel|ChatGLMModel|MTModel)$"
+)
 _TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 _OLDER = {
     "n_embd": "hidden_size",
@@ -139,30 +144,26 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         InputError: naming the configuration's field, for one that is missing, mistyped, or that no
             declared model can express.
     """
-    kind = given.get("model_type")
+    kind = _kind(given)
     if kind is None and "_class_name" in given:
-        # Diffusers writes these (Flux, Wan): cross attention and conditioning have no kind here.
-        problem = "is no language model: diffusion transformers are not predicted"
-        raise InputError(f"{FILE}: _class_name", given["_class_name"], problem)
+        problem = "is no language model: of diffusion transformers those that ship are predicted"
+        allowed = "model=flux1_dev, wan2_1_14b and others of `trainscout list models`"
+        raise InputError(f"{FILE}: _class_name", given["_class_name"], problem, allowed)
     if isinstance(given.get(_THINKER), Mapping):
         fields = model_fields({"model_type": f"{kind}_thinker"} | dict(given[_THINKER]), name)
-        aside = "; what speaks behind the thinker, and is trained apart, is left out"
-        return fields | {"source": f"{fields['source']}{aside}"}
-    if kind in WITH_IMAGES and isinstance(given.get(_TEXT), Mapping):
-        return _with_images(given, name, kind)
-    if kind not in families() and isinstance(given.get(_TEXT), Mapping):
-        raise InputError(
-            f"{FILE}: vision_config" if "vision_config" in given else f"{FILE}: model_type",
-            kind,
-            "is not only a model of text",
-            f"its {_TEXT} in a file of its own, to train that alone",
-        )
+        aside = "what speaks behind the thinker, and is trained apart, is left out"
+        return fields | {"simplified": (*fields["simplified"], aside)}
+    if kind in WITH_IMAGES and (kind not in families() or _TEXT in given):
+        return _with_images(_nested(given), name, kind)
+    if isinstance(given.get(_TEXT), Mapping):
+        problem, allowed = "is not read whole", f"its {_TEXT} in a file of its own, trained alone"
+        raise InputError(f"{FILE}: model_type", kind, problem, allowed)
     if kind is None:
         problem = f"is missing: this is no {FILE} of a model"
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
     if kind not in families():
         problem, read = "is no model that is read", list(families())
-        if difflib.get_close_matches(str(kind), read, 1):
+        if difflib.get_close_matches(str(kind), read, 1, cutoff=0.75):
             raise InputError(f"{FILE}: model_type", kind, problem, read)
         raise InputError(f"{FILE}: model_type", kind, problem, SCRIPTED)
     family = families()[kind]
@@ -191,8 +192,8 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     length = config.whole("max_position_embeddings", 512 if family.encoder else _USUAL_LENGTH)
     fields = {
         "name": name,
-        "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens"
-        f"{family.aside}",
+        "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens",
+        "simplified": _simplified(given, family),
         "num_layers": len(layers),
         "hidden_size": hidden,
         "num_heads": heads,
@@ -232,7 +233,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         fields["value_head_dim"] = None if values == width else values
     if family.encoder:
         encoder, heard = encoder_fields(config, family.encoder, fields)
-        fields["source"] += f"; inputs of {heard} assumed"
+        fields["simplified"] += (f"inputs are {heard} each",)
         fields["towers"] = (Tower(**encoder),)
     return fields | _declared_layers(layers, mixers, experts)
 
@@ -263,8 +264,44 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
         heard = sound_fields(sighted.sound, Config(sound, sighted.sound), fields["hidden_size"])
         towers.append(Tower(**heard))
         assumed.append(f"{SECONDS} seconds of sound")
-    source = f"{fields['source']}; {' and '.join(assumed)} a sequence assumed"
-    return fields | {"source": source, "towers": tuple(towers)}
+    stated = f"a sequence has {' and '.join(assumed)}"
+    simplified = (*fields["simplified"], stated)
+    return fields | {"simplified": simplified, "towers": tuple(towers)}
+
+
+def _kind(given: Mapping[str, Any]) -> str | None:
+    """The ``model_type``; by the name of its class where that is missing or code of its own."""
+    kind, known = given.get("model_type"), {*WITH_IMAGES}
+    if not isinstance(given.get(_TEXT), Mapping):
+        known |= {*families()}
+    if kind in known or isinstance(given.get(_THINKER), Mapping):
+        return kind
+    classes = given.get("architectures")
+    first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    plain = {each.replace("_", "").replace("-", "").lower(): each for each in known}
+    return plain.get(_HEADS.sub("", first).replace("_", "").lower(), kind)
+
+
+def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file of text and images with the language model's fields in a table of their own, which
+    older ones have beside the others (Qwen2-VL) or by another name (InternVL)."""
+    if isinstance(given.get(_TEXT), Mapping):
+        return given
+    if isinstance(inner := given.get("llm_config"), Mapping):
+        return {**given, _TEXT: inner}
+    parts = ("model_type", "architectures", _VISION, _SOUND)
+    return {**given, _TEXT: {name: each for name, each in given.items() if name not in parts}}
+
+
+def _simplified(given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
+    """What is predicted in another way than it runs."""
+    stated = [family.aside] if family.aside else []
+    if isinstance(further := given.get("num_nextn_predict_layers"), int) and further > 0:
+        stated.append("modules for further tokens are left out (model.num_mtp_layers has them)")
+    for each in given.get("architectures") or ():
+        if not _HEADS.search(str(each)):
+            stated.append(f"the head is one of words, not that of {each}")
+    return tuple(stated)
 
 
 def _declared_layers(

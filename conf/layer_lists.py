@@ -44,6 +44,7 @@ _MIXERS = {
     "sliding_attention": "window",
     "chunked_attention": "chunk",
     "indexed_attention": "index",
+    "deepseek_sparse_attention": "index",
     "minimax_m3_sparse": "index",
     "compressed_sparse_attention": "sparse",
     "heavily_compressed_attention": "compressed",

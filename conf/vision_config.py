@@ -240,7 +240,7 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
         InputError: for one that is not read.
     """
     usual = WITH_IMAGES[kind].tower
-    stated = vision.get("model_type", usual)
+    stated = vision.get("model_type") or usual
     stated = usual if stated == kind else stated  # as published before Transformers 5
     if stated not in TOWERS:
         raise InputError(

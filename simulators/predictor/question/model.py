@@ -82,6 +82,8 @@ class Model:
     """The length the model is usually trained at (tokens); ``training`` may override it."""
     source: str
     """Where the shape was published."""
+    simplified: tuple[str, ...] = ()
+    """What of it is predicted in another way than it runs, in words, which predictions say."""
     num_query_groups: int | None = None
     """Key and value heads (None: as many as query heads)."""
     head_dim: int | None = None

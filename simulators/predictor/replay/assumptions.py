@@ -67,6 +67,7 @@ def assumptions_of(
             f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
             "timings of their training are published"
         )
+    stated += job.model.simplified
     if job.model.diffusion is not None:
         stated.append(
             "latents and encoded texts come with the data; no published step holds modulation and "

@@ -1,0 +1,85 @@
+"""Configurations as they were published: code of their own, older forms, what is left out."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.conf.test_config_json import config_of, imported
+from trainscout.commands.listing import parameters
+from trainscout.simulators.predictor.question.errors import InputError
+
+SIGHT = {"image_size": 448, "patch_size": 14, "hidden_size": 1024, "intermediate_size": 4096}
+INTERNLM2 = (
+    {"model_type": "internlm2", "hidden_size": 4096, "intermediate_size": 14336, "bias": False}
+    | {"num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8}
+    | {"vocab_size": 92544, "tie_word_embeddings": False}
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        (
+            {"model_type": "chatglm", "architectures": ["ChatGLMModel"], "hidden_size": 4096}
+            | {"ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32}
+            | {"kv_channels": 128, "multi_query_group_num": 2, "padded_vocab_size": 65024}
+            | {"multi_query_attention": True, "add_qkv_bias": True, "add_bias_linear": False},
+            6_243_584_000,  # ChatGLM3-6B: LoRAs of 1,949,696 beside 6,245,533,696 in all
+        ),
+        (
+            {"model_type": "deepseek", "hidden_size": 2048, "intermediate_size": 10944}
+            | {"moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2}
+            | {"num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 28}
+            | {"first_k_dense_replace": 1, "vocab_size": 102400},
+            16_375_728_128,  # DeepSeek-MoE-16B
+        ),
+        (INTERNLM2, 7_737_708_544),  # InternLM2.5-7B
+        (
+            {"model_type": "internvl_chat", "downsample_ratio": 0.5, "llm_config": INTERNLM2}
+            | {"vision_config": {**SIGHT, "model_type": "intern_vit_6b"}},
+            8_075_365_376,  # InternVL2-8B
+        ),
+        (
+            # Qwen2.5-VL-7B: the language model's fields stand beside the others.
+            {"model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944}
+            | {"num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4}
+            | {"vocab_size": 152064, "tie_word_embeddings": False, "sliding_window": 32768}
+            | {"use_sliding_window": False, "max_window_layers": 28}
+            | {"vision_config": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420}}
+            | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]},
+            8_292_166_656,
+        ),
+        (
+            # Phi-2, whose file names code of its own and a class that Transformers has.
+            {"model_type": "phi-msft", "architectures": ["PhiForCausalLM"], "n_embd": 2560}
+            | {"n_layer": 32, "n_head": 32, "n_inner": None, "vocab_size": 51200},
+            2_779_683_840,
+        ),
+    ],
+)
+def test_files_as_they_were_published_are_read(config: dict[str, Any], counted: int) -> None:
+    """Parameters that the Hub shows or trainings of them print."""
+    counts = parameters(replace(imported(config), vocab_multiple=1))
+    assert counts == pytest.approx(counted, rel=1e-4)
+
+
+def test_what_is_predicted_in_another_way_is_said() -> None:
+    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    masked, head = imported(bert).simplified
+    assert "masked words" in masked
+    assert head == "the head is one of words, not that of BertForSequenceClassification"
+    (further,) = imported(config_of("deepseek-ai/DeepSeek-V3.1")).simplified
+    assert "model.num_mtp_layers" in further
+    (image,) = imported(config_of("Qwen/Qwen3-VL-4B-Instruct")).simplified
+    assert image == "a sequence has one image of 1,024 patches"
+
+
+def test_a_text_config_is_never_overlooked() -> None:
+    """Of a file that calls the whole by its language model's type."""
+    text = {"model_type": "qwen3", "hidden_size": 256}
+    with pytest.raises(InputError, match="text_config in a file of its own"):
+        imported({"model_type": "qwen3", "text_config": text})
+    whole = {"model_type": "qwen3", "text_config": text, "vision_config": {}}
+    model = imported(whole | {"architectures": ["Qwen3VLForConditionalGeneration"]})
+    assert (model.hidden_size, len(model.towers)) == (256, 1)
