@@ -10,21 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .engine_arrays import (
-    CLOCK_END,
-    DRAINED,
-    FEMTOSECONDS,
-    FREE_SEGMENT,
-    IN_HEAP,
-    LIVE,
-    LOGGED,
-    NONE,
-    NUM_LIVE,
-    PENDING,
-    SEGMENTS_FREE,
-    SEGMENTS_USED,
-    SWEEP,
-)
+from . import engine_arrays as t
 from .event_queue import put_all, remove
 from .water_filling import attach, detach, fill
 
@@ -34,9 +20,9 @@ REACHED, NO_SPACE, CLOCK_ENDED = range(3)
 @njit(cache=True)
 def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
     """When ``left`` bytes are sent at ``rate``, in femtoseconds."""
-    duration = left / rate * FEMTOSECONDS
-    if duration >= CLOCK_END - time:
-        return CLOCK_END
+    duration = left / rate * t.FEMTOSECONDS
+    if duration >= t.CLOCK_END - time:
+        return t.CLOCK_END
     return time + np.int64(np.rint(duration))
 
 
@@ -45,8 +31,8 @@ def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
     """Remember that a flow's completion may have changed."""
     if logged[flow] == 0:
         logged[flow] = 1
-        log[counters[LOGGED]] = flow
-        counters[LOGGED] += 1
+        log[counters[t.LOGGED]] = flow
+        counters[t.LOGGED] += 1
 
 
 @njit(cache=True)
@@ -55,10 +41,10 @@ def admit(first, last, flows, counters):  # type: ignore[no-untyped-def]
     for at in range(last - first):
         flows.members[at] = first + at
         flows.moments[at] = flows.start[first + at]
-        flows.state[first + at] = PENDING
-    size, heap, place, event = counters[IN_HEAP], flows.heap, flows.place, flows.event
+        flows.state[first + at] = t.PENDING
+    size, heap, place, event = counters[t.IN_HEAP], flows.heap, flows.place, flows.event
     count = last - first
-    counters[IN_HEAP] = put_all(heap, place, event, size, flows.members, flows.moments, count)
+    counters[t.IN_HEAP] = put_all(heap, place, event, size, flows.members, flows.moments, count)
 
 
 @njit(cache=True)
@@ -110,17 +96,17 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
         elif past_rate[piece] == new_rate:
             continue
         else:
-            sent = past_rate[piece] * ((now - past_time[piece]) / FEMTOSECONDS)
+            sent = past_rate[piece] * ((now - past_time[piece]) / t.FEMTOSECONDS)
             left = max(0.0, past_left[piece] - sent)
         if piece < 0 or past_time[piece] != now:
             before = piece
-            piece = counters[FREE_SEGMENT]
+            piece = counters[t.FREE_SEGMENT]
             if piece >= 0:
-                counters[FREE_SEGMENT] = past_before[piece]
-                counters[SEGMENTS_FREE] -= 1
+                counters[t.FREE_SEGMENT] = past_before[piece]
+                counters[t.SEGMENTS_FREE] -= 1
             else:
-                piece = counters[SEGMENTS_USED]
-                counters[SEGMENTS_USED] += 1
+                piece = counters[t.SEGMENTS_USED]
+                counters[t.SEGMENTS_USED] += 1
             past_before[piece] = before
             segment[flow] = piece
         past_time[piece] = now
@@ -130,8 +116,8 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
         members[changed] = flow
         moments[changed] = finish_time(now, left, new_rate)
         changed += 1
-    counters[IN_HEAP] = put_all(
-        flows.heap, flows.place, flows.event, counters[IN_HEAP], members, moments, changed
+    counters[t.IN_HEAP] = put_all(
+        flows.heap, flows.place, flows.event, counters[t.IN_HEAP], members, moments, changed
     )
 
 
@@ -148,34 +134,34 @@ def play(until, to_drained, flows, links, past, counters):  # type: ignore[no-un
     drained, logged, log = flows.drained, flows.logged, flows.log
     head, occupancy, link_seen, queue = links.head, links.occupancy, links.seen, links.touched
     hops = paths.shape[1]
-    last = NONE
+    last = t.NONE
     solves = 0
-    while counters[IN_HEAP] > 0:
+    while counters[t.IN_HEAP] > 0:
         now = event[heap[0]]
         if now > until:
             break
-        if now >= CLOCK_END:
+        if now >= t.CLOCK_END:
             return CLOCK_ENDED, last, solves
-        room = len(past.time) - counters[SEGMENTS_USED] + counters[SEGMENTS_FREE]
-        if room < counters[NUM_LIVE] + counters[IN_HEAP]:
+        room = len(past.time) - counters[t.SEGMENTS_USED] + counters[t.SEGMENTS_FREE]
+        if room < counters[t.NUM_LIVE] + counters[t.IN_HEAP]:
             return NO_SPACE, last, solves
-        counters[SWEEP] += 2
-        sweep = counters[SWEEP] - 1
+        counters[t.SWEEP] += 2
+        sweep = counters[t.SWEEP] - 1
         touched = 0
         any_drained = False
-        size = counters[IN_HEAP]
+        size = counters[t.IN_HEAP]
         while size > 0 and event[heap[0]] == now:
             flow = heap[0]
             size = remove(heap, place, event, size, flow)
-            if state[flow] == PENDING:
-                state[flow] = LIVE
-                counters[NUM_LIVE] += 1
+            if state[flow] == t.PENDING:
+                state[flow] = t.LIVE
+                counters[t.NUM_LIVE] += 1
                 attach(flow, paths, hops, head, occupancy, following, preceding)
             else:
-                state[flow] = DRAINED
+                state[flow] = t.DRAINED
                 any_drained = True
                 drained[flow] = now
-                counters[NUM_LIVE] -= 1
+                counters[t.NUM_LIVE] -= 1
                 detach(flow, paths, hops, head, occupancy, following, preceding)
                 note(flow, logged, log, counters)
             for hop in range(hops):
@@ -186,7 +172,7 @@ def play(until, to_drained, flows, links, past, counters):  # type: ignore[no-un
                     link_seen[link] = sweep
                     queue[touched] = link
                     touched += 1
-        counters[IN_HEAP] = size
+        counters[t.IN_HEAP] = size
         touched, found = _find_component(touched, sweep, flows, links)
         fill(found, touched, sweep + 1, paths, hops, links, following, flows.rate, flows.seen)
         solves += 1

@@ -13,17 +13,7 @@ from numba import njit
 
 from trainscout.simulators.predictor.network.union_find import root_of
 
-from .engine_arrays import (
-    DRAINED,
-    FREE_SEGMENT,
-    IN_HEAP,
-    LIVE,
-    NONE,
-    NUM_LIVE,
-    PENDING,
-    SEGMENTS_FREE,
-    SWEEP,
-)
+from . import engine_arrays as t
 from .event_queue import put, put_all
 from .play import finish_time, note
 from .water_filling import attach, detach
@@ -35,14 +25,14 @@ def _join_up(time, count, flows, group):  # type: ignore[no-untyped-def]
     paths = flows.paths
     hops = paths.shape[1]
     for flow in range(count):
-        if flows.state[flow] != DRAINED or flows.drained[flow] >= time:
+        if flows.state[flow] != t.DRAINED or flows.drained[flow] >= time:
             for hop in range(hops):
                 link = paths[flow, hop]
                 if link < 0:
                     break
                 group[link] = link
     for flow in range(count):
-        if flows.state[flow] != DRAINED or flows.drained[flow] >= time:
+        if flows.state[flow] != t.DRAINED or flows.drained[flow] >= time:
             own = root_of(group, paths[flow, 0])
             for hop in range(1, hops):
                 link = paths[flow, hop]
@@ -57,9 +47,9 @@ def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untype
     piece = flows.segment[flow]
     while piece >= 0 and past.time[piece] >= time:
         before = past.before[piece]
-        past.before[piece] = counters[FREE_SEGMENT]
-        counters[FREE_SEGMENT] = piece
-        counters[SEGMENTS_FREE] += 1
+        past.before[piece] = counters[t.FREE_SEGMENT]
+        counters[t.FREE_SEGMENT] = piece
+        counters[t.SEGMENTS_FREE] += 1
         piece = before
     flows.segment[flow] = piece
     return piece
@@ -69,28 +59,28 @@ def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untype
 def _undo(flow, time, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Put one flow back to just before ``time``."""
     was = flows.state[flow]
-    if was == PENDING:
+    if was == t.PENDING:
         return
-    if was == DRAINED:
-        flows.drained[flow] = NONE
+    if was == t.DRAINED:
+        flows.drained[flow] = t.NONE
         note(flow, flows.logged, flows.log, counters)
     piece = _forget_pieces(flow, time, flows, past, counters)
     paths, following, preceding = flows.paths, flows.following, flows.preceding
     hops, head, occupancy = paths.shape[1], links.head, links.occupancy
     if piece >= 0:
-        if was == DRAINED:
+        if was == t.DRAINED:
             attach(flow, paths, hops, head, occupancy, following, preceding)
-            counters[NUM_LIVE] += 1
-            flows.state[flow] = LIVE
+            counters[t.NUM_LIVE] += 1
+            flows.state[flow] = t.LIVE
         event = finish_time(past.time[piece], past.left[piece], past.rate[piece])
     else:
-        if was == LIVE:
+        if was == t.LIVE:
             detach(flow, paths, hops, head, occupancy, following, preceding)
-            counters[NUM_LIVE] -= 1
-        flows.state[flow] = PENDING
+            counters[t.NUM_LIVE] -= 1
+        flows.state[flow] = t.PENDING
         event = flows.start[flow]
     flows.event[flow] = event
-    counters[IN_HEAP] = put(flows.heap, flows.place, flows.event, counters[IN_HEAP], flow)
+    counters[t.IN_HEAP] = put(flows.heap, flows.place, flows.event, counters[t.IN_HEAP], flow)
 
 
 @njit(cache=True)
@@ -102,8 +92,8 @@ def roll_back(late, times, count, flows, links, past, counters):  # type: ignore
     """
     group = links.heap
     seen = flows.seen
-    counters[SWEEP] += 1
-    sweep = counters[SWEEP]
+    counters[t.SWEEP] += 1
+    sweep = counters[t.SWEEP]
     for at in range(len(late)):
         if seen[late[at]] == sweep:
             continue
@@ -111,7 +101,7 @@ def roll_back(late, times, count, flows, links, past, counters):  # type: ignore
         _join_up(time, count, flows, group)
         root = root_of(group, flows.paths[late[at], 0])
         for flow in range(count):
-            ended = flows.state[flow] == DRAINED and flows.drained[flow] < time
+            ended = flows.state[flow] == t.DRAINED and flows.drained[flow] < time
             if not ended and root_of(group, flows.paths[flow, 0]) == root:
                 seen[flow] = sweep
                 _undo(flow, time, flows, links, past, counters)
@@ -126,7 +116,7 @@ def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
     ended = 0
     for flow in range(count):
         piece = flows.segment[flow]
-        if flows.state[flow] == DRAINED and flows.drained[flow] < time:
+        if flows.state[flow] == t.DRAINED and flows.drained[flow] < time:
             if flows.logged[flow] == 0:
                 _forget_pieces(flow, 0, flows, past, counters)
                 ended += 1
@@ -136,12 +126,12 @@ def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
         if piece < 0:
             continue
         older = past.before[piece]
-        past.before[piece] = NONE
+        past.before[piece] = t.NONE
         while older >= 0:
             before = past.before[older]
-            past.before[older] = counters[FREE_SEGMENT]
-            counters[FREE_SEGMENT] = older
-            counters[SEGMENTS_FREE] += 1
+            past.before[older] = counters[t.FREE_SEGMENT]
+            counters[t.FREE_SEGMENT] = older
+            counters[t.SEGMENTS_FREE] += 1
             older = before
     return ended
 
@@ -150,12 +140,12 @@ def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
 def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def]
     """Lists of flows on links and the event queue, after slots were renumbered."""
     hops = flows.paths.shape[1]
-    links.head[:] = NONE
+    links.head[:] = t.NONE
     links.occupancy[:] = 0
-    flows.place[:] = NONE
+    flows.place[:] = t.NONE
     queued = 0
     for flow in range(count):
-        if flows.state[flow] == LIVE:
+        if flows.state[flow] == t.LIVE:
             attach(
                 flow,
                 flows.paths,
@@ -165,10 +155,10 @@ def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def
                 flows.following,
                 flows.preceding,
             )
-        if flows.state[flow] == LIVE or flows.state[flow] == PENDING:
+        if flows.state[flow] == t.LIVE or flows.state[flow] == t.PENDING:
             flows.members[queued] = flow
             flows.moments[queued] = flows.event[flow]
             queued += 1
-    counters[IN_HEAP] = put_all(
+    counters[t.IN_HEAP] = put_all(
         flows.heap, flows.place, flows.event, 0, flows.members, flows.moments, queued
     )

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.engine_arrays import (
-    BEGAN,
-    CUT,
-    DELIVERED,
-    HOPS,
-    NONE,
-    PARKED,
-    PAUSED,
-    PAUSED_FOR,
-    PAUSED_SINCE,
-    QUEUE_BYTES,
-    RESTING,
-    SIZE,
-)
+from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.sending import longest_train
 from trainscout.simulators.predictor.network.union_find import root_of
 
@@ -37,13 +24,13 @@ def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-unty
     count = 0
     unfinished = used
     for flow in range(first, used):
-        if flows[flow, DELIVERED] == flows[flow, SIZE]:
+        if flows[flow, t.DELIVERED] == flows[flow, t.SIZE]:
             continue
         unfinished = min(unfinished, flow)
         if (
-            flows[flow, BEGAN] != NONE
-            and flows[flow, RESTING] == 0
-            and ports[paths[flow, 0], PARKED] == 0
+            flows[flow, t.BEGAN] != t.NONE
+            and flows[flow, t.RESTING] == 0
+            and ports[paths[flow, 0], t.PARKED] == 0
         ):
             found[count] = flow
             count += 1
@@ -54,11 +41,11 @@ def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-unty
 def join(live, flows, paths, group):  # type: ignore[no-untyped-def]
     """Union-find over ports: ``group`` leads every port of the live flows to its component's."""
     for flow in live:
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             group[paths[flow, hop]] = paths[flow, hop]
     for flow in live:
         own = root_of(group, paths[flow, 0])
-        for hop in range(1, flows[flow, HOPS]):
+        for hop in range(1, flows[flow, t.HOPS]):
             other = root_of(group, paths[flow, hop])
             if other != own:
                 # The lower port leads, so that a component has one name.
@@ -68,7 +55,7 @@ def join(live, flows, paths, group):  # type: ignore[no-untyped-def]
                 else:
                     group[other] = own
     for flow in live:
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             group[paths[flow, hop]] = root_of(group, paths[flow, hop])
 
 
@@ -97,13 +84,13 @@ def sample(  # type: ignore[no-untyped-def]
             seen[flow] = 0
             changes[flow] += 1
         seen[flow] += 1
-        delivered[flow, at] = flows[flow, DELIVERED]
-        for hop in range(flows[flow, HOPS]):
+        delivered[flow, at] = flows[flow, t.DELIVERED]
+        for hop in range(flows[flow, t.HOPS]):
             port = paths[flow, hop]
-            depths[port, at] = ports[port, QUEUE_BYTES]
-            paused[port, at] = ports[port, PAUSED_FOR]
-            if ports[port, PAUSED] == 1:
-                paused[port, at] += now - ports[port, PAUSED_SINCE]
+            depths[port, at] = ports[port, t.QUEUE_BYTES]
+            paused[port, at] = ports[port, t.PAUSED_FOR]
+            if ports[port, t.PAUSED] == 1:
+                paused[port, at] += now - ports[port, t.PAUSED_SINCE]
 
 
 @njit(cache=True)
@@ -126,11 +113,11 @@ def couple(  # type: ignore[no-untyped-def]
     for flow in live:
         leader = group[paths[flow, 0]]
         least[leader] = min(least[leader], longest_train(flow, flows))
-        if flows[flow, CUT] > packet:
+        if flows[flow, t.CUT] > packet:
             scratch[leader] = 3
         if changes[flow] > _MOST_CHANGES:
             scratch[leader] |= 1
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             if paused[paths[flow, hop], at] > paused[paths[flow, hop], before]:
                 scratch[leader] |= 2
     changed = False
@@ -141,8 +128,8 @@ def couple(  # type: ignore[no-untyped-def]
             cut = packet
             while 2 * cut <= least[leader]:
                 cut *= 2
-            changed = changed or cut != flows[flow, CUT]
-            flows[flow, CUT] = cut
+            changed = changed or cut != flows[flow, t.CUT]
+            flows[flow, t.CUT] = cut
     return changed
 
 
@@ -161,11 +148,11 @@ def measure(  # type: ignore[no-untyped-def]
         if seen[flow] < width:
             state[leader] = UNSTEADY
             continue
-        least = most = NONE
+        least = most = t.NONE
         for step in range(samples):
             newer = delivered[flow, (at - step) % width]
             moved = newer - delivered[flow, (at - step - 1) % width]
-            least = moved if least == NONE else min(least, moved)
+            least = moved if least == t.NONE else min(least, moved)
             most = max(most, moved)
         # The oldest samples may still show how the flow got under way.
         recent = samples - samples // 4
@@ -196,11 +183,11 @@ def judge(  # type: ignore[no-untyped-def]
     half = samples // 2
     for flow in live:
         pauses[group[paths[flow, 0]]] = 0
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             carried[paths[flow, hop]] = 0.0
     for flow in live:
         leader = group[paths[flow, 0]]
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             port = paths[flow, hop]
             carried[port] += speed[flow] * wire
             pauses[leader] += paused[port, at] - paused[port, (at + 1) % width]
@@ -217,7 +204,7 @@ def judge(  # type: ignore[no-untyped-def]
         if state[leader] == UNSTEADY:
             continue
         full = False
-        for hop in range(flows[flow, HOPS]):
+        for hop in range(flows[flow, t.HOPS]):
             port = paths[flow, hop]
             still = 0.0
             if state[leader] == SWINGING:

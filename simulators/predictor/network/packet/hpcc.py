@@ -4,43 +4,16 @@ from __future__ import annotations
 
 from numba import njit
 
-from .engine_arrays import (
-    ALPHA,
-    BASE_RTT,
-    BYTES_SENT,
-    ETA,
-    FLOW_COLUMNS,
-    HOP,
-    HOPS,
-    HPCC_ADD,
-    LEFT_AT,
-    LINE,
-    NONE,
-    PACKET,
-    PACKET_COLUMNS,
-    QUEUE_BYTES,
-    RATE,
-    RISES,
-    STAGES,
-    STAMPED_AT,
-    STAMPED_PORT,
-    STAMPED_QUEUE,
-    STAMPED_SENT,
-    STAMPS,
-    TARGET,
-    TIME,
-    WINDOW,
-    WINDOW_SET,
-)
+from . import engine_arrays as t
 
 
 @njit(cache=True)
 def stamp(packet, port, now, ports, packets):  # type: ignore[no-untyped-def]
     """A switch notes on a packet that leaves what its port has sent and what waits there."""
-    at = PACKET_COLUMNS + STAMPS * packets[packet, HOP]
-    packets[packet, at + STAMPED_AT], packets[packet, at + STAMPED_PORT] = now, port
-    packets[packet, at + STAMPED_SENT] = ports[port, BYTES_SENT]
-    packets[packet, at + STAMPED_QUEUE] = ports[port, QUEUE_BYTES]
+    at = t.PACKET_COLUMNS + t.STAMPS * packets[packet, t.HOP]
+    packets[packet, at + t.STAMPED_AT], packets[packet, at + t.STAMPED_PORT] = now, port
+    packets[packet, at + t.STAMPED_SENT] = ports[port, t.BYTES_SENT]
+    packets[packet, at + t.STAMPED_QUEUE] = ports[port, t.QUEUE_BYTES]
 
 
 @njit(cache=True)
@@ -51,39 +24,39 @@ def acknowledged(flow, packet, ps_per_byte, flows, rates, packets, whole, part):
     most it may be, ``ALPHA`` the estimate U. ``RISES`` counts additive steps in a row. A path's
     first link belongs to the sender, who stamps nothing.
     """
-    hops, base = flows[flow, HOPS], flows[flow, BASE_RTT]
+    hops, base = flows[flow, t.HOPS], flows[flow, t.BASE_RTT]
     if hops < 2:
         return
-    known = flows[flow, FLOW_COLUMNS + STAMPS + STAMPED_AT] != NONE
+    known = flows[flow, t.FLOW_COLUMNS + t.STAMPS + t.STAMPED_AT] != t.NONE
     most, span = 0.0, base
     for hop in range(1, hops):
-        new, old = PACKET_COLUMNS + STAMPS * hop, FLOW_COLUMNS + STAMPS * hop
-        apart = packets[packet, new + STAMPED_AT] - flows[flow, old + STAMPED_AT]
+        new, old = t.PACKET_COLUMNS + t.STAMPS * hop, t.FLOW_COLUMNS + t.STAMPS * hop
+        apart = packets[packet, new + t.STAMPED_AT] - flows[flow, old + t.STAMPED_AT]
         if known and apart > 0:
-            cost = ps_per_byte[packets[packet, new + STAMPED_PORT]]
-            sent = packets[packet, new + STAMPED_SENT] - flows[flow, old + STAMPED_SENT]
-            queue = min(packets[packet, new + STAMPED_QUEUE], flows[flow, old + STAMPED_QUEUE])
+            cost = ps_per_byte[packets[packet, new + t.STAMPED_PORT]]
+            sent = packets[packet, new + t.STAMPED_SENT] - flows[flow, old + t.STAMPED_SENT]
+            queue = min(packets[packet, new + t.STAMPED_QUEUE], flows[flow, old + t.STAMPED_QUEUE])
             used = queue * cost / base + sent * cost / apart
             if used > most:
                 most, span = used, apart
-        for each in range(STAMPS):
+        for each in range(t.STAMPS):
             flows[flow, old + each] = packets[packet, new + each]
     if not known or most == 0.0:
         return
     share = min(span, base) / base
-    rates[flow, ALPHA] = (1 - share) * rates[flow, ALPHA] + share * most
-    settle = packets[packet, LEFT_AT] > flows[flow, WINDOW_SET]
-    window = rates[flow, TARGET] + whole[HPCC_ADD]
-    if rates[flow, ALPHA] >= part[ETA] or flows[flow, RISES] >= whole[STAGES]:
-        window = rates[flow, TARGET] * part[ETA] / rates[flow, ALPHA] + whole[HPCC_ADD]
+    rates[flow, t.ALPHA] = (1 - share) * rates[flow, t.ALPHA] + share * most
+    settle = packets[packet, t.LEFT_AT] > flows[flow, t.WINDOW_SET]
+    window = rates[flow, t.TARGET] + whole[t.HPCC_ADD]
+    if rates[flow, t.ALPHA] >= part[t.ETA] or flows[flow, t.RISES] >= whole[t.STAGES]:
+        window = rates[flow, t.TARGET] * part[t.ETA] / rates[flow, t.ALPHA] + whole[t.HPCC_ADD]
         if settle:
-            flows[flow, RISES] = 0
+            flows[flow, t.RISES] = 0
     elif settle:
-        flows[flow, RISES] += 1
-    window = min(rates[flow, LINE], max(float(whole[PACKET]), window))
+        flows[flow, t.RISES] += 1
+    window = min(rates[flow, t.LINE], max(float(whole[t.PACKET]), window))
     if settle:
         # The next to settle it is a packet that was sent by the new one.
-        flows[flow, WINDOW_SET] = packets[packet, TIME]
-        rates[flow, TARGET] = window
-    flows[flow, WINDOW] = int(window)
-    rates[flow, RATE] = window / base
+        flows[flow, t.WINDOW_SET] = packets[packet, t.TIME]
+        rates[flow, t.TARGET] = window
+    flows[flow, t.WINDOW] = int(window)
+    rates[flow, t.RATE] = window / base
