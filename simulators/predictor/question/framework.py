@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
+MASKS = ("", "sequence", "micro_batch")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
@@ -186,6 +187,10 @@ class Framework:
     loops_experts: bool = False
     """Experts are modules that run one after another in a Python loop, in which the host reads
     where each one's tokens are (Transformers before version 5)."""
+    masked_dispatch: str = ""
+    """With experts padded to a capacity, tokens are sent to them and collected by products with
+    masks of every token and every place (GShard's einsums), over the tokens of one ``sequence``
+    (MaxText) or of a ``micro_batch`` (DeepSpeed); "": by kernels that move them."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False
@@ -285,6 +290,7 @@ class Framework:
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
+        require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)

@@ -12,6 +12,7 @@ two ranks hold the same token.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
 from trainscout.simulators.predictor.moe.imbalance import rank_loads as loads_of_ranks
@@ -266,6 +267,7 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
             Alloc("expert_activation", activations),
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
+            *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
             # Where an expert's activation applies its weight, nothing else needs its output.
             *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),
@@ -298,7 +300,10 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
             Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
         ]
     else:
-        ops = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
+        ops = _permute(shard, f"permute{suffix}", sent)
+        if suffix and isinstance(ops[0], Gemm):
+            # The router's weights stand in the mask that combines, which has a gradient too.
+            ops.append(replace(ops[0], name="combine_mask_grad"))
         if shard.ep > 1:
             most = _busiest(shard, sent)
             ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
@@ -334,8 +339,31 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     if shard.ep > 1:
         most = _busiest(shard, sent)
         ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
-    ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
-    return ops
+    return ops + _permute(shard, f"unpermute{suffix}", sent)
+
+
+def _permute(shard: Shard, name: str, sent: int) -> list[Op]:
+    """Token copies put in their experts' order, or back from it: moved, or multiplied by a mask
+    of each token and each place that experts have (``Framework.masked_dispatch``)."""
+    groups = _mask_groups(shard)
+    if not groups:
+        return [Streaming(name, "permute", 2 * sent, launches=2)]
+    tokens, places = shard.local_tokens // groups, routed_rows(shard) // groups
+    return [Gemm(name, places, _travelling(shard), tokens, shard.dtype, batch=groups)]
+
+
+def _mask_groups(shard: Shard) -> int:
+    """So many groups of a rank's tokens have masks of their own; 0 without masks."""
+    if not (shard.masked_dispatch and shard.moe.padded):
+        return 0
+    return shard.batch if shard.masked_dispatch == "sequence" else 1
+
+
+def _mask_bytes(shard: Shard) -> int:
+    """Bytes of the masks: one of truth values that dispatches, one of weights that combines."""
+    groups = _mask_groups(shard)
+    pairs = shard.local_tokens * routed_rows(shard) // max(1, groups)
+    return pairs * (1 + shard.element_bytes) if groups else 0
 
 
 def _exchanged_once(name: str, traffic: int, shard: Shard) -> Collective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -385,6 +386,34 @@ def test_a_loop_over_experts_launches_for_each() -> None:
         (more,) = (op for op in loop.ops if isinstance(op, Streaming) and "loop" in op.name)
         assert more.launches == kernels * 4
         assert len(loop.ops) == len(plain.ops) + 1
+
+
+@pytest.mark.parametrize(("masks", "groups"), [("sequence", 4), ("micro_batch", 1)])
+def test_masks_multiply_tokens_by_places_twice_forward_and_thrice_backward(
+    masks: str, groups: int
+) -> None:
+    """GShard (Lepikhin et al. 2020), algorithm 2: E C places for S tokens of width M."""
+    moe = replace(MOE.moe, load_imbalance=1.0, capacity_factor=1.25)
+    moved = Shard.of(make_job(replace(MOE, moe=moe), ep=2, micro_batch=4))
+    masked = replace(moved, masked_dispatch=masks)
+    pair = 2 * moved.tokens * (1.25 * moe.top_k * moved.tokens / groups) * MOE.hidden_size
+    for plain, multiplied, products in zip(
+        layer_blocks(moved, EXPERT_LAYER, "none"),
+        layer_blocks(masked, EXPERT_LAYER, "none"),
+        (2, 3),
+        strict=True,
+    ):
+        more = _flops(multiplied.ops) - _flops(plain.ops)
+        assert more == pytest.approx(products * pair)
+        assert not any(isinstance(op, Streaming) and "permute" in op.name for op in multiplied.ops)
+    dropless = replace(masked, model=MOE)
+    assert layer_blocks(dropless, EXPERT_LAYER, "none") == layer_blocks(
+        replace(moved, model=MOE), EXPERT_LAYER, "none"
+    )
+
+
+def _flops(ops: Sequence[Op]) -> int:
+    return sum(2 * op.m * op.n * op.k * op.batch for op in ops if isinstance(op, Gemm))
 
 
 @pytest.mark.parametrize(
