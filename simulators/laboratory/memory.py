@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 
 from .published.groups import source_group
 from .published.jobs import Declarations, job_of, read_curves, shipped_declarations
-from .published.measured import measured_memory, printed_by_last_stage
+from .published.measured import measured_memory, printed_stage
 from .published.outcome import NotReplayable
 from .published.published import DATA, PUBLISHED_RUNS, add_output
 from .published.regularity import mark_extrapolated
@@ -105,8 +105,9 @@ def evidence(
         # What is reserved exceeds what is needed where segments do not expand, and so does what
         # the device shows: those runs just ran.
         if measured is not None and measured[0] == "allocated":
-            last = memory.per_stage[-1] if printed_by_last_stage(row) else memory
-            off = math.log(measured[1] / last.peak_allocated_bytes)
+            stage = printed_stage(row)
+            printed = memory if stage is None else memory.per_stage[stage]
+            off = math.log(measured[1] / printed.peak_allocated_bytes)
         elif (
             measured is not None
             and measured[0] == "reserved"

@@ -205,24 +205,26 @@ def memory_kind(row: Row) -> str:
     return "reserved" if statement.says("project", *_LOG_RESERVED) else "allocated"
 
 
-def printed_by_last_stage(row: Row) -> bool:
-    """Whether a row's memory figure is the last pipeline stage's.
+def printed_stage(row: Row) -> int | None:
+    """The pipeline stage whose memory a row has, as an index; None: the worst one's.
 
-    Megatron-LM logs to TensorBoard, where its CI takes golden values from, on the last rank.
+    Megatron-LM logs to TensorBoard, where its CI takes golden values from, on the last rank;
+    nanotron's table of benchmarks is written by the first (``log_throughput``).
     """
     label = statement_of(row).label
-    return label.get("project") == "megatron" and label.get("test") == "ci"
+    if label.get("project") == "megatron" and label.get("test") == "ci":
+        return -1
+    return 0 if label.get("project") == "nanotron" else None
 
 
-def predicted_memory_bytes(kind: str, prediction: Prediction, *, last_stage: bool = False) -> int:
-    """The predicted figure that counts what ``kind`` counts, of the worst stage or the last."""
+def predicted_memory_bytes(kind: str, prediction: Prediction, stage: int | None = None) -> int:
+    """The predicted figure that counts what ``kind`` counts, of the worst stage or of ``stage``."""
     memory = prediction.memory
-    if kind == "allocated" and last_stage:
-        return memory.per_stage[-1].peak_allocated_bytes
+    counted = memory if stage is None else memory.per_stage[stage]
     if kind == "allocated":
-        return memory.peak_allocated_bytes
+        return counted.peak_allocated_bytes
     if kind == "reserved":
-        return memory.peak_reserved_bytes
+        return counted.peak_reserved_bytes
     kind_bytes = memory.per_stage[memory.worst_stage].kind
     outside = kind_bytes["context"] + kind_bytes["communication_buffers"]
     return memory.peak_reserved_bytes + outside

@@ -21,7 +21,7 @@ from .measured import (
     memory_kind,
     memory_kind_statement,
     predicted_memory_bytes,
-    printed_by_last_stage,
+    printed_stage,
 )
 from .outcome import NotReplayable, Replayable
 from .rows import Row
@@ -29,6 +29,9 @@ from .rows import Row
 _EXTRAPOLATED = (
     "extrapolated, not measured: the publication's times are affine to parts per million"
 )
+
+
+_ENDS = {0: "first", -1: "last"}
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,11 @@ def replay_row(row: Row, declarations: Declarations, simulator: Simulator) -> Re
     compared = None
     if memory is not None:
         kind, measured_bytes = memory
-        last = printed_by_last_stage(row)
-        predicted = predicted_memory_bytes(kind, prediction, last_stage=last)
+        stage = printed_stage(row)
+        predicted = predicted_memory_bytes(kind, prediction, stage)
         compared = MemoryResult(kind, measured_bytes, predicted)
         if memory_kind_statement(row) is None:
-            where = ", of the last pipeline stage" if last else ""
+            where = "" if stage is None else f", of the {_ENDS[stage]} pipeline stage"
             assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}{where}")
     if row.extrapolated:
         assumptions = (*assumptions, _EXTRAPOLATED)

@@ -10,7 +10,7 @@ from trainscout.simulators.laboratory.published.measured import (
     measured_memory,
     measured_step,
     predicted_memory_bytes,
-    printed_by_last_stage,
+    printed_stage,
 )
 
 UNMEASURED = replace(RUN, measured_iter_s=None)
@@ -139,24 +139,27 @@ def test_the_device_holds_the_context_and_nccl_buffers_too():
 
 
 @pytest.mark.parametrize(
-    ("label", "last"),
+    ("label", "stage"),
     [
-        ("Megatron-LM main (release CI)", True),
-        ("Megatron-LM dev (2025)", False),
-        ("nanotron", False),
+        ("Megatron-LM main (release CI)", -1),
+        ("Megatron-LM dev (2025)", None),
+        ("nanotron", 0),
     ],
 )
-def test_megatron_logs_on_the_last_rank(label, last):
-    assert printed_by_last_stage(replace(RUN, framework=label)) is last
+def test_whose_memory_a_row_has(label, stage):
+    assert printed_stage(replace(RUN, framework=label)) == stage
 
 
-def test_memory_of_the_last_stage():
+@pytest.mark.parametrize("kind", ["allocated", "reserved"])
+def test_memory_of_a_stage(kind):
     found = prediction()
     memory = found.memory
-    small = replace(memory.per_stage[0], peak_allocated_bytes=3)
-    found = replace(found, memory=replace(memory, per_stage=(memory.per_stage[0], small)))
-    assert predicted_memory_bytes("allocated", found, last_stage=True) == 3
-    assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+    first = replace(memory.per_stage[0], peak_allocated_bytes=5, peak_reserved_bytes=6)
+    last = replace(first, peak_allocated_bytes=3, peak_reserved_bytes=4)
+    found = replace(found, memory=replace(memory, per_stage=(first, last)))
+    figures = {stage: predicted_memory_bytes(kind, found, stage) for stage in (0, -1)}
+    assert figures == ({0: 5, -1: 3} if kind == "allocated" else {0: 6, -1: 4})
+    assert predicted_memory_bytes(kind, found) == getattr(memory, f"peak_{kind}_bytes")
 
 
 def about(predicted_s=4.0, **changes):
