@@ -218,7 +218,7 @@ def printed_stage(row: Row) -> int | None:
 
 
 def predicted_memory_bytes(kind: str, prediction: Prediction, stage: int | None = None) -> int:
-    """The predicted figure that counts what ``kind`` counts, of the worst stage or of ``stage``."""
+    """The predicted figure that counts what ``kind`` does, of the worst stage or of ``stage``."""
     memory = prediction.memory
     counted = memory if stage is None else memory.per_stage[stage]
     if kind == "allocated":

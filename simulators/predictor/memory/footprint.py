@@ -183,18 +183,26 @@ def buffer_bytes(job: Job, index: int, boundary: int) -> int:
 
 
 def flattened_bytes(job: Job, stage: Stage) -> int:
-    """DeepSpeed's flat tensors at the end of a step: a bucket of gradients that is reduced, and
-    the fp32 copy of 16-bit gradients of the rank's partition.
+    """DeepSpeed's flat tensors at the end of a step.
 
-    By then activations are free, but as blocks too small for these: they take new segments.
+    The BF16 optimizer has its fp32 gradients in one, and reduces all of them as a 16-bit copy
+    (``allreduce_bucket``: ``tensor.to(communication_data_type)``). 16-bit gradients are reduced in
+    a bucket; then the rank's partition of them is flattened, and that copied to fp32
+    (``stage_1_and_2.py``, ``step``). By then activations are free, but as blocks too small for
+    these, which take new segments; the flat partition takes the bucket's where it fits.
     """
     if not job.framework.flattens_gradients:
         return 0
-    size = gradient_bytes_per_parameter(job)
-    bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size
-    owned = owned_parameters(stage.parameters, job)
-    copy = 4 * (owned - host_parameters(owned, job)) if size < 4 else 0
-    return bucket + copy
+    parameters, zero = stage.parameters, job.recipe.zero_stage
+    size, weight = gradient_bytes_per_parameter(job), parameter_bytes(job)
+    if size > weight and zero < 2:
+        return parameters.total * weight
+    bucket = min(DEEPSPEED_BUCKET, parameters.total) * size
+    if size == 4:
+        return bucket
+    owned = owned_parameters(parameters, job)
+    flat = (owned - host_parameters(owned, job)) * size
+    return bucket + (flat if zero in (1, 2) and flat > bucket else 0) + 4 * flat // size
 
 
 def static_bytes(job: Job, stage: Stage) -> dict[str, int]:

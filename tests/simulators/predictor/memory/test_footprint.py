@@ -13,7 +13,11 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, ma
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory import footprint
-from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES, static_bytes
+from trainscout.simulators.predictor.memory.footprint import (
+    NCCL_CONNECTION_BYTES,
+    flattened_bytes,
+    static_bytes,
+)
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -291,6 +295,27 @@ def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
         flat = 2 * parameters + 4 * parameters / 2
         expected = kept.peak_allocated_bytes * 1.047 + flat
         assert kept.peak_reserved_bytes == pytest.approx(expected, abs=2 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("fp32", "zero_stage", "bucket", "of_all", "of_own"),
+    [
+        # One fp32 tensor travels as a 16-bit copy, whatever a bucket holds.
+        (True, 1, 0, 2, 0),
+        # Beside a bucket that is smaller, a partition in 16 bits and its fp32 copy.
+        (False, 1, 5e8, 0, 2 + 4),
+        (False, 3, 5e8, 0, 4),
+    ],
+)
+def test_deepspeed_flattens_what_it_reduces_and_what_it_updates_with(
+    fp32: bool, zero_stage: int, bucket: float, of_all: int, of_own: int
+) -> None:
+    facts = {"accumulate_grads_fp32": fp32, "flattens_gradients": True}
+    job = make_job(GPT175B, nodes=2, tp=8, zero_stage=zero_stage, training=facts)
+    (whole,) = build_workload(job).stages
+    parameters = whole.parameters.total
+    expected = 2 * bucket + of_all * parameters + of_own * parameters / 2
+    assert flattened_bytes(job, whole) == pytest.approx(expected, rel=1e-6)
 
 
 def test_torch_pipelines_allocate_every_message_of_a_step() -> None:
