@@ -10,15 +10,7 @@ from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import bus_factor
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Block,
-    Collective,
-    Communicator,
-    Gemm,
-    GroupedGemm,
-    SendRecv,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 
@@ -34,7 +26,7 @@ class Traffic:
     messages: int
     bytes: int
     sent_bytes: float
-    group: Communicator
+    group: ir.Communicator
 
     @property
     def message_bytes(self) -> float:
@@ -79,23 +71,25 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
     stage = workload.stages[prediction.critical_stage]
     flops, kernels = 0.0, 0
     counted: dict[str, tuple[int, int, float]] = {}
-    groups: dict[str, Communicator] = {}
+    groups: dict[str, ir.Communicator] = {}
     for block, times in _blocks(job, prediction.critical_stage):
         for op in block.ops:
             match op:
-                case Gemm():
+                case ir.Gemm():
                     flops += 2.0 * op.m * op.n * op.k * op.batch * times
                     kernels += times
-                case GroupedGemm():
+                case ir.GroupedGemm():
                     flops += 2.0 * op.groups * op.m_per_group * op.n * op.k * times
                     kernels += times
-                case Attention():
+                case ir.Attention():
                     flops += _attention_flops(op) * times
                     kernels += times
-                case Collective() | SendRecv() if op.communicator in _DIMENSION:
+                case ir.Collective() | ir.SendRecv() if op.communicator in _DIMENSION:
                     name = _DIMENSION[op.communicator]
                     group = workload.communicators[op.communicator]
-                    share = bus_factor(op.kind, group.size) if isinstance(op, Collective) else 1.0
+                    share = (
+                        bus_factor(op.kind, group.size) if isinstance(op, ir.Collective) else 1.0
+                    )
                     messages, size, sent = counted.get(name, (0, 0, 0.0))
                     size += op.bytes * times
                     counted[name] = messages + times, size, sent + share * op.bytes * times
@@ -131,7 +125,7 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
     )
 
 
-def _blocks(job: Job, stage: int) -> Iterator[tuple[Block, int]]:
+def _blocks(job: Job, stage: int) -> Iterator[tuple[ir.Block, int]]:
     """Blocks of a stage's passes, and how often each runs in a step."""
     for chunk in build_workload(job).stages[stage].chunks:
         for run in chunk.runs:
@@ -139,7 +133,7 @@ def _blocks(job: Job, stage: int) -> Iterator[tuple[Block, int]]:
             yield run.backward, run.count * job.num_micro_batches
 
 
-def _attention_flops(op: Attention) -> float:
+def _attention_flops(op: ir.Attention) -> float:
     square = 2.0 * op.batch * op.heads * op.seq_q * op.seq_k * (op.head_dim + op.head_dim_v)
     return square * (0.5 if op.causal else 1.0) * (2.5 if op.pass_ == "bwd" else 1.0)
 

@@ -33,17 +33,7 @@ from trainscout.simulators.predictor.replay.timeline import (
     PIPELINE,
     Timeline,
 )
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    HostUpdate,
-    Kernel,
-    SendRecv,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ranks import Place, group_of, place_of
 from trainscout.simulators.virtual_cluster.traces.chrome import ChromeTrace, chrome_file
 
@@ -56,7 +46,7 @@ def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
     """Of an operation that took ``seconds``: units in the names, rates achieved in that time."""
     op = priced.op
     shown: dict[str, object]
-    if isinstance(op, Collective | SendRecv):
+    if isinstance(op, ir.Collective | ir.SendRecv):
         shown = {
             "communicator": op.communicator,
             "bytes": op.bytes,
@@ -69,7 +59,7 @@ def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
                 "protocol": price.protocol,
                 "channels": price.channels,
             }
-    elif isinstance(op, HostUpdate):
+    elif isinstance(op, ir.HostUpdate):
         shown = {
             "host_bytes": op.host_bytes,
             "copied_bytes": op.gradient_bytes + op.parameter_bytes,
@@ -81,24 +71,24 @@ def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
     return shown | {"evidence": str(priced.evidence)}
 
 
-def _of_kernel(op: Kernel, seconds: float) -> dict[str, object]:
+def _of_kernel(op: ir.Kernel, seconds: float) -> dict[str, object]:
     assert isinstance(op, KERNELS)
-    shape, flops, moved = _shape(op), kernel_flops(op), moved_bytes(op)
+    shape, flops, moved = _shape(op), ir.kernel_flops(op), moved_bytes(op)
     shown: dict[str, object] = {"shape": shape} if shape else {}
     if flops:
         shown |= {"flops": flops, **_per_s("tflop_per_s", flops / 1e12, seconds)}
     return shown | {"bytes": moved, **_per_s("gb_per_s", moved / 1e9, seconds)}
 
 
-def _shape(op: Kernel) -> str:
-    if isinstance(op, Gemm):
+def _shape(op: ir.Kernel) -> str:
+    if isinstance(op, ir.Gemm):
         batch = f"{op.batch} x " if op.batch > 1 else ""
         return f"{batch}{op.m} x {op.n} x {op.k} {op.dtype}"
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         return f"{op.groups} groups of {op.m_per_group} x {op.n} x {op.k} {op.dtype}"
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         return f"{op.batch} x {op.heads} heads x {op.seq_q} x {op.seq_k} {op.dtype}"
-    if isinstance(op, Convolution):
+    if isinstance(op, ir.Convolution):
         return f"{op.batch} x {op.in_channels} -> {op.out_channels} {op.dtype}"
     return ""
 
@@ -426,7 +416,7 @@ def _by_communicator(timeline: Timeline, stage: int) -> dict[str, list[int]]:
     )
     for row in rows[np.argsort(timeline.start_s[rows], kind="stable")].tolist():
         priced = timeline.operations[timeline.operation[row]]
-        if priced is not None and isinstance(priced.op, Collective | SendRecv):
+        if priced is not None and isinstance(priced.op, ir.Collective | ir.SendRecv):
             found[priced.op.communicator].append(row)
     return dict(found)
 

@@ -15,15 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    Kernel,
-    Streaming,
-    kernel_flops,
-)
+from trainscout.simulators.predictor.workload import ir
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -132,7 +124,7 @@ class Convolutions:
     """Convolutions of one precision and pass, which no table holds yet."""
 
     dtype: str
-    ops: tuple[Convolution, ...]
+    ops: tuple[ir.Convolution, ...]
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -145,7 +137,7 @@ class Convolutions:
 Batch = Gemms | Attentions | Streamings | FusedProducts | Convolutions
 
 
-def batches_of(ops: Sequence[Kernel]) -> Iterator[tuple[list[int], Batch]]:
+def batches_of(ops: Sequence[ir.Kernel]) -> Iterator[tuple[list[int], Batch]]:
     """Operations in batches, each with the positions of its own.
 
     Raises:
@@ -158,23 +150,23 @@ def batches_of(ops: Sequence[Kernel]) -> Iterator[tuple[list[int], Batch]]:
         yield positions, build([ops[position] for position in positions], *shared)
 
 
-def _alike(op: Kernel) -> tuple[Any, ...]:
+def _alike(op: ir.Kernel) -> tuple[Any, ...]:
     """What makes a batch of operations, and what they share."""
-    if isinstance(op, Streaming):  # most are
+    if isinstance(op, ir.Streaming):  # most are
         return (_streamings,)
-    if isinstance(op, Gemm):
+    if isinstance(op, ir.Gemm):
         return (_fused, op.dtype, op.within) if op.within else (_gemms, op.dtype, False)
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         return _gemms, op.dtype, op.one_kernel
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         return _attentions, op.dtype, op.pass_, op.kernel, op.dropout
-    if isinstance(op, Convolution):
+    if isinstance(op, ir.Convolution):
         return _convolutions, op.dtype
     allowed = "Gemm, GroupedGemm, Attention, Convolution or Streaming"
     raise InputError("ops", type(op).__name__, "is not a kernel", allowed)
 
 
-def _gemms(ops: list[Gemm | GroupedGemm], dtype: str, one_kernel: bool) -> Gemms:
+def _gemms(ops: list[ir.Gemm | ir.GroupedGemm], dtype: str, one_kernel: bool) -> Gemms:
     layouts = [op.layout for op in ops]
     for layout in set(layouts):
         require_choice("gemm.layout", layout, LAYOUTS)
@@ -183,17 +175,17 @@ def _gemms(ops: list[Gemm | GroupedGemm], dtype: str, one_kernel: bool) -> Gemms
         np.array([_gemm_sizes(op) for op in ops], dtype=np.int64),
         np.array(layouts),
         np.array([op.accumulate for op in ops]),
-        np.array([type(op) is GroupedGemm for op in ops]),
+        np.array([type(op) is ir.GroupedGemm for op in ops]),
         one_kernel,
     )
 
 
-def _fused(ops: list[Gemm], dtype: str, within: str) -> FusedProducts:
-    return FusedProducts(dtype, within, np.array([kernel_flops(op) for op in ops], np.float64))
+def _fused(ops: list[ir.Gemm], dtype: str, within: str) -> FusedProducts:
+    return FusedProducts(dtype, within, np.array([ir.kernel_flops(op) for op in ops], np.float64))
 
 
 def _attentions(
-    ops: list[Attention], dtype: str, pass_: str, kernel: str, dropout: bool
+    ops: list[ir.Attention], dtype: str, pass_: str, kernel: str, dropout: bool
 ) -> Attentions:
     require_choice("attention.pass_", pass_, ("fwd", "bwd"))
     require_choice("attention.kernel", kernel, TRAINING_ATTENTION)
@@ -201,19 +193,19 @@ def _attentions(
     return Attentions(dtype, pass_, kernel, shapes, dropout)
 
 
-def _streamings(ops: list[Streaming]) -> Streamings:
+def _streamings(ops: list[ir.Streaming]) -> Streamings:
     sizes = np.array([_STREAMING_SIZES(op) for op in ops], dtype=np.int64)
     return Streamings(tuple(op.kind for op in ops), sizes)
 
 
-def _convolutions(ops: list[Convolution], dtype: str) -> Convolutions:
+def _convolutions(ops: list[ir.Convolution], dtype: str) -> Convolutions:
     return Convolutions(dtype, tuple(ops))
 
 
-def _gemm_sizes(op: Gemm | GroupedGemm) -> tuple[int, int, int, int]:
+def _gemm_sizes(op: ir.Gemm | ir.GroupedGemm) -> tuple[int, int, int, int]:
     """m, n, k of one product and how many there are."""
     sizes: tuple[int, int, int, int]
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         # A grouped weight gradient sums over the group's rows.
         sizes = (_GROUPED_GRADIENT_SIZES if op.layout == "NT" else _GROUPED_SIZES)(op)
     else:

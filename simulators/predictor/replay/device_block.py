@@ -11,15 +11,7 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES, paired_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    HostUpdate,
-    SendRecv,
-)
+from trainscout.simulators.predictor.workload import ir
 
 from .priced import (
     COMPUTE,
@@ -137,7 +129,7 @@ def group_slowdowns(
 def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
     """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
     seconds, limited = [0.0] * len(KERNEL_CLASSES), [0.0] * len(KERNEL_CLASSES)
-    for priced in (each for each in kernels if not isinstance(each.op, HostUpdate)):
+    for priced in (each for each in kernels if not isinstance(each.op, ir.HostUpdate)):
         seconds[priced.kernel_class] += priced.seconds
         limited[priced.kernel_class] += priced.seconds * priced.memory_bound
     return np.array((seconds, limited))
@@ -145,19 +137,19 @@ def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
 
 def _kind_of(op: DeviceOp) -> str:
     """What an estimated price is reported as."""
-    if isinstance(op, Collective):
+    if isinstance(op, ir.Collective):
         return f"{op.kind} over {op.communicator}"
-    if isinstance(op, SendRecv):
+    if isinstance(op, ir.SendRecv):
         return f"send/recv over {op.communicator}"
-    if isinstance(op, Gemm):
+    if isinstance(op, ir.Gemm):
         return f"{op.dtype} GEMM"
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         return f"{op.dtype} grouped GEMM"
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         return f"attention {op.pass_}"
-    if isinstance(op, Convolution):
+    if isinstance(op, ir.Convolution):
         return f"{op.dtype} convolution"
-    return "optimizer on the host" if isinstance(op, HostUpdate) else op.kind
+    return "optimizer on the host" if isinstance(op, ir.HostUpdate) else op.kind
 
 
 def _add_group(

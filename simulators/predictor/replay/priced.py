@@ -9,18 +9,7 @@ import numpy as np
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Collective,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    HostUpdate,
-    Kernel,
-    SendRecv,
-    Streaming,
-    group_launches,
-)
+from trainscout.simulators.predictor.workload import ir
 
 COMPUTE = "compute"
 OVERLAP_SLOWDOWN = "overlap_slowdown"
@@ -66,9 +55,9 @@ PART_INDEX = {name: index for index, name in enumerate(PARTS)}
 NO_PART = len(PARTS)
 EVIDENCE = tuple(Evidence)
 # Most are of the first.
-KERNELS = (Streaming, Gemm, GroupedGemm, Attention, Convolution)
-COMMUNICATIONS = (Collective, SendRecv)
-DeviceOp = Kernel | Collective | SendRecv | HostUpdate
+KERNELS = (ir.Streaming, ir.Gemm, ir.GroupedGemm, ir.Attention, ir.Convolution)
+COMMUNICATIONS = (ir.Collective, ir.SendRecv)
+DeviceOp = ir.Kernel | ir.Collective | ir.SendRecv | ir.HostUpdate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -133,7 +122,7 @@ class PricedOp:
         if isinstance(op, COMMUNICATIONS):
             shown = COMMUNICATION.get(op.communicator)
             part, overlaps = NO_PART if shown is None else PART_INDEX[shown], op.overlaps
-        elif isinstance(op, HostUpdate):
+        elif isinstance(op, ir.HostUpdate):
             part = PART_INDEX[OPTIMIZER]
         else:
             kernel_class = _class_of(op)
@@ -153,11 +142,11 @@ class PricedOp:
 
 def launches_of(op: DeviceOp) -> int:
     """Launches the host makes for one operation."""
-    if isinstance(op, GroupedGemm) and not op.one_kernel:
-        return group_launches(op.groups)
-    if isinstance(op, Gemm) and op.within:
+    if isinstance(op, ir.GroupedGemm) and not op.one_kernel:
+        return ir.group_launches(op.groups)
+    if isinstance(op, ir.Gemm) and op.within:
         return 0
-    return op.launches if isinstance(op, Streaming) else 1
+    return op.launches if isinstance(op, ir.Streaming) else 1
 
 
 _COMPUTE = PART_INDEX[COMPUTE]
@@ -165,16 +154,16 @@ _COMPUTE = PART_INDEX[COMPUTE]
 _CLASSES = {
     kind: KERNEL_CLASSES.index(name)
     for kind, name in (
-        (Gemm, "gemm"),
-        (Convolution, "gemm"),
-        (GroupedGemm, "grouped_gemm"),
-        (Attention, "attention"),
+        (ir.Gemm, "gemm"),
+        (ir.Convolution, "gemm"),
+        (ir.GroupedGemm, "grouped_gemm"),
+        (ir.Attention, "attention"),
     )
 }
 _NORM, _STREAMING = KERNEL_CLASSES.index("norm"), KERNEL_CLASSES.index("streaming")
 
 
-def _class_of(op: Kernel) -> int:
-    if isinstance(op, Streaming):
+def _class_of(op: ir.Kernel) -> int:
+    if isinstance(op, ir.Streaming):
         return _NORM if op.kind.startswith("norm") else _STREAMING
     return _CLASSES[type(op)]

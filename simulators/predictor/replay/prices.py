@@ -24,21 +24,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Factors
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Communicator,
-    Digest,
-    Free,
-    HostSync,
-    HostUpdate,
-    Kernel,
-    Op,
-    SendRecv,
-    Streaming,
-    is_estimated,
-)
+from trainscout.simulators.predictor.workload import ir
 
 from .device_block import group_slowdowns, overlap_groups, sum_block
 from .host import SYNC_LAUNCHES, host_lag_s, update_s
@@ -50,7 +36,7 @@ if TYPE_CHECKING:
     from .congestion import Congestion
 
 
-Key = tuple[Digest, tuple[Communicator, ...]]
+Key = tuple[ir.Digest, tuple[ir.Communicator, ...]]
 
 
 @dataclass(eq=False)
@@ -63,8 +49,8 @@ class Known:
     first by that.
     """
 
-    kernels: dict[Kernel, PricedOp] = field(default_factory=dict)
-    communication: dict[tuple[Op, Communicator], PricedOp] = field(default_factory=dict)
+    kernels: dict[ir.Kernel, PricedOp] = field(default_factory=dict)
+    communication: dict[tuple[ir.Op, ir.Communicator], PricedOp] = field(default_factory=dict)
     devices: dict[tuple[Key, bool], tuple[list[PricedOp], PricedBlock]] = field(
         default_factory=dict
     )
@@ -91,7 +77,7 @@ class Pricer:
         gpu: Gpu,
         cluster: Cluster,
         framework: Framework,
-        communicators: Mapping[str, Communicator],
+        communicators: Mapping[str, ir.Communicator],
         factors: Factors = AS_IT_COMES,
         measured: MeasuredTable | None = None,
         congestion: Congestion | None = None,
@@ -119,7 +105,7 @@ class Pricer:
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
         # Prices of the blocks of one job, which it holds on to.
-        self._found: dict[int, tuple[Block, PricedBlock]] = {}
+        self._found: dict[int, tuple[ir.Block, PricedBlock]] = {}
         self._launches = (
             self.host_launch_s,
             self.eager_launch_s,
@@ -134,7 +120,7 @@ class Pricer:
     def of(
         cls,
         job: Job,
-        communicators: Mapping[str, Communicator],
+        communicators: Mapping[str, ir.Communicator],
         factors: Factors = AS_IT_COMES,
         measured: MeasuredTable | None = None,
         network: CongestedNetwork | Congestion | None = None,
@@ -148,7 +134,7 @@ class Pricer:
         gpu, cluster = job.gpu, job.network
         return cls(gpu, cluster, job.framework, communicators, factors, measured, network)
 
-    def block(self, block: Block) -> PricedBlock:
+    def block(self, block: ir.Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
         found = self._found.get(id(block))
         if found is None:
@@ -156,11 +142,11 @@ class Pricer:
             found = self._found[id(block)]
         return found[1]
 
-    def prepare(self, blocks: Iterable[Block]) -> None:
+    def prepare(self, blocks: Iterable[ir.Block]) -> None:
         """Price those blocks at once that have no price yet."""
         price_together((self, block) for block in blocks)
 
-    def known(self, block: Block) -> bool:
+    def known(self, block: ir.Block) -> bool:
         """Whether the block has a price, which it is given if its content has one."""
         if id(block) in self._found:
             return True
@@ -170,13 +156,13 @@ class Pricer:
         self._found[id(block)] = block, priced
         return True
 
-    def keep(self, block: Block, operations: list[PricedOp], on_device: PricedBlock) -> None:
+    def keep(self, block: ir.Block, operations: list[PricedOp], on_device: PricedBlock) -> None:
         """The price of a block: what the device takes, and what the host does."""
         host_s, lag_s = sum(self.launch_seconds(block, operations)), 0.0
         if self.launch_blocking:
             # Nothing runs while the host launches.
             lag_s = host_s
-        elif any(isinstance(op, HostSync) for op in block.ops):
+        elif any(isinstance(op, ir.HostSync) for op in block.ops):
             work = _host_work(block, operations, graphed=bool(self.eager_launch_s))
             lag_s = host_lag_s(work, self.eager_launch_s or self.host_launch_s)
         seconds, part_s = on_device.seconds, on_device.part_s
@@ -202,16 +188,16 @@ class Pricer:
         self._blocks[self._key(block)] = priced
         self._found[id(block)] = block, priced
 
-    def _key(self, block: Block) -> Key:
+    def _key(self, block: ir.Block) -> Key:
         return block.digest, tuple(self.communicators[name] for name in block.communicators)
 
-    def key(self, names: Iterable[str]) -> tuple[Known, tuple[Communicator, ...], object]:
+    def key(self, names: Iterable[str]) -> tuple[Known, tuple[ir.Communicator, ...], object]:
         """All that enters prices of blocks that use communicators of such names, but for the
         blocks."""
         groups = tuple(self.communicators[name] for name in names)
         return self._known, groups, self._launches
 
-    def device(self, block: Block) -> tuple[Known, tuple[Key, bool]]:
+    def device(self, block: ir.Block) -> tuple[Known, tuple[Key, bool]]:
         """Where it is kept what the device takes for a block."""
         return self._known, (self._key(block), self.launch_blocking)
 
@@ -223,7 +209,7 @@ class Pricer:
         rate = cluster.nics_per_node * cluster.nic_gbps * 1e9 / 8 / cluster.gpus_per_node
         return min(1.0, nic_bytes / rate / seconds)
 
-    def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
+    def launch_seconds(self, block: ir.Block, operations: Sequence[PricedOp]) -> list[float]:
         """Seconds of the host for each device operation of a block.
 
         What forward passes issue is taken to come first, as it does where layers are recomputed
@@ -240,11 +226,11 @@ class Pricer:
         ]
         if self._host_tp_s:
             for place, priced in enumerate(operations):
-                if isinstance(priced.op, Collective) and priced.op.communicator == "tp":
+                if isinstance(priced.op, ir.Collective) and priced.op.communicator == "tp":
                     seconds[place] += self._host_tp_s
         return seconds
 
-    def operations(self, block: Block) -> list[PricedOp]:
+    def operations(self, block: ir.Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
         known = self._known.kernels
         priced = []
@@ -257,11 +243,11 @@ class Pricer:
                 priced.append(found)
             elif isinstance(op, COMMUNICATIONS):
                 priced.append(self._communication(op))
-            elif isinstance(op, HostUpdate):
+            elif isinstance(op, ir.HostUpdate):
                 priced.append(PricedOp(op, update_s(op, self.host), Evidence.ESTIMATED))
         return priced
 
-    def price_ahead(self, blocks: Iterable[Block]) -> None:
+    def price_ahead(self, blocks: Iterable[ir.Block]) -> None:
         """Price the kernels of many blocks at once, which costs little more than those of one."""
         known = self._known.kernels
         if len(known) >= _MOST_KERNELS:
@@ -276,14 +262,14 @@ class Pricer:
             return
         prices = price_kernels(self.gpu, list(new), self._measured)
         times = (self.factors.compute_time, self.factors.memory_time)
-        longer = np.array([times[isinstance(op, Streaming)] for op in new])
+        longer = np.array([times[isinstance(op, ir.Streaming)] for op in new])
         seconds = prices.seconds * (1 + self.excess) * longer
         columns = (seconds.tolist(), prices.evidence.tolist(), prices.memory_bound.tolist())
         for op, each_s, evidence, memory_bound in zip(new, *columns, strict=True):
-            grade = Evidence.ESTIMATED if is_estimated(op) else EVIDENCE[evidence]
+            grade = Evidence.ESTIMATED if ir.is_estimated(op) else EVIDENCE[evidence]
             known[op] = PricedOp(op, each_s, grade, memory_bound)
 
-    def _communication(self, op: Collective | SendRecv) -> PricedOp:
+    def _communication(self, op: ir.Collective | ir.SendRecv) -> PricedOp:
         known, key = self._known.communication, (op, self.communicators[op.communicator])
         priced = known.get(key)
         if priced is None:
@@ -292,11 +278,11 @@ class Pricer:
             known[key] = priced
         return priced
 
-    def _communication_price(self, op: Collective | SendRecv) -> CollectivePrice:
+    def _communication_price(self, op: ir.Collective | ir.SendRecv) -> CollectivePrice:
         group = self.communicators[op.communicator]
         if self.congestion is not None:
             price = self.congestion.price(op, group.nodes > 1, group, self.cluster)
-        elif isinstance(op, SendRecv):
+        elif isinstance(op, ir.SendRecv):
             members = group.pair if op.paired else group
             price = price_send_recv(op.bytes, group.nodes > 1, members, self.gpu, self.cluster)
         else:
@@ -304,7 +290,7 @@ class Pricer:
         return calibrated_price(price, group.nodes > 1, self.factors)
 
 
-def price_together(blocks: Iterable[tuple[Pricer, Block]]) -> None:
+def price_together(blocks: Iterable[tuple[Pricer, ir.Block]]) -> None:
     """Price those blocks that have no price yet, each for its pricer: all of one GPU and
     calibration. What the device takes is worked out for all at once, and once per content."""
     missing = [(pricer, block) for pricer, block in blocks if not pricer.known(block)]
@@ -326,9 +312,9 @@ def price_together(blocks: Iterable[tuple[Pricer, Block]]) -> None:
 
 
 def _price_on_device(
-    blocks: Mapping[tuple[Known, tuple[Key, bool]], tuple[Pricer, Block]],
+    blocks: Mapping[tuple[Known, tuple[Key, bool]], tuple[Pricer, ir.Block]],
 ) -> None:
-    by_settings: dict[Known, tuple[Pricer, list[Block]]] = {}
+    by_settings: dict[Known, tuple[Pricer, list[ir.Block]]] = {}
     for (known, _), (pricer, block) in blocks.items():
         by_settings.setdefault(known, (pricer, []))[1].append(block)
     for pricer, own in by_settings.values():
@@ -367,7 +353,7 @@ def host_launch_s(framework: Framework) -> float:
     return 0.0 if framework.cuda_graphs else framework.host_launch_s
 
 
-def _host_tp_s(framework: Framework, communicators: Mapping[str, Communicator]) -> float:
+def _host_tp_s(framework: Framework, communicators: Mapping[str, ir.Communicator]) -> float:
     """What a tensor-parallel collective takes the host besides its launches, in seconds."""
     pipeline, group = communicators.get("pp"), communicators.get("tp")
     if group is None or pipeline is None or pipeline.nodes == 1 or framework.cuda_graphs:
@@ -379,12 +365,12 @@ def _host_tp_s(framework: Framework, communicators: Mapping[str, Communicator]) 
 def _by_itself(priced: PricedOp) -> PricedOp:
     if not getattr(priced.op, "overlaps", 0):
         return priced
-    assert isinstance(priced.op, Collective | SendRecv)
+    assert isinstance(priced.op, ir.Collective | ir.SendRecv)
     return replace(priced, op=replace(priced.op, overlaps=0))
 
 
 def _host_work(
-    block: Block, priced: Sequence[PricedOp], *, graphed: bool
+    block: ir.Block, priced: Sequence[PricedOp], *, graphed: bool
 ) -> list[tuple[int, float | None]]:
     """Launches and seconds in launch order, None where the host waits; see ``host_lag_s``.
 
@@ -394,10 +380,10 @@ def _host_work(
     work: list[tuple[int, float | None]] = []
     waited = False
     for op in block.ops:
-        if isinstance(op, HostSync):
+        if isinstance(op, ir.HostSync):
             waited = True
             work.append((SYNC_LAUNCHES, None))
-        elif not isinstance(op, Alloc | Free):
+        elif not isinstance(op, ir.Alloc | ir.Free):
             each = next(device)
             # What runs beside others does not keep them waiting.
             alone = not getattr(op, "overlaps", 0)

@@ -15,15 +15,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.question.schedules import crossed
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Digest,
-    Free,
-    HostSync,
-    SendRecv,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 
 from .device_block import kernel_seconds
@@ -56,7 +48,7 @@ class _Task:
     to the host and the transfer block it that end it."""
 
     number: int
-    blocks: list[Block]
+    blocks: list[ir.Block]
     pass_: int
     micro_batch: int
     direction: int
@@ -74,13 +66,13 @@ class _Launched:
     after_sync: bool
 
 
-def _after_syncs(block: Block) -> list[int]:
+def _after_syncs(block: ir.Block) -> list[int]:
     """How often the host waits for the device before each device operation of a block."""
     counts, syncs = [], 0
     for op in block.ops:
-        if isinstance(op, HostSync):
+        if isinstance(op, ir.HostSync):
             syncs += 1
-        elif not isinstance(op, Alloc | Free):
+        elif not isinstance(op, ir.Alloc | ir.Free):
             counts.append(syncs)
             syncs = 0
     return counts
@@ -107,7 +99,7 @@ class _Unroll:
         self.kinds = Kinds()
         # Distinct operations: None (a launch), then as they are met.
         self.operations: list[PricedOp | None] = [None]
-        self.priced: dict[Digest, list[_Launched]] = {}
+        self.priced: dict[ir.Digest, list[_Launched]] = {}
         self.boundaries: dict[int, int] = {}
         # Columns of the rows, then the edges between them.
         self.work: list[float] = []
@@ -189,7 +181,7 @@ class _Unroll:
                     if communication < 0 and (not entries or kernel < 0):
                         entries.append(row)
                     communication = row
-                    assert isinstance(priced.op, Collective | SendRecv)
+                    assert isinstance(priced.op, ir.Collective | ir.SendRecv)
                     overlapped = priced.op.overlaps
             ends = [row for row in (kernel, communication) if row >= 0]
             if task.copied_s:
@@ -234,7 +226,7 @@ class _Unroll:
         nic_share = self.step.pricer.nic_share(price.nic_bytes, seconds)
         return self.kinds.communication(price.channels, price.wire_bytes_per_s, nic_share)
 
-    def of_block(self, block: Block) -> list[_Launched]:
+    def of_block(self, block: ir.Block) -> list[_Launched]:
         """A block's device operations in launch order."""
         if block.digest not in self.priced:
             pricer = self.step.pricer

@@ -14,18 +14,7 @@ from time import thread_time_ns as _thread_time_ns
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from trainscout.simulators.virtual_cluster.traces.events import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    SETUP,
-    Event,
-    HostGap,
-    Phase,
-    Site,
-    Violation,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .sink import Sink
 
@@ -42,7 +31,7 @@ class Sites:
     operations runs without a Python frame and has none.
     """
 
-    def __init__(self, skipped: tuple[str, ...], announce: Callable[[Site], None]) -> None:
+    def __init__(self, skipped: tuple[str, ...], announce: Callable[[events.Site], None]) -> None:
         self._skipped = (_OWN, "<frozen", "<string>", *skipped)
         self._announce = announce
         self._foreign: dict[CodeType, bool] = {}
@@ -65,7 +54,7 @@ class Sites:
                     number = self._numbers[key] = len(self._numbers)
                     name = code.co_qualname
                     self._texts.append(f"{code.co_filename}:{frame.f_lineno}")
-                    self._announce(Site(number, code.co_filename, frame.f_lineno, name))
+                    self._announce(events.Site(number, code.co_filename, frame.f_lineno, name))
                 return number
             frame = frame.f_back  # type: ignore[assignment]
         return None
@@ -105,7 +94,7 @@ class Recorder:
         # The script is ended when it begins another step after so many; None: never. Told before.
         self.most_steps: int | None = None
         self.when_enough: Callable[[], object] = lambda: None
-        self.phase = SETUP
+        self.phase = events.SETUP
         self.phases_entered = 0
         self.operations = 0
         self.collectives = 0
@@ -129,7 +118,7 @@ class Recorder:
         """A new trace begins: numbers, phases and steps start over."""
         self.sites.restart()
         self.sink = sink
-        self.step, self.phase = 0, SETUP
+        self.step, self.phase = 0, events.SETUP
         self.operations = self.collectives = 0
         self._gap_ns = self._optimizer_steps = 0
         self._flagged.clear()
@@ -145,12 +134,12 @@ class Recorder:
         if left is not None:
             self._gap_ns += _thread_time_ns() - left
         if self._graph_task() != -1:
-            if self.phase != BACKWARD:
-                self.enter_phase(BACKWARD)
-        elif self.phase == BACKWARD:
+            if self.phase != events.BACKWARD:
+                self.enter_phase(events.BACKWARD)
+        elif self.phase == events.BACKWARD:
             if self.backward is not None:
                 self.backward.close()
-            self.enter_phase(OTHER)
+            self.enter_phase(events.OTHER)
 
     def leave(self) -> None:
         """Control returns to the script."""
@@ -161,11 +150,11 @@ class Recorder:
         if self.backward is not None and self._graph_task() != -1:
             self.backward.follow()
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Hand an event on, after the host time before it."""
         if self._gap_ns >= self.shortest_gap_ns:
             gap_s, self._gap_ns = self._gap_ns * 1e-9, 0
-            self.sink.emit(HostGap(gap_s))
+            self.sink.emit(events.HostGap(gap_s))
         self.sink.emit(event)
 
     def enter_phase(self, phase: str) -> None:
@@ -176,13 +165,13 @@ class Recorder:
         """
         if phase == self.phase:
             return
-        if phase == FORWARD and self._optimizer_steps:
+        if phase == events.FORWARD and self._optimizer_steps:
             self.next_step_begins()
             self.step += 1
             self._optimizer_steps = 0
         self.phase = phase
         self.phases_entered += 1
-        self.emit(Phase(phase, self.step))
+        self.emit(events.Phase(phase, self.step))
 
     def next_step_begins(self) -> None:
         """A forward pass begins, or, in a pipeline, the transfer that it waits for.
@@ -200,19 +189,19 @@ class Recorder:
         if self._graph_task() == -1:
             if self.backward is not None:
                 self.backward.close()
-            self.enter_phase(FORWARD)
+            self.enter_phase(events.FORWARD)
 
     def optimizer_begins(self) -> None:
         """An optimizer's step begins."""
         if self.backward is not None:
             self.backward.close()
             self.backward.clear()
-        self.enter_phase(OPTIMIZER)
+        self.enter_phase(events.OPTIMIZER)
 
     def optimizer_ended(self) -> None:
         """An optimizer's step is over."""
         self._optimizer_steps += 1
-        self.enter_phase(OTHER)
+        self.enter_phase(events.OTHER)
 
     def updated_by_hand(self) -> None:
         """Parameters are written without an optimizer of torch's: until the next forward pass."""
@@ -250,7 +239,7 @@ class Recorder:
             self._flagged.add((kind, site))
             where = self.sites.text(site)
             self.violation_texts.append((kind, message, where))
-            self.emit(Violation(kind, message, site))
+            self.emit(events.Violation(kind, message, site))
 
     def invented(self, operation: str, value: object, hint: str | None) -> None:
         """Note that the script went on with a value that is a documented default."""

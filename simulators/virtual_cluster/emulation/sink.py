@@ -8,21 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from trainscout.simulators.virtual_cluster.traces.events import (
-    FORWARD,
-    Event,
-    Group,
-    Header,
-    Phase,
-    Trace,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, write_trace
 
 
 class Sink(Protocol):
     """Takes events in the order the host issues them."""
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """One event. May block where the host would: synchronisation, reads, blocking waits."""
 
     def elapsed_ms(self, start: int, end: int) -> float:
@@ -47,7 +40,7 @@ class ListSink(Untimed):
     """Keeps events in memory."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[events.Event] = []
         self.emit = self.events.append
 
 
@@ -56,7 +49,7 @@ class FileSink(Untimed):
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
-        self.emit: Callable[[Event], None] = writer.write
+        self.emit: Callable[[events.Event], None] = writer.write
 
     def close(self) -> None:
         """Finish the file; what is freed later, as the process ends, is in none."""
@@ -67,15 +60,15 @@ class FileSink(Untimed):
 class UntilForward(Untimed):
     """A sink that keeps communicators, and ends the process at the first forward pass."""
 
-    def __init__(self, path: Path, header: Header) -> None:
+    def __init__(self, path: Path, header: events.Header) -> None:
         self._path, self._header = path, header
-        self._groups: list[Event] = []
+        self._groups: list[events.Event] = []
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Keep communicators; at the first forward pass, leave."""
-        if isinstance(event, Group):
+        if isinstance(event, events.Group):
             self._groups.append(event)
-        elif isinstance(event, Phase) and event.phase == FORWARD:
+        elif isinstance(event, events.Phase) and event.phase == events.FORWARD:
             self.close()
             sys.stdout.flush()
             sys.stderr.flush()
@@ -83,4 +76,4 @@ class UntilForward(Untimed):
 
     def close(self) -> None:
         """Write what was kept."""
-        write_trace(self._path, Trace(self._header, tuple(self._groups)))
+        write_trace(self._path, events.Trace(self._header, tuple(self._groups)))

@@ -6,15 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from trainscout.simulators.predictor.replay.rules import FIELD as SETTING
 from trainscout.simulators.predictor.replay.rules import Operation, Rules, pairs_of
-from trainscout.simulators.virtual_cluster.traces.events import (
-    SETUP,
-    Collective,
-    Event,
-    Op,
-    Phase,
-    PointToPoint,
-    Trace,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .issue import NO_TASK, Issued
 from .program import Program
@@ -23,7 +15,10 @@ FIELD = f"--{SETTING}"
 
 
 def add_rules(
-    rules: Rules, traces: Mapping[int, Trace], issued: Mapping[int, Issued], program: Program
+    rules: Rules,
+    traces: Mapping[int, events.Trace],
+    issued: Mapping[int, Issued],
+    program: Program,
 ) -> int:
     """Add the edges that rules yield to a program; how many.
 
@@ -40,13 +35,13 @@ def add_rules(
     return count
 
 
-def _operations(trace: Trace, rank: int, issued: Issued) -> Iterator[Operation]:
+def _operations(trace: events.Trace, rank: int, issued: Issued) -> Iterator[Operation]:
     """What runs of a rank's trace, in the order the host issued it."""
-    phase, number = SETUP, 0
+    phase, number = events.SETUP, 0
     counts: dict[tuple[int, str], int] = {}
     for index, event in enumerate(trace.events):
         step = int(index >= issued.step_start)
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             phase = event.phase
             number = counts[step, phase] = counts.get((step, phase), -1) + 1
         if issued.device[index] == NO_TASK:
@@ -56,12 +51,12 @@ def _operations(trace: Trace, rank: int, issued: Issued) -> Iterator[Operation]:
             yield Operation(rank, index, kind, name, step, phase, number, peer, sequence)
 
 
-def _described(event: Event) -> tuple[str | None, str, int | None, int | None]:
+def _described(event: events.Event) -> tuple[str | None, str, int | None, int | None]:
     """Kind, name, peer and sequence of what runs; no kind where the host only waits."""
-    if isinstance(event, Op):
+    if isinstance(event, events.Op):
         return "kernel", event.name, None, None
-    if isinstance(event, Collective):
+    if isinstance(event, events.Collective):
         return event.kind, event.group, None, event.sequence
-    if isinstance(event, PointToPoint):
+    if isinstance(event, events.PointToPoint):
         return event.kind, event.group, event.peer, event.sequence
     return None, "", None, None

@@ -6,20 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.collate.communication import site_text
-from trainscout.simulators.virtual_cluster.traces.events import (
-    FORWARD,
-    OPTIMIZER,
-    SETUP,
-    Collective,
-    EventRecord,
-    Group,
-    Phase,
-    PointToPoint,
-    Site,
-    Synchronise,
-    ValueRead,
-)
 from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     Batch,
     HostWait,
@@ -58,10 +46,10 @@ class Host:
         self.inbox: deque[Message] = deque()
         self.wait: Wait | None = None
         self.finished = False
-        self.sites: dict[int, Site] = {}
+        self.sites: dict[int, events.Site] = {}
         # What comes before the first step counts as step -1.
         self.steps = [Step(-1)]
-        self._was = SETUP
+        self._was = events.SETUP
         self._walk = RankWalk(rank, self)
         self._prices = prices
         self._transfers = transfers
@@ -138,29 +126,32 @@ class Host:
         return task
 
     def communication(
-        self, event: Collective | PointToPoint, lane: Lane[Task], before: Sequence[Task]
+        self,
+        event: events.Collective | events.PointToPoint,
+        lane: Lane[Task],
+        before: Sequence[Task],
     ) -> Task:
         return self._communicate(event, lane.name, [*before, *lane.frontier])
 
     def open_batch(
-        self, event: PointToPoint, lane: Lane[Task], before: Sequence[Task]
+        self, event: events.PointToPoint, lane: Lane[Task], before: Sequence[Task]
     ) -> Batch[Task]:
         return Batch(event, lane.name, [*lane.frontier, *before])
 
-    def batched(self, event: PointToPoint, batch: Batch[Task]) -> Task:
+    def batched(self, event: events.PointToPoint, batch: Batch[Task]) -> Task:
         task = self._communicate(event, batch.lane, batch.before)
         batch.done.append(task)
         return task
 
-    def recorded(self, event: EventRecord, frontier: Sequence[Task]) -> None:
+    def recorded(self, event: events.EventRecord, frontier: Sequence[Task]) -> None:
         if event.timing:
             self._marks[event.event] = self._mark("event", frontier)
 
     def host_waits(self, event: HostWait, waits: Mapping[str, Sequence[Task]]) -> None:
         tasks = tuple(task for each in waits.values() for task in each)
-        if isinstance(event, Synchronise):
+        if isinstance(event, events.Synchronise):
             what, site = f"{event.scope} synchronise", event.site
-        elif isinstance(event, ValueRead):
+        elif isinstance(event, events.ValueRead):
             what, site = f"value read {event.operation}", event.site
         else:
             names = " and ".join(sorted({task.name for task in tasks})) or "finished work"
@@ -170,7 +161,7 @@ class Host:
     # Parts of them
 
     def _communicate(
-        self, event: Collective | PointToPoint, lane: str, before: Iterable[Task]
+        self, event: events.Collective | events.PointToPoint, lane: str, before: Iterable[Task]
     ) -> Task:
         group = self._groups.get(event.group)
         if group is None:
@@ -202,21 +193,21 @@ class Host:
 
     # What the walk does not need
 
-    def _group(self, event: Group) -> None:
+    def _group(self, event: events.Group) -> None:
         self._groups[event.name] = self._transfers.announce(self.rank, event, self._groups)
 
-    def _phase(self, event: Phase) -> None:
+    def _phase(self, event: events.Phase) -> None:
         """A step begins with its first forward, or with what follows the optimizer before it."""
-        left_optimizer = self._was == OPTIMIZER and event.phase != OPTIMIZER
+        left_optimizer = self._was == events.OPTIMIZER and event.phase != events.OPTIMIZER
         self._was = event.phase
-        begun = event.step + 1 if left_optimizer and event.phase != FORWARD else event.step
-        if event.phase != SETUP and begun > self.steps[-1].number:
+        begun = event.step + 1 if left_optimizer and event.phase != events.FORWARD else event.step
+        if event.phase != events.SETUP and begun > self.steps[-1].number:
             self._end_step()
             self.steps.append(Step(begun, self.clock.now_ps))
-        if event.phase == FORWARD:
+        if event.phase == events.FORWARD:
             self.steps[-1].trains = True
 
-    def _site(self, event: Site) -> None:
+    def _site(self, event: events.Site) -> None:
         self.sites[event.number] = event
 
     def _end_step(self) -> None:
@@ -259,7 +250,7 @@ _REQUESTS: dict[type, Callable[[Host, Any], Wait | None]] = {
     Finish: Host._finish,
 }
 _HANDLERS: dict[type, Callable[[Host, Any], None]] = {
-    Group: Host._group,
-    Phase: Host._phase,
-    Site: Host._site,
+    events.Group: Host._group,
+    events.Phase: Host._phase,
+    events.Site: Host._site,
 }

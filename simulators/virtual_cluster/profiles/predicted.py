@@ -8,18 +8,7 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.kernels.observed import profiled_class
 from trainscout.simulators.predictor.replay.priced import DeviceOp
 from trainscout.simulators.predictor.replay.step_program import StepProgram
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Block,
-    Collective,
-    Convolution,
-    Digest,
-    Gemm,
-    GroupedGemm,
-    HostUpdate,
-    SendRecv,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.passes import FORWARD, pass_blocks
 from trainscout.simulators.predictor.workload.schedule import stage_order
 
@@ -44,11 +33,11 @@ class PredictedOperation:
 
 def class_of(op: DeviceOp) -> str:
     """The class that a profiler's kernels of such an operation are of (``kernel_classes``)."""
-    if isinstance(op, Collective):
+    if isinstance(op, ir.Collective):
         return "collective"
-    if isinstance(op, SendRecv):
+    if isinstance(op, ir.SendRecv):
         return "point_to_point"
-    if isinstance(op, HostUpdate):
+    if isinstance(op, ir.HostUpdate):
         return "optimizer"
     return profiled_class(op)
 
@@ -57,7 +46,7 @@ def predicted_operations(step: StepProgram, stage: int) -> tuple[PredictedOperat
     """Everything that a rank of ``stage`` launches in a step: passes in the order of its
     schedule, then what travels once a step, then the step's end."""
     found: list[PredictedOperation] = []
-    made: dict[tuple[Digest, str], list[PredictedOperation]] = {}
+    made: dict[tuple[ir.Digest, str], list[PredictedOperation]] = {}
     for block, pass_ in _blocks(step, stage):
         key = block.digest, pass_
         if key not in made:
@@ -66,7 +55,7 @@ def predicted_operations(step: StepProgram, stage: int) -> tuple[PredictedOperat
     return tuple(found)
 
 
-def _priced(step: StepProgram, block: Block, pass_: str) -> list[PredictedOperation]:
+def _priced(step: StepProgram, block: ir.Block, pass_: str) -> list[PredictedOperation]:
     alone = 1 + step.pricer.excess
     operations = step.pricer.operations(block)
     host_s = step.pricer.launch_seconds(block, operations)
@@ -84,12 +73,12 @@ def _priced(step: StepProgram, block: Block, pass_: str) -> list[PredictedOperat
 
 
 def _group_size(step: StepProgram, op: DeviceOp) -> int:
-    if isinstance(op, SendRecv):
+    if isinstance(op, ir.SendRecv):
         return 2
-    return step.pricer.communicators[op.communicator].size if isinstance(op, Collective) else 0
+    return step.pricer.communicators[op.communicator].size if isinstance(op, ir.Collective) else 0
 
 
-def _blocks(step: StepProgram, stage: int) -> Iterator[tuple[Block, str]]:
+def _blocks(step: StepProgram, stage: int) -> Iterator[tuple[ir.Block, str]]:
     recipe = step.job.recipe
     chunks = step.workload.stages[stage].chunks
     order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
@@ -115,18 +104,18 @@ def shape_text(ops: Sequence[DeviceOp]) -> str:
 
 
 def _shape(op: DeviceOp) -> str:
-    if isinstance(op, Gemm):
+    if isinstance(op, ir.Gemm):
         batch = f"{op.batch} x " if op.batch > 1 else ""
         return f"{batch}{op.m}x{op.n}x{op.k} {op.layout}"
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         return f"{op.groups} groups of {op.m_per_group}x{op.n}x{op.k} {op.layout}"
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         return f"{op.batch}x{op.heads} heads {op.seq_q}x{op.seq_k}x{op.head_dim}"
-    if isinstance(op, Convolution):
+    if isinstance(op, ir.Convolution):
         sizes = "x".join(map(str, op.in_size))
         return f"{op.batch}x{op.in_channels}x{sizes} to {op.out_channels}, {op.pass_}"
-    if isinstance(op, Streaming):
+    if isinstance(op, ir.Streaming):
         return f"{op.bytes / 2**20:.1f} MiB"
-    if isinstance(op, HostUpdate):
+    if isinstance(op, ir.HostUpdate):
         return f"{op.host_bytes / 2**20:.1f} MiB of the host's"
     return f"{op.bytes / 2**20:.1f} MiB over {op.communicator}"

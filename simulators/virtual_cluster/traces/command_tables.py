@@ -13,21 +13,9 @@ from rich.table import Table
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import as_text, plain_table
 
+from . import events
 from .collate import Collated, Family
 from .collate.communication import ranks_text
-from .events import (
-    SETUP,
-    Collective,
-    Group,
-    Header,
-    HostGap,
-    Op,
-    Phase,
-    PointToPoint,
-    Trace,
-    ValueRead,
-    Violation,
-)
 from .fused import Held, storages_within_fusions
 from .vocabulary import tensor_bytes, tensors
 
@@ -73,31 +61,31 @@ class TraceSummary:
     violations: tuple[str, ...]
 
 
-def summarise(trace: Trace) -> TraceSummary:
+def summarise(trace: events.Trace) -> TraceSummary:
     """Count a trace."""
     phases: dict[tuple[str, int], PhaseSummary] = defaultdict(PhaseSummary)
     operations: dict[str, LaunchSummary] = defaultdict(LaunchSummary)
     communications: dict[tuple[str, str, int], LaunchSummary] = defaultdict(LaunchSummary)
-    groups: dict[str, Group] = {}
+    groups: dict[str, events.Group] = {}
     held = Held(storages_within_fusions(trace.events))
-    now = (SETUP, 0)
+    now = (events.SETUP, 0)
     for event in trace.events:
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             now = event.phase, event.step
             phases[now].peak_bytes = max(phases[now].peak_bytes, held.total_bytes)
-        elif isinstance(event, Op):
+        elif isinstance(event, events.Op):
             touched = sum(map(tensor_bytes, (*tensors(event.inputs), *event.outputs)))
             phases[now].operations += 1
             phases[now].touched_bytes += touched
             _count(operations[event.name], touched)
-        elif isinstance(event, Collective | PointToPoint):
+        elif isinstance(event, events.Collective | events.PointToPoint):
             phases[now].communications += 1
             phases[now].communicated_bytes += event.bytes
-            group = groups.get(event.group, Group(event.group, event.group, ()))
+            group = groups.get(event.group, events.Group(event.group, event.group, ()))
             _count(communications[event.kind, group.description, len(group.ranks)], event.bytes)
-        elif isinstance(event, Group):
+        elif isinstance(event, events.Group):
             groups[event.name] = event
-        elif isinstance(event, HostGap):
+        elif isinstance(event, events.HostGap):
             phases[now].host_cpu_s += event.cpu_s
         elif held.follow(event):
             phases[now].peak_bytes = max(phases[now].peak_bytes, held.total_bytes)
@@ -105,8 +93,10 @@ def summarise(trace: Trace) -> TraceSummary:
         dict(phases),
         _most_first(operations),
         _most_first(communications),
-        dict(Counter(event.grade for event in trace.events if isinstance(event, ValueRead))),
-        tuple(event.message for event in trace.events if isinstance(event, Violation)),
+        dict(
+            Counter(event.grade for event in trace.events if isinstance(event, events.ValueRead))
+        ),
+        tuple(event.message for event in trace.events if isinstance(event, events.Violation)),
     )
 
 
@@ -144,7 +134,7 @@ Part = str | RenderableType
 # show
 
 
-def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
+def summary_tables(header: events.Header, summary: TraceSummary) -> list[Part]:
     """A rank's phases, operations and communications."""
     phases = plain_table(
         *("phase", "#step", "#operations", "#tensors", "#communications", "#bytes"),
@@ -243,7 +233,7 @@ def _communicators(job: Collated) -> Table:
             keys[name] = family.description, len(family.offsets)
             groups[keys[name]].add(family)
         for event in trace.events:
-            if isinstance(event, Collective):
+            if isinstance(event, events.Collective):
                 collectives[keys[event.group]][event.kind] += 1
                 sizes[keys[event.group]] += event.bytes
     table = plain_table("communicator", "#ranks", "#groups", "#collectives", "#bytes")

@@ -18,24 +18,11 @@ import numpy.typing as npt
 
 from trainscout.simulators.predictor.question.errors import InputError
 
+from . import events
 from .chrome import ChromeTrace, chrome_file
 from .codec import encode_argument
 from .collate.communication import Communication, communication, ranks_text, site_text
 from .collate.matching import match
-from .events import (
-    Begin,
-    Collective,
-    End,
-    Event,
-    Op,
-    Phase,
-    PointToPoint,
-    Site,
-    Synchronise,
-    Trace,
-    ValueRead,
-    WorkWait,
-)
 from .fused import Held, storages_within_fusions
 
 Floats = npt.NDArray[np.float64]
@@ -71,7 +58,7 @@ class Counter:
 
 def write_perfetto(
     path: Path,
-    traces: Sequence[Trace],
+    traces: Sequence[events.Trace],
     times: Mapping[int, EventTimes] | None = None,
     option: str = "output",
     counters: Mapping[int, Sequence[Counter]] | None = None,
@@ -96,7 +83,7 @@ def write_perfetto(
         _write_arrows(chrome, communications, timed)
 
 
-def _times(trace: Trace, times: Mapping[int, EventTimes] | None) -> EventTimes:
+def _times(trace: events.Trace, times: Mapping[int, EventTimes] | None) -> EventTimes:
     rank, count = trace.header.rank, len(trace.events)
     if times is None:
         slots = np.arange(count + 1, dtype=np.float64)
@@ -117,7 +104,7 @@ class _Rank:
     """Writes one rank."""
 
     def __init__(
-        self, chrome: ChromeTrace, trace: Trace, one: Communication, times: EventTimes
+        self, chrome: ChromeTrace, trace: events.Trace, one: Communication, times: EventTimes
     ) -> None:
         self._chrome = chrome
         self._trace = trace
@@ -126,7 +113,7 @@ class _Rank:
         self._threads = _communicator_threads(one)
         self._starts = times.start_s.tolist()
         self._ends = times.end_s.tolist()
-        self._sites = {event.number: event for event in trace.events if type(event) is Site}
+        self._sites = {event.number: event for event in trace.events if type(event) is events.Site}
 
     def write(self) -> None:
         self._name_threads()
@@ -146,7 +133,7 @@ class _Rank:
         chrome.thread(rank, HOST_THREAD, "host waits")
         chrome.thread(rank, PHASE_THREAD, "phases")
         chrome.thread(rank, RANGE_THREAD, "ranges")
-        streams = {event.stream for event in self._trace.events if type(event) is Op}
+        streams = {event.stream for event in self._trace.events if type(event) is events.Op}
         for stream in sorted(streams):
             chrome.thread(rank, FIRST_STREAM_THREAD + stream, f"stream {stream}")
         for name, thread in self._threads.items():
@@ -154,14 +141,14 @@ class _Rank:
             ranks = ranks_text(communicator.ranks)
             chrome.thread(rank, thread, f"{communicator.description} {ranks}")
 
-    def _shown(self, event: Event) -> tuple[int, str, dict[str, object]] | None:
+    def _shown(self, event: events.Event) -> tuple[int, str, dict[str, object]] | None:
         """Thread, name and arguments of an event that is shown as a slice."""
-        if type(event) is Op:
+        if type(event) is events.Op:
             inputs = [encode_argument(argument) for argument in event.inputs[:MAX_ARGUMENTS]]
             outputs = [encode_argument(tensor) for tensor in event.outputs[:MAX_ARGUMENTS]]
             args = {"inputs": inputs, "outputs": outputs, **self._at(event.site)}
             return FIRST_STREAM_THREAD + event.stream, event.name, args
-        if type(event) is Collective:
+        if type(event) is events.Collective:
             args = {
                 "number": event.sequence,
                 "bytes_in": event.bytes_in,
@@ -170,15 +157,15 @@ class _Rank:
                 **self._at(event.site),
             }
             return self._threads[event.group], event.kind, args
-        if type(event) is PointToPoint:
+        if type(event) is events.PointToPoint:
             args = {"number": event.sequence, "bytes": event.bytes, **self._at(event.site)}
             return self._threads[event.group], f"{event.kind} {event.peer}", args
-        if type(event) is Synchronise:
+        if type(event) is events.Synchronise:
             return HOST_THREAD, f"synchronise {event.scope}", self._at(event.site)
-        if type(event) is ValueRead:
+        if type(event) is events.ValueRead:
             args = {"value": str(event.value), "grade": event.grade, **self._at(event.site)}
             return HOST_THREAD, event.operation, args
-        if type(event) is WorkWait and event.blocks_host:
+        if type(event) is events.WorkWait and event.blocks_host:
             return HOST_THREAD, "wait for communication", {}
         return None
 
@@ -192,18 +179,18 @@ class _Rank:
         ranges: list[tuple[str, str, float]] = []
         now = 0.0
         for index, event in enumerate(self._trace.events):
-            if type(event) in (Op, Collective, PointToPoint):
+            if type(event) in (events.Op, events.Collective, events.PointToPoint):
                 # On the device, and later than the host.
                 continue
             if math.isfinite(self._starts[index]):
                 now = max(now, self._starts[index])
-            if type(event) is Phase:
+            if type(event) is events.Phase:
                 if phase is not None:
                     yield phase[0], PHASE_THREAD, phase[1], now
                 phase = f"{event.phase}{STEP_WORDS}{event.step}", now
-            elif type(event) is Begin:
+            elif type(event) is events.Begin:
                 ranges.append((event.kind, event.name, now))
-            elif type(event) is End:
+            elif type(event) is events.End:
                 open_ones = [i for i, each in enumerate(ranges) if each[0] == event.kind]
                 if open_ones:
                     kind, name, start = ranges.pop(open_ones[-1])

@@ -9,19 +9,7 @@ from typing import Protocol
 from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.replay.prices import host_launch_s
-from trainscout.simulators.virtual_cluster.traces.events import (
-    SETUP,
-    Alloc,
-    Begin,
-    Collective,
-    End,
-    Event,
-    Op,
-    Phase,
-    PointToPoint,
-    Resize,
-    ValueRead,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
@@ -31,7 +19,7 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 class Launches(Protocol):
     """Turns a rank's events into launches, one event after the other."""
 
-    def take(self, event: Event) -> tuple[Launch, ...]: ...
+    def take(self, event: events.Event) -> tuple[Launch, ...]: ...
 
 
 class LoweredLaunches:
@@ -42,21 +30,21 @@ class LoweredLaunches:
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        self._region: list[Event] = []
+        self._region: list[events.Event] = []
         self._depth = 0
 
-    def take(self, event: Event) -> tuple[Launch, ...]:
+    def take(self, event: events.Event) -> tuple[Launch, ...]:
         """Launches that ``event`` leads to, in order.
 
         Raises:
             InputError: for operations that cannot be lowered.
         """
-        if isinstance(event, Op) and not self._depth:
+        if isinstance(event, events.Op) and not self._depth:
             return self._launch(event, lower(event))
-        if isinstance(event, (Alloc, Resize)):
+        if isinstance(event, (events.Alloc, events.Resize)):
             self._sizes[event.storage] = event.bytes
-        elif isinstance(event, (Begin, End)) and event.kind == FUSED:
-            self._depth = max(0, self._depth + (1 if isinstance(event, Begin) else -1))
+        elif isinstance(event, (events.Begin, events.End)) and event.kind == FUSED:
+            self._depth = max(0, self._depth + (1 if isinstance(event, events.Begin) else -1))
             self._region.append(event)
             return () if self._depth else self._close()
         if self._depth:
@@ -68,21 +56,21 @@ class LoweredLaunches:
         used = {
             tensor.storage
             for event in region
-            if isinstance(event, Op)
+            if isinstance(event, events.Op)
             for tensor in tensors((*event.inputs, *event.outputs))
         }
-        before: list[Event] = [
-            Alloc(storage, self._sizes[storage], 0)
+        before: list[events.Event] = [
+            events.Alloc(storage, self._sizes[storage], 0)
             for storage in sorted(each for each in used if each in self._sizes)
         ]
         lowered = lower_events([*before, *region], len(before))[len(before) :]
         found: list[Launch] = []
         for event, alone in zip(region, lowered, strict=True):
-            if alone is not None and isinstance(event, Op):
+            if alone is not None and isinstance(event, events.Op):
                 found += self._launch(event, alone)
         return tuple(found)
 
-    def _launch(self, op: Op, lowered: Lowered) -> tuple[Launch, ...]:
+    def _launch(self, op: events.Op, lowered: Lowered) -> tuple[Launch, ...]:
         if not lowered.kernels and not lowered.transfer_bytes:
             return ()
         return (Launch(op.name, op.stream, lowered.launches, lowered),)
@@ -119,27 +107,27 @@ class HostCost:
         return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
 
 
-_CALLS = frozenset((Collective, Phase, PointToPoint, ValueRead))
+_CALLS = frozenset((events.Collective, events.Phase, events.PointToPoint, events.ValueRead))
 
 
 class HostCalls:
     """Which of a rank's events are calls that launch something, and which ``phase`` it is in."""
 
     def __init__(self) -> None:
-        self.phase = SETUP
+        self.phase = events.SETUP
         self._batch: int | None = None
 
-    def take(self, event: Event, launches: Sequence[Launch]) -> list[int]:
+    def take(self, event: events.Event, launches: Sequence[Launch]) -> list[int]:
         """How many launches each call makes: one for a communication, one for all of a batch's
         sends and receives, one for the copy that reads a value, and ``launches``."""
         if launches:
             return [launch.times for launch in launches]
         if type(event) not in _CALLS:
             return []
-        if type(event) is PointToPoint:
+        if type(event) is events.PointToPoint:
             batch, self._batch = self._batch, event.batch
             return [1] if event.batch is None or event.batch != batch else []
-        if type(event) is Phase:
+        if type(event) is events.Phase:
             self.phase = event.phase
             return []
         return [1]

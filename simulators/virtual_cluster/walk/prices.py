@@ -15,16 +15,7 @@ from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Floats
 from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Block,
-    Collective,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    Kernel,
-    SendRecv,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
 
 # Interference is looked up for kernels of a class by how memory-bound they are, in such steps.
@@ -32,7 +23,7 @@ BOUND_STEPS = 20
 # Kernels of two streams of one GPU share it: each runs at half its speed.
 SHARED_GPU = 2.0
 
-Content = Lowered | Collective | SendRecv
+Content = Lowered | ir.Collective | ir.SendRecv
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -63,13 +54,13 @@ def price_contents(pricer: Pricer, contents: Sequence[Content]) -> list[Price]:
     Raises:
         InputError: for a precision the GPU does not have, or a collective NCCL has not.
     """
-    ops: list[Kernel | Collective | SendRecv] = []
+    ops: list[ir.Kernel | ir.Collective | ir.SendRecv] = []
     for content in contents:
         if isinstance(content, Lowered):
             ops += _on_gpu(pricer.gpu, content.kernels)
         else:
             ops += content, dataclasses.replace(content, bytes=1)
-    found = iter(pricer.operations(Block("contents", tuple(ops))))
+    found = iter(pricer.operations(ir.Block("contents", tuple(ops))))
     return [
         _kernels(content, [next(found) for _ in content.kernels], pricer.gpu)
         if isinstance(content, Lowered)
@@ -117,13 +108,13 @@ def _evidence(
     return tuple(seconds), names
 
 
-def _on_gpu(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:
+def _on_gpu(gpu: Gpu, kernels: Iterable[ir.Kernel]) -> list[ir.Kernel]:
     """Kernels in the arithmetic a GPU has: without tf32, fp32 operands are not rounded to it."""
     if "tf32" in gpu.peak_flops:
         return list(kernels)
     return [
         dataclasses.replace(kernel, dtype="fp32")
-        if isinstance(kernel, Convolution | Gemm) and kernel.dtype == "tf32"
+        if isinstance(kernel, ir.Convolution | ir.Gemm) and kernel.dtype == "tf32"
         else kernel
         for kernel in kernels
     ]
@@ -143,13 +134,13 @@ def _mix_of(priced: list[PricedOp]) -> Floats:
 
 def _flops(op: object) -> float:
     """Operations of products as the hardware makes them: half the scores of a causal mask."""
-    if isinstance(op, Gemm):
+    if isinstance(op, ir.Gemm):
         return 2.0 * op.batch * op.m * op.n * op.k
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         return 2.0 * op.groups * op.m_per_group * op.n * op.k
-    if isinstance(op, Convolution):
+    if isinstance(op, ir.Convolution):
         return float(op.flops)
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         scores = op.batch * op.heads * op.seq_q * op.seq_k * (0.5 if op.causal else 1.0)
         passes = 1.0 if op.pass_ == "fwd" else 2.5
         return 2.0 * scores * (op.head_dim + op.head_dim_v) * passes
@@ -159,9 +150,9 @@ def _flops(op: object) -> float:
 def _name(priced: PricedOp) -> str:
     """What an estimated price is reported as."""
     op = priced.op
-    if isinstance(op, Collective):
+    if isinstance(op, ir.Collective):
         return op.kind
-    if isinstance(op, SendRecv):
+    if isinstance(op, ir.SendRecv):
         return "send/recv"
     assert isinstance(op, KERNELS)
     kind = getattr(op, "kind", None)

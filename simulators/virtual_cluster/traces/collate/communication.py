@@ -12,14 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Group,
-    PointToPoint,
-    Site,
-    Trace,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 SHOWN_RANKS = 8
 
@@ -50,7 +43,7 @@ class Launch:
 
     rank: int
     communicator: Communicator
-    event: Collective | PointToPoint
+    event: events.Collective | events.PointToPoint
     site: str
     index: int
 
@@ -69,11 +62,11 @@ class Communication:
     rank: int
     communicators: dict[str, Communicator]
     launches: tuple[Launch, ...]
-    waits: tuple[tuple[int, WorkWait], ...] = ()
+    waits: tuple[tuple[int, events.WorkWait], ...] = ()
     collnet: frozenset[str] = frozenset()
 
 
-def communication(trace: Trace) -> Communication:
+def communication(trace: events.Trace) -> Communication:
     """What ``trace`` says about communication. Communicators of others are left out.
 
     Raises:
@@ -83,18 +76,18 @@ def communication(trace: Trace) -> Communication:
     rank = trace.header.rank
     communicators: dict[str, Communicator] = {}
     made: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    sites: dict[int, Site] = {}
+    sites: dict[int, events.Site] = {}
     launches: list[Launch] = []
-    waits: list[tuple[int, WorkWait]] = []
+    waits: list[tuple[int, events.WorkWait]] = []
     numbers: Counter[tuple[object, ...]] = Counter()
     for index, event in enumerate(trace.events):
-        if type(event) is Site:
+        if type(event) is events.Site:
             sites[event.number] = event
-        elif type(event) is WorkWait:
+        elif type(event) is events.WorkWait:
             waits.append((index, event))
-        elif type(event) is Group:
+        elif type(event) is events.Group:
             _add_group(rank, event, communicators, made)
-        elif type(event) is Collective or type(event) is PointToPoint:
+        elif type(event) is events.Collective or type(event) is events.PointToPoint:
             communicator = communicators.get(event.group)
             if communicator is None:
                 problem = f"launches on {event.group}, which it never made or is no member of"
@@ -107,21 +100,21 @@ def communication(trace: Trace) -> Communication:
             site = site_text(sites, event.site)
             launches.append(Launch(rank, communicator, event, site, index))
     collnet = frozenset(
-        event.name for event in trace.events if type(event) is Group and event.collnet
+        event.name for event in trace.events if type(event) is events.Group and event.collnet
     )
     return Communication(rank, communicators, tuple(launches), tuple(waits), collnet)
 
 
-def _order(event: Collective | PointToPoint) -> tuple[object, ...]:
+def _order(event: events.Collective | events.PointToPoint) -> tuple[object, ...]:
     """Those that are numbered together."""
-    if isinstance(event, PointToPoint):
+    if isinstance(event, events.PointToPoint):
         return (event.group, event.kind, event.peer)
     return (event.group,)
 
 
 def _add_group(
     rank: int,
-    group: Group,
+    group: events.Group,
     communicators: dict[str, Communicator],
     made: Counter[tuple[str, tuple[int, ...]]],
 ) -> None:
@@ -137,7 +130,7 @@ def _add_group(
         made[key] += 1
 
 
-def site_text(sites: Mapping[int, Site], number: int | None) -> str:
+def site_text(sites: Mapping[int, events.Site], number: int | None) -> str:
     """``file:line in function``; empty when not recorded."""
     site = sites.get(number) if number is not None else None
     return "" if site is None else f"{site.file}:{site.line} in {site.function}"

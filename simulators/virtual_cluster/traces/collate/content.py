@@ -15,29 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.traces.events import (
-    SETUP,
-    Alloc,
-    Argument,
-    Begin,
-    Collective,
-    EmptyCache,
-    End,
-    Event,
-    EventRecord,
-    EventWait,
-    Free,
-    Op,
-    Phase,
-    PointToPoint,
-    RecordStream,
-    Resize,
-    Synchronise,
-    TensorSpec,
-    Trace,
-    ValueRead,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .communication import Communication, communication
 
@@ -73,7 +51,7 @@ class Content:
     phases: tuple[PhaseContent, ...]
 
 
-def content(trace: Trace, ranks_communication: Communication | None = None) -> Content:
+def content(trace: events.Trace, ranks_communication: Communication | None = None) -> Content:
     """Digest a trace phase by phase.
 
     Raises:
@@ -81,9 +59,9 @@ def content(trace: Trace, ranks_communication: Communication | None = None) -> C
     """
     roles = _roles(ranks_communication or communication(trace))
     phases = []
-    current, gathered = Phase(SETUP, 0), _Gathering(roles)
+    current, gathered = events.Phase(events.SETUP, 0), _Gathering(roles)
     for event in trace.events:
-        if type(event) is Phase:
+        if type(event) is events.Phase:
             if gathered.operations or gathered.lines:
                 phases.append(gathered.content(current))
             current, gathered = event, _Gathering(roles)
@@ -134,7 +112,7 @@ class _Gathering:
         self._communicated_bytes = 0
         self._numbers: dict[str, dict[int, int]] = defaultdict(dict)
 
-    def content(self, phase: Phase) -> PhaseContent:
+    def content(self, phase: events.Phase) -> PhaseContent:
         return PhaseContent(
             phase.phase,
             phase.step,
@@ -145,7 +123,7 @@ class _Gathering:
             self._communicated_bytes,
         )
 
-    def add(self, event: Event) -> None:
+    def add(self, event: events.Event) -> None:
         write = _WRITERS.get(type(event))
         line = None if write is None else write(self, event)
         if line is not None:
@@ -164,8 +142,8 @@ class _Gathering:
     def stream(self, number: int | None) -> int | None:
         return self.number("stream", number)
 
-    def argument(self, argument: Argument) -> object:
-        if type(argument) is TensorSpec:
+    def argument(self, argument: events.Argument) -> object:
+        if type(argument) is events.TensorSpec:
             self._elements += prod(argument.shape)
             storage = self.storage(argument.storage)
             return (argument.dtype, argument.shape, argument.strides, storage)
@@ -179,13 +157,13 @@ class _Gathering:
             return DEVICE_PREFIX
         return argument
 
-    def op(self, op: Op) -> _Line:
+    def op(self, op: events.Op) -> _Line:
         self.operations[op.name] += 1
         inputs = [self.argument(argument) for argument in op.inputs]
         outputs = [self.argument(tensor) for tensor in op.outputs]
         return f"op {op.name} {self.stream(op.stream)}", f"{inputs} {outputs}"
 
-    def collective(self, event: Collective) -> _Line:
+    def collective(self, event: events.Collective) -> _Line:
         role = self._roles[event.group]
         self.operations[f"{event.kind} {role.text}"] += 1
         self._communicated_bytes += event.bytes_in + event.bytes_out
@@ -197,7 +175,7 @@ class _Gathering:
             str(storages),
         )
 
-    def point_to_point(self, event: PointToPoint) -> _Line:
+    def point_to_point(self, event: events.PointToPoint) -> _Line:
         role = self._roles[event.group]
         self.operations[f"{event.kind} {role.text}"] += 1
         self._communicated_bytes += event.bytes
@@ -208,11 +186,11 @@ class _Gathering:
             str(self.storage(event.storage)),
         )
 
-    def begin(self, event: Begin) -> _Line | None:
+    def begin(self, event: events.Begin) -> _Line | None:
         # What users write into ranges may name the rank.
         return None if event.kind == USER_RANGE else (f"begin {event.kind} {event.name}", "")
 
-    def end(self, event: End) -> _Line | None:
+    def end(self, event: events.End) -> _Line | None:
         return None if event.kind == USER_RANGE else (f"end {event.kind}", "")
 
 
@@ -222,26 +200,35 @@ def _digest(lines: list[str]) -> str:
 
 # Events without an entry (sites, gaps, communicators' making, violations) are no content.
 _WRITERS: dict[type, Callable[[_Gathering, Any], _Line | None]] = {
-    Op: _Gathering.op,
-    Collective: _Gathering.collective,
-    PointToPoint: _Gathering.point_to_point,
-    Begin: _Gathering.begin,
-    End: _Gathering.end,
-    Synchronise: lambda g, e: (f"synchronise {e.scope} {g.number(e.scope, e.number)}", ""),
-    WorkWait: lambda g, e: (
+    events.Op: _Gathering.op,
+    events.Collective: _Gathering.collective,
+    events.PointToPoint: _Gathering.point_to_point,
+    events.Begin: _Gathering.begin,
+    events.End: _Gathering.end,
+    events.Synchronise: lambda g, e: (f"synchronise {e.scope} {g.number(e.scope, e.number)}", ""),
+    events.WorkWait: lambda g, e: (
         f"work_wait {g.number('work', e.work)} {g.stream(e.stream)} {e.blocks_host}",
         "",
     ),
-    EventRecord: lambda g, e: (
+    events.EventRecord: lambda g, e: (
         f"event_record {g.number('event', e.event)} {g.stream(e.stream)} {e.timing}",
         "",
     ),
-    EventWait: lambda g, e: (f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}", ""),
+    events.EventWait: lambda g, e: (
+        f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}",
+        "",
+    ),
     # What a value was may differ (a rank that knows it, one that invents it); reading it counts.
-    ValueRead: lambda g, e: (f"value_read {e.operation} {g.stream(e.stream)}", ""),
-    Alloc: lambda g, e: ("", f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}"),
-    Free: lambda g, e: ("", f"free {g.storage(e.storage)}"),
-    Resize: lambda g, e: ("", f"resize {g.storage(e.storage)} {e.bytes}"),
-    RecordStream: lambda g, e: ("", f"record_stream {g.storage(e.storage)} {g.stream(e.stream)}"),
-    EmptyCache: lambda g, e: ("", "empty_cache"),
+    events.ValueRead: lambda g, e: (f"value_read {e.operation} {g.stream(e.stream)}", ""),
+    events.Alloc: lambda g, e: (
+        "",
+        f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}",
+    ),
+    events.Free: lambda g, e: ("", f"free {g.storage(e.storage)}"),
+    events.Resize: lambda g, e: ("", f"resize {g.storage(e.storage)} {e.bytes}"),
+    events.RecordStream: lambda g, e: (
+        "",
+        f"record_stream {g.storage(e.storage)} {g.stream(e.stream)}",
+    ),
+    events.EmptyCache: lambda g, e: ("", "empty_cache"),
 }

@@ -20,18 +20,8 @@ from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.passes import PassPricer, sum_blocks
 from trainscout.simulators.predictor.replay.priced import COMMUNICATION, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Gemm,
-    GroupedGemm,
-    HostSync,
-    Kernel,
-    SendRecv,
-    Streaming,
-)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
@@ -40,17 +30,17 @@ from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
 SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)
 
 
-def gemm(seconds: int) -> Gemm:
-    return Gemm("product", seconds, 1, 1, "bf16")
+def gemm(seconds: int) -> ir.Gemm:
+    return ir.Gemm("product", seconds, 1, 1, "bf16")
 
 
-def gather(seconds: int, overlaps: int = 0) -> Collective:
-    return Collective("gather", "all_gather", seconds, "tp", "bf16", overlaps)
+def gather(seconds: int, overlaps: int = 0) -> ir.Collective:
+    return ir.Collective("gather", "all_gather", seconds, "tp", "bf16", overlaps)
 
 
 def priced(*ops: Any) -> PricedBlock:
     job = make_job(TINY, tp=2)
-    return Pricer(GPU, NODE, Framework(), communicators(job)).block(Block("test", ops))
+    return Pricer(GPU, NODE, Framework(), communicators(job)).block(ir.Block("test", ops))
 
 
 def parts(block: PricedBlock) -> dict[str, float]:
@@ -67,7 +57,7 @@ def test_the_slowest_rank_stretches_kernels_and_nothing_else(machine: Machine) -
 
 def test_kernels_and_collectives_take_turns(machine: Machine) -> None:
     machine(SLOW)
-    block = priced(gemm(3), gather(2), Alloc("kept", 10), gemm(4))
+    block = priced(gemm(3), gather(2), ir.Alloc("kept", 10), gemm(4))
     assert block.seconds == 9
     assert parts(block) == {"compute": 7, "tp_communication": 2}
     assert block.compute_share == pytest.approx(7 / 9)
@@ -107,10 +97,10 @@ def test_only_the_kernels_named_run_beside(machine: Machine) -> None:
 
 def test_other_communication_between_the_kernels_takes_its_own_time(machine: Machine) -> None:
     machine(SLOW)
-    between = Collective("other", "all_gather", 2, "cp", "bf16")
+    between = ir.Collective("other", "all_gather", 2, "cp", "bf16")
     ops = (gather(7, overlaps=3), gemm(1), between, gemm(3))
     groups = communicators(make_job(TINY, tp=2, cp=2))
-    block = Pricer(GPU, NODE, Framework(), groups).block(Block("test", ops))
+    block = Pricer(GPU, NODE, Framework(), groups).block(ir.Block("test", ops))
     # The first needs 7 s, of which 4 run beside kernels and 2 beside the other.
     assert parts(block) == {"compute": 4, "tp_communication": 1, "cp_communication": 2}
 
@@ -121,27 +111,29 @@ def test_every_communicator_has_a_part(machine: Machine) -> None:
     assert set(groups) <= set(COMMUNICATION)
     assert set(COMMUNICATION.values()) <= set(PARTS)
     pricer = Pricer(GPU, NODE, Framework(), groups)
-    assert parts(pricer.block(Block("send", (SendRecv("send", 1, "pp"),)))) == {
+    assert parts(pricer.block(ir.Block("send", (ir.SendRecv("send", 1, "pp"),)))) == {
         "pp_communication": 1
     }
 
 
 def test_launches_are_counted_per_kernel(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=2.0))
-    block = priced(gemm(1), Streaming("norm", "norm_fwd", 1, launches=3), gather(1), Alloc("x", 1))
+    block = priced(
+        gemm(1), ir.Streaming("norm", "norm_fwd", 1, launches=3), gather(1), ir.Alloc("x", 1)
+    )
     assert block.host_s == 2.0 * (1 + 3 + 1)
 
 
 def test_experts_are_launched_one_by_one_but_cheaply(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=2.0))
-    experts = GroupedGemm("experts", 32, 1, 1, 1, "bf16")
+    experts = ir.GroupedGemm("experts", 32, 1, 1, 1, "bf16")
     assert priced(experts).host_s == 2.0 * (1 + 32 / 8)
     assert priced(replace(experts, one_kernel=True)).host_s == 2.0
 
 
 def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=1.0))
-    block = priced(gemm(50), HostSync("counts"), gemm(50))
+    block = priced(gemm(50), ir.HostSync("counts"), gemm(50))
     assert parts(block) == {"compute": 100, "host": SYNC_LAUNCHES + 1}
     assert block.seconds == 100 + SYNC_LAUNCHES + 1
 
@@ -149,11 +141,13 @@ def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -
 def test_launches_that_wait_for_their_kernels_hide_behind_nothing(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=2.0))
     groups = communicators(make_job(TINY, tp=2))
-    ops = (gather(5, overlaps=1), gemm(50), Streaming("norm", "norm_fwd", 0, launches=3))
-    block = Pricer(GPU, NODE, Framework(launch_blocking=True), groups).block(Block("test", ops))
+    ops = (gather(5, overlaps=1), gemm(50), ir.Streaming("norm", "norm_fwd", 0, launches=3))
+    block = Pricer(GPU, NODE, Framework(launch_blocking=True), groups).block(ir.Block("test", ops))
     assert parts(block) == {"compute": 50, "tp_communication": 5, "host": 2.0 * (1 + 1 + 3)}
     captured = Framework(launch_blocking=True, cuda_graphs=True)
-    assert parts(Pricer(GPU, NODE, captured, groups).block(Block("test", ops))) == {"compute": 50}
+    assert parts(Pricer(GPU, NODE, captured, groups).block(ir.Block("test", ops))) == {
+        "compute": 50
+    }
 
 
 @pytest.mark.parametrize(
@@ -175,12 +169,12 @@ def test_another_gpu_is_priced_anew(
     machine(SLOW)
     asked: list[Gpu] = []
 
-    def price_kernels(gpu: Gpu, ops: Sequence[Kernel], measured: None = None) -> KernelPrices:
+    def price_kernels(gpu: Gpu, ops: Sequence[ir.Kernel], measured: None = None) -> KernelPrices:
         asked.append(gpu)
         return KernelPrices(np.ones(1), np.ones(1, dtype=np.int8), np.zeros(1))
 
     monkeypatch.setattr(prices, "price_kernels", price_kernels)
-    block, groups = Block("test", (gemm(1),)), communicators(make_job(TINY))
+    block, groups = ir.Block("test", (gemm(1),)), communicators(make_job(TINY))
     other = replace(GPU, **change)
     for gpu in (GPU, GPU, other, other):
         Pricer(gpu, NODE, Framework(), groups).block(block)
@@ -261,7 +255,7 @@ def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     plain, slow = (
         Pricer(job.gpu, job.cluster, Framework(host_tp_rank_s=each), groups) for each in (0, 1e-3)
     )
-    collectives = [op for op in run.forward.ops if isinstance(op, Collective)]
+    collectives = [op for op in run.forward.ops if isinstance(op, ir.Collective)]
     assert len(collectives) == 4
     extra = slow.block(run.forward).host_s - plain.block(run.forward).host_s
     assert extra == pytest.approx(held * 4 * 2 * 1e-3)
@@ -274,6 +268,6 @@ def test_ranks_on_other_nodes_take_their_own_time() -> None:
         Pricer(job.gpu, job.cluster, framework, communicators(job))
         for framework in (Framework(), Framework(host_tp_rank_s=1e-3, host_tp_far_rank_s=2e-3))
     )
-    collectives = [op for op in forward.ops if isinstance(op, Collective)]
+    collectives = [op for op in forward.ops if isinstance(op, ir.Collective)]
     extra = slow.block(forward).host_s - plain.block(forward).host_s
     assert extra == pytest.approx(len(collectives) * (8 * 1e-3 + 8 * 2e-3))

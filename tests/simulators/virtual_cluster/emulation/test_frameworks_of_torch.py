@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    EventWait,
-    Op,
-    Phase,
-    Resize,
-    Violation,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 pytest.importorskip("torch")
 WIDTH_BYTES = 1024 * 1024 * 4
@@ -31,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 def test_the_trace_keeps_its_invariants(runs: list[Run]) -> None:
     assert runs[0].code == 0, runs[0].output
-    assert not [event for event in runs[0].trace.events if isinstance(event, Violation)]
+    assert not [event for event in runs[0].trace.events if isinstance(event, events.Violation)]
 
 
 def test_two_runs_differ_in_host_time_only(runs: list[Run]) -> None:
@@ -42,9 +34,9 @@ def test_ddp_rebuilds_its_buckets_after_the_first_step(runs: list[Run]) -> None:
     reduced: dict[int, list[int]] = {}
     step = 0
     for event in runs[0].section("ddp"):
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             step = event.step
-        elif isinstance(event, Collective) and event.kind == "all_reduce":
+        elif isinstance(event, events.Collective) and event.kind == "all_reduce":
             reduced.setdefault(step, []).append(event.bytes_in)
     # Eight weights: at first in one bucket, then two in each of 8 MB.
     assert reduced == {0: [8 * WIDTH_BYTES], 1: [2 * WIDTH_BYTES] * 4, 2: [2 * WIDTH_BYTES] * 4}
@@ -52,34 +44,38 @@ def test_ddp_rebuilds_its_buckets_after_the_first_step(runs: list[Run]) -> None:
 
 def test_ddp_waits_for_its_buckets_when_backward_ends(runs: list[Run]) -> None:
     section = runs[0].section("ddp")
-    launched = [e.work for e in section if isinstance(e, Collective) and e.kind == "all_reduce"]
-    waited = [e.work for e in section if isinstance(e, WorkWait) and e.work in launched]
+    launched = [
+        e.work for e in section if isinstance(e, events.Collective) and e.kind == "all_reduce"
+    ]
+    waited = [e.work for e in section if isinstance(e, events.WorkWait) and e.work in launched]
     assert waited == launched
-    first_wait = section.index(WorkWait(launched[1], 0))
+    first_wait = section.index(events.WorkWait(launched[1], 0))
     last_launch = max(
-        at for at, e in enumerate(section) if isinstance(e, Collective) and e.work == launched[4]
+        at
+        for at, e in enumerate(section)
+        if isinstance(e, events.Collective) and e.work == launched[4]
     )
     assert last_launch < first_wait
 
 
 def test_fsdp_gathers_and_frees_every_block_on_its_own_streams(runs: list[Run]) -> None:
-    gathers = [e for e in runs[0].of("fsdp", Collective) if e.kind == "all_gather"]
-    scatters = [e for e in runs[0].of("fsdp", Collective) if e.kind == "reduce_scatter"]
+    gathers = [e for e in runs[0].of("fsdp", events.Collective) if e.kind == "all_gather"]
+    scatters = [e for e in runs[0].of("fsdp", events.Collective) if e.kind == "reduce_scatter"]
     assert {(e.bytes_in, e.bytes_out) for e in gathers} == {(WIDTH_BYTES // WORLD, WIDTH_BYTES)}
     assert {(e.bytes_in, e.bytes_out) for e in scatters} == {(WIDTH_BYTES, WIDTH_BYTES // WORLD)}
     assert len(scatters) == 2 * 8
     assert {e.stream for e in gathers}.isdisjoint({0} | {e.stream for e in scatters})
-    assert runs[0].of("fsdp", EventWait)
-    sizes = [e.bytes for e in runs[0].of("fsdp", Resize)]
+    assert runs[0].of("fsdp", events.EventWait)
+    sizes = [e.bytes for e in runs[0].of("fsdp", events.Resize)]
     # Gathered twice a step, freed after each use; the first gather of each is an allocation.
     assert sizes.count(0) == 2 * 2 * 8
     assert sizes.count(WIDTH_BYTES) == sizes.count(0) - 8
 
 
 def test_fsdp_computes_with_whole_weights_and_updates_its_shard(runs: list[Run]) -> None:
-    products = [op for op in runs[0].of("fsdp", Op) if op.name == "aten.mm.default"]
+    products = [op for op in runs[0].of("fsdp", events.Op) if op.name == "aten.mm.default"]
     assert {op.inputs[1].shape for op in products} <= {(1024, 1024), (4, 1024)}  # type: ignore[union-attr]
-    (update, _) = [op for op in runs[0].of("fsdp", Op) if "addcdiv" in op.name]
+    (update, _) = [op for op in runs[0].of("fsdp", events.Op) if "addcdiv" in op.name]
     weights = update.inputs[0]
     assert isinstance(weights, tuple)
     assert {weight.shape for weight in weights} == {(1024 // WORLD, 1024)}  # type: ignore[union-attr]

@@ -13,26 +13,7 @@ from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.prices import slowest_excess
 from trainscout.simulators.predictor.workload.ir import Gemm
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    Collective,
-    Event,
-    EventRecord,
-    EventWait,
-    Free,
-    Group,
-    Header,
-    HostGap,
-    Op,
-    Phase,
-    PointToPoint,
-    RecordStream,
-    Synchronise,
-    TensorSpec,
-    Trace,
-    ValueRead,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
     crosses_domains,
@@ -50,38 +31,40 @@ class Script:
     def __init__(self, rank: int, world_size: int, *, begun: bool = True) -> None:
         self.rank = rank
         self.world_size = world_size
-        self.events: list[Event] = [Phase("forward", 0)] if begun else []
+        self.events: list[events.Event] = [events.Phase("forward", 0)] if begun else []
         self.works = 0
         self.calls: Counter[object] = Counter()
 
-    def trace(self) -> Trace:
-        header = Header(self.world_size, self.rank, 4, "h100", GPU.memory_bytes, ("train.py",), {})
-        return Trace(header, tuple(self.events))
+    def trace(self) -> events.Trace:
+        header = events.Header(
+            self.world_size, self.rank, 4, "h100", GPU.memory_bytes, ("train.py",), {}
+        )
+        return events.Trace(header, tuple(self.events))
 
     def group(self, name: str, *ranks: int, collnet: bool = False) -> None:
-        self.events.append(Group(name, name, ranks, collnet))
+        self.events.append(events.Group(name, name, ranks, collnet))
 
     def step(self, number: int, phase: str = "forward") -> None:
-        self.events.append(Phase(phase, number))
+        self.events.append(events.Phase(phase, number))
 
     def gemm(self, size: int, stream: int = 0) -> None:
-        left = TensorSpec("bfloat16", (size, size), 1)
-        self.events.append(Op("aten.mm.default", (left, left), (left,), stream))
+        left = events.TensorSpec("bfloat16", (size, size), 1)
+        self.events.append(events.Op("aten.mm.default", (left, left), (left,), stream))
 
     def host(self, seconds: float) -> None:
-        self.events.append(HostGap(seconds))
+        self.events.append(events.HostGap(seconds))
 
     def record(self, event: int, stream: int = 0) -> None:
-        self.events.append(EventRecord(event, stream))
+        self.events.append(events.EventRecord(event, stream))
 
     def wait(self, event: int, stream: int) -> None:
-        self.events.append(EventWait(event, stream))
+        self.events.append(events.EventWait(event, stream))
 
     def synchronise(self, scope: str = "device", number: int | None = None) -> None:
-        self.events.append(Synchronise(scope, number))
+        self.events.append(events.Synchronise(scope, number))
 
     def read(self, stream: int = 0) -> None:
-        self.events.append(ValueRead("item", 1.0, "invented", stream))
+        self.events.append(events.ValueRead("item", 1.0, "invented", stream))
 
     def collective(
         self, group: str, size: int, kind: str = "all_reduce", stream: int = 0, wait: bool = True
@@ -90,14 +73,14 @@ class Script:
         number = self.calls[group]
         self.calls[group] += 1
         self.events.append(
-            Collective(kind, group, number, size, size, "bfloat16", stream, self.works)
+            events.Collective(kind, group, number, size, size, "bfloat16", stream, self.works)
         )
         if wait:
             self.work_wait(self.works, stream)
         return self.works
 
     def work_wait(self, work: int, stream: int = 0, host: bool = False) -> None:
-        self.events.append(WorkWait(work, stream, host))
+        self.events.append(events.WorkWait(work, stream, host))
 
     def transfer(
         self, kind: str, group: str, peer: int, size: int, batch: int | None = None
@@ -107,18 +90,18 @@ class Script:
         number = self.calls[key]
         self.calls[key] += 1
         self.events.append(
-            PointToPoint(kind, group, peer, number, size, "bfloat16", 0, self.works, batch)
+            events.PointToPoint(kind, group, peer, number, size, "bfloat16", 0, self.works, batch)
         )
         return self.works
 
     def alloc(self, storage: int, size: int, stream: int = 0) -> None:
-        self.events.append(Alloc(storage, size, stream))
+        self.events.append(events.Alloc(storage, size, stream))
 
     def free(self, storage: int) -> None:
-        self.events.append(Free(storage))
+        self.events.append(events.Free(storage))
 
     def record_stream(self, storage: int, stream: int) -> None:
-        self.events.append(RecordStream(storage, stream))
+        self.events.append(events.RecordStream(storage, stream))
 
 
 def gemm_s(size: int, gpus: int) -> float:

@@ -19,14 +19,7 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     frame,
 )
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Group,
-    HostGap,
-    Site,
-    Synchronise,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
 
 ROUNDS = 3
@@ -42,8 +35,8 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     os.dup2(output.fileno(), 1)
     sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), LoweredLaunches()))
     sink.wait_for_turn()
-    sink.emit(Site(0, "fake.py", 7, "main"))
-    sink.emit(Group("world", "", tuple(range(ranks))))
+    sink.emit(events.Site(0, "fake.py", 7, "main"))
+    sink.emit(events.Group("world", "", tuple(range(ranks))))
     if behaviour == "fail" and rank == 1:
         print("rank 1 breaks", flush=True)
         return 3
@@ -55,10 +48,12 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     for number in range(ROUNDS):
         if behaviour == "deadlock" and rank == 1:
             break
-        sink.emit(HostGap(1e-3 * (rank + 1)))
-        sink.emit(Collective("all_reduce", "world", number, 10**6, 10**6, "float32", 0, number))
-        sink.emit(WorkWait(number, 0))
-        sink.emit(Synchronise("device", site=0))
+        sink.emit(events.HostGap(1e-3 * (rank + 1)))
+        sink.emit(
+            events.Collective("all_reduce", "world", number, 10**6, 10**6, "float32", 0, number)
+        )
+        sink.emit(events.WorkWait(number, 0))
+        sink.emit(events.Synchronise("device", site=0))
         print(f"round {number} at {sink.clock.now_s:.9f}", flush=True)
     if behaviour == "sleep":
         sink.sleep(1.0 - rank * 0.25)

@@ -8,14 +8,7 @@ from trainscout.simulators.virtual_cluster.live.messages import Finish, Message
 from trainscout.simulators.virtual_cluster.live.network import Network, WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Event,
-    Group,
-    HostGap,
-    Op,
-    PointToPoint,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 from trainscout.simulators.virtual_cluster.walk.prices import Price
@@ -56,44 +49,44 @@ class ScriptedPrices:
 class ScriptedLaunches:
     """Every operation is one launch of what its first argument says."""
 
-    def take(self, event: Event) -> tuple[Launch, ...]:
-        if not isinstance(event, Op):
+    def take(self, event: events.Event) -> tuple[Launch, ...]:
+        if not isinstance(event, events.Op):
             return ()
         return (Launch(event.name, event.stream, 1, event.inputs[0]),)
 
 
-def kernel(seconds: float, stream: int = 0) -> Op:
-    return Op("kernel", (seconds,), (), stream)
+def kernel(seconds: float, stream: int = 0) -> events.Op:
+    return events.Op("kernel", (seconds,), (), stream)
 
 
-def gap(seconds: float) -> HostGap:
-    return HostGap(seconds)
+def gap(seconds: float) -> events.HostGap:
+    return events.HostGap(seconds)
 
 
-def group(*ranks: int, name: str = "", description: str = "") -> Group:
-    return Group(name or "-".join(map(str, ranks)), description, ranks)
+def group(*ranks: int, name: str = "", description: str = "") -> events.Group:
+    return events.Group(name or "-".join(map(str, ranks)), description, ranks)
 
 
 def collective(
     name: str, sequence: int, size: int, kind: str = "all_reduce", stream: int = 0, work: int = -1
-) -> Collective:
+) -> events.Collective:
     number = work if work >= 0 else 1000 + sequence
-    return Collective(kind, name, sequence, size, size, "float32", stream, number)
+    return events.Collective(kind, name, sequence, size, size, "float32", stream, number)
 
 
-def send(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+def send(name: str, peer: int, sequence: int, size: int, **given: int) -> events.PointToPoint:
     return _transfer("send", name, peer, sequence, size, given)
 
 
-def receive(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+def receive(name: str, peer: int, sequence: int, size: int, **given: int) -> events.PointToPoint:
     return _transfer("recv", name, peer, sequence, size, given)
 
 
 def _transfer(
     kind: str, name: str, peer: int, sequence: int, size: int, given: dict[str, int]
-) -> PointToPoint:
+) -> events.PointToPoint:
     stream, work, batch = given.get("stream", 0), given["work"], given.get("batch")
-    return PointToPoint(kind, name, peer, sequence, size, "float32", stream, work, batch)
+    return events.PointToPoint(kind, name, peer, sequence, size, "float32", stream, work, batch)
 
 
 Chooser = Callable[[Sequence[int]], tuple[int, int]]

@@ -12,53 +12,46 @@ from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import (
     Recording,
     blocks_of,
 )
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    Begin,
-    Collective,
-    End,
-    Event,
-    Free,
-    Op,
-    TensorSpec,
-    ValueRead,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
-WEIGHT = TensorSpec("bfloat16", (64, 32), 1, (1, 64))
+WEIGHT = events.TensorSpec("bfloat16", (64, 32), 1, (1, 64))
 
 
-def product(source: int, target: int) -> Op:
-    left = TensorSpec("bfloat16", (128, 64), source)
-    return Op("aten.mm.default", (left, WEIGHT), (TensorSpec("bfloat16", (128, 32), target),), 0)
+def product(source: int, target: int) -> events.Op:
+    left = events.TensorSpec("bfloat16", (128, 64), source)
+    return events.Op(
+        "aten.mm.default", (left, WEIGHT), (events.TensorSpec("bfloat16", (128, 32), target),), 0
+    )
 
 
-def gather(storage: int, work: int) -> Collective:
-    return Collective("all_gather", "7", 0, 500, 1000, "bfloat16", 0, work, outputs=(storage,))
+def gather(storage: int, work: int) -> events.Collective:
+    return events.Collective(
+        "all_gather", "7", 0, 500, 1000, "bfloat16", 0, work, outputs=(storage,)
+    )
 
 
-FORWARD: tuple[Event, ...] = (
-    Alloc(10, 16384, 0),  # the input, kept
-    Alloc(11, 1000, 0),
+FORWARD: tuple[events.Event, ...] = (
+    events.Alloc(10, 16384, 0),  # the input, kept
+    events.Alloc(11, 1000, 0),
     gather(11, 1),
-    WorkWait(1, 0),
-    Alloc(12, 8192, 0),
+    events.WorkWait(1, 0),
+    events.Alloc(12, 8192, 0),
     product(10, 12),
-    Free(11),
-    Alloc(13, 8192, 0),  # the output
-    ValueRead("item", 1.0, "exact", 0),
+    events.Free(11),
+    events.Alloc(13, 8192, 0),  # the output
+    events.ValueRead("item", 1.0, "exact", 0),
 )
-BETWEEN: tuple[Event, ...] = (Free(13), Alloc(20, 8192, 0))
-BACKWARD: tuple[Event, ...] = (
-    Alloc(21, 1000, 0),
+BETWEEN: tuple[events.Event, ...] = (events.Free(13), events.Alloc(20, 8192, 0))
+BACKWARD: tuple[events.Event, ...] = (
+    events.Alloc(21, 1000, 0),
     gather(21, 2),
     product(10, 20),
     product(10, 20),
-    WorkWait(2, 0),
-    Free(21),
-    Free(20),
-    Free(12),
-    Free(10),
+    events.WorkWait(2, 0),
+    events.Free(21),
+    events.Free(20),
+    events.Free(12),
+    events.Free(10),
 )
 RECORDING = Recording("layer", {}, FORWARD, BETWEEN, BACKWARD, 8192, frozenset({2}), {"7": "tp"})
 
@@ -94,7 +87,7 @@ def test_peaks_are_over_what_was_live_before() -> None:
 
 
 def test_what_a_module_remembers_may_stay_in_place_of_what_it_did() -> None:
-    again: tuple[Event, ...] = (Free(5), Alloc(6, 300, 0))
+    again: tuple[events.Event, ...] = (events.Free(5), events.Alloc(6, 300, 0))
     forward, backward = blocks_of(replace(RECORDING, before={5: 300}, forward=again + FORWARD))
     assert forward.saved_bytes == 16384 + 8192 + 300 == -backward.saved_bytes
     with pytest.raises(LeftoverError, match="20 bytes"):
@@ -102,13 +95,13 @@ def test_what_a_module_remembers_may_stay_in_place_of_what_it_did() -> None:
 
 
 def test_a_compiled_region_never_makes_its_temporaries() -> None:
-    region: tuple[Event, ...] = (
-        Begin("fused", "gelu"),
-        Alloc(30, 10**6, 0),
-        Alloc(31, 100, 0),
-        Free(30),
-        End("fused"),
-        Free(31),
+    region: tuple[events.Event, ...] = (
+        events.Begin("fused", "gelu"),
+        events.Alloc(30, 10**6, 0),
+        events.Alloc(31, 100, 0),
+        events.Free(30),
+        events.End("fused"),
+        events.Free(31),
     )
     forward, _ = blocks_of(replace(RECORDING, forward=(*region, *FORWARD)))
     assert forward.peak_bytes == 16384 + 8192 + 8192
