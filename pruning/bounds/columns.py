@@ -90,7 +90,8 @@ class Columns:
         self.bounds, self.table = bounds, table
         self.framework = bounds.job(table[0]).framework
         sharded = table.numbers("zero_stage") * self.framework.copies_in_passes
-        self.copied = np.where(sharded >= 2, sharded, 0).astype(np.int64)
+        alike = 0 if self.framework.autocast else 1
+        self.copied = np.where(sharded > alike, sharded, 0).astype(np.int64)
         self.passes = table.distinct(PASS_FIELDS, (self.copied,))
         self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)

@@ -101,7 +101,7 @@ class Bounds:
 
     def passes_read(self, framework: Framework) -> set[str]:
         """The fields that ``passes`` reads of recipes under a framework."""
-        # What copies parameters or gradients does so within passes.
+        # What copies or casts parameters or gradients does so within passes.
         sharding = ("zero_stage",) if framework.copies_in_passes else ()
         return {*PASS_FIELDS, *sharding, *(() if self._calibration is None else RECIPE_TRAITS)}
 

@@ -11,7 +11,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import require_choice, require_positive
+from .errors import InputError, require_choice, require_positive
 from .schedules import OWN, SCHEDULES
 from .training import QUANTISED
 
@@ -115,6 +115,11 @@ class Framework:
     whole run (Transformer Engine 2)."""
     accumulate_grads_fp32: bool = True
     """Gradients are kept in fp32."""
+    autocast: bool = False
+    """In 16 bits, weights that no replica shards are kept in fp32, and cast for each micro-batch
+    where they are multiplied (``torch.autocast``): they are the optimizer's own, their gradients
+    are cast back, and the residual stream, norms and the loss are fp32. Frozen weights, ZeRO and
+    pipelines have 16-bit ones."""
     keeps_16bit_grads: bool = False
     """The 16-bit gradient is kept beside the fp32 one where there are replicas (DDP's buckets,
     DeepSpeed's BF16 optimizer)."""
@@ -262,8 +267,9 @@ class Framework:
 
     @property
     def copies_in_passes(self) -> bool:
-        """Whether what passes do depends on how far replicas are sharded (ZeRO 2 and 3)."""
-        return self.copies_gathered or self.torch_wrappers or self.flattens_gradients
+        """Whether what passes do depends on how far replicas are sharded."""
+        copies = self.copies_gathered or self.torch_wrappers or self.flattens_gradients
+        return copies or self.autocast
 
     @property
     def aligns_vocabulary(self) -> bool:
@@ -292,6 +298,12 @@ class Framework:
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
+        if self.autocast and self.fused_wgrad:
+            raise InputError(
+                "framework.autocast",
+                "its gradients are cast back to fp32, which no product does: needs"
+                " framework.fused_wgrad=false",
+            )
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
         for precision in self.fp8_param_gather:

@@ -29,7 +29,7 @@ def host_optimizer(job: Job) -> tuple[str, str] | None:
         return None
     if how == "none":
         return field, f"{job.framework.name} has no optimizer on the host"
-    if job.training.optimizer == "sgd" or job.precision in ("fp32", "tf32"):
+    if job.training.optimizer == "sgd" or job.keeps_fp32:
         return field, "the optimizer on the host is Adam of 16-bit weights"
     if recipe.optimizer_states is not None or job.optimizer == "adam_pure_bf16":
         return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"

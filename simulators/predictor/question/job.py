@@ -147,6 +147,21 @@ class Job:
         return self.precision in self.framework.fp8_param_gather
 
     @property
+    def autocasts(self) -> bool:
+        """Whether fp32 weights are cast to 16 bits where they are used."""
+        if not self.framework.autocast or self.precision not in ("bf16", "fp16"):
+            return False
+        recipe = self.recipe
+        whole = recipe.zero_stage == 0 or (recipe.zero_stage < 3 and not self.is_replicated)
+        trained = self.training.trains_weights and self.optimizer != "adam_pure_bf16"
+        return whole and trained and recipe.pp == 1
+
+    @property
+    def keeps_fp32(self) -> bool:
+        """Whether weights and gradients are kept in fp32, without a copy in fewer bits."""
+        return self.precision in ("fp32", "tf32") or self.autocasts
+
+    @property
     def num_micro_batches(self) -> int:
         """Micro-batches each data-parallel replica runs per step."""
         return self.training.global_batch_size // (self.dp * self.recipe.micro_batch)

@@ -36,11 +36,8 @@ def optimizer_states(job: Job) -> Broken:
         return "optimizer_states", "an optimizer without an fp32 copy of the weights keeps no less"
     if job.recipe.zero_stage == 0:
         return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
-    if job.precision in ("fp32", "tf32"):
-        return (
-            "optimizer_states",
-            f"{job.precision} training keeps one copy of the weights",
-        )
+    if job.keeps_fp32:
+        return "optimizer_states", "weights that are kept in fp32 have no other copy"
     return None
 
 

@@ -40,9 +40,14 @@ def input_bytes(shard: Shard, name: str) -> float:
 
 def column_input_bytes(shard: Shard, name: str) -> float:
     """The same of a column-parallel layer, for each element of this rank's share; adapters keep
-    what was gathered."""
+    what was gathered, and each product of its own the copy that was cast for it."""
     adapted = shard.sp and is_adapted(shard, name)
-    return input_bytes(shard, name) * (shard.tp if adapted or shard.keeps_gathered else 1)
+    copies = shard.tp if adapted or shard.keeps_gathered else 1
+    if shard.casts_apart and shard.separate_projections:
+        copies *= {"qkv": 3 if shard.model.mla is None else 1, "fc1": 1 + shard.model.gated_mlp}[
+            name
+        ]
+    return input_bytes(shard, name) * copies
 
 
 def adapter(

@@ -23,20 +23,29 @@ def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
     Those of PyTorch (it has one for LayerNorm) and of its compiler reach less of the bandwidth
     than hand-made ones. RMSNorm as models write it is a cast to fp32, a square, its mean, a
     product with the root's inverse, a cast back and a product with the weight:
-    ``(s+4) + 8 + 4 + 8 + (4+s) + 2s``; autograd then undoes each, ``8s + 60``.
+    ``(s+4) + 8 + 4 + 8 + (4+s) + 2s``, of what is fp32 without the casts; autograd then undoes
+    each, ``8s + 60``. ``s`` is that of the residual stream here.
     """
-    s = shard.element_bytes
-    written = shard.fusion != "compiled" and shard.model.normalization == "rmsnorm"
-    if written and not shard.fused_norm:
+    s = shard.stream_bytes
+    made = s if shard.casts_apart else shard.element_bytes
+    if writes_norm(shard):
+        casts = 2 * (s < 4)
+        forward = (2 * s + 20 + casts * (s + 4)) * elements
         return (
-            [Streaming(f"{name}_fwd", "elementwise", (4 * s + 28) * elements, 8 * norms)],
+            [Streaming(f"{name}_fwd", "elementwise", forward, (6 + casts) * norms)],
             [Streaming(f"{name}_bwd", "elementwise", (8 * s + 60) * elements, 14 * norms)],
         )
-    made = "" if shard.fused_norm else "_plain"
+    by = "" if shard.fused_norm else "_plain"
     return (
-        [Streaming(f"{name}_fwd", f"norm_fwd{made}", 2 * s * elements, norms)],
-        [Streaming(f"{name}_bwd", f"norm_bwd{made}", 3 * s * elements, 2 * norms)],
+        [Streaming(f"{name}_fwd", f"norm_fwd{by}", (s + made) * elements, norms)],
+        [Streaming(f"{name}_bwd", f"norm_bwd{by}", (2 * s + made) * elements, 2 * norms)],
     )
+
+
+def writes_norm(shard: Shard) -> bool:
+    """Whether a norm is an RMSNorm in six operations or more."""
+    written = shard.fusion != "compiled" and shard.model.normalization == "rmsnorm"
+    return written and not shard.fused_norm
 
 
 def rope_ops(shard: Shard, elements: int) -> Passes:
@@ -45,9 +54,16 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     Fused: one kernel each. Eagerly: a cast to fp32, the rotation as a complex product and a cast
     back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much. A
     complex product stays a kernel of its own when compiled (TorchInductor generates none), and
-    hand-made kernels have no place for a temperature (Megatron-Core's ``mscale``).
+    hand-made kernels have no place for a temperature (Megatron-Core's ``mscale``). Under autocast
+    sines and cosines are fp32, and so are products and sum, 28, cast for attention; backward, two
+    of three products' gradients are cast, and halves are put into zeros, 56.
     """
     s = shard.element_bytes
+    if shard.casts_apart:
+        return (
+            [Streaming("rope_fwd", "elementwise", (30 + 6) * elements, 12)],
+            [Streaming("rope_bwd", "elementwise", 56 * elements, 20)],
+        )
     by_hand = shard.fusion == "fused" and shard.model.scaled_rope
     apart = shard.fusion == "eager" or shard.complex_rope or by_hand
     moved, launches = ((2 * s + 16) * elements, 6) if apart else (2 * s * elements, 2)
@@ -76,7 +92,8 @@ def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
     two inputs. Eagerly SwiGLU is two kernels, SiLU and a product, and three backward. Written out,
     ``0.5 x (1 + tanh(c (x + a x^3)))`` has six operations of one input and two of two,
     and backward undoes each, the three of the power and two sums of what reaches ``x``:
-    ``18s`` and ``28s``.
+    ``18s`` and ``28s``. Autocast takes powers in fp32, and with it all that follows: a cast to
+    that and one back, 70 + 6, and in the backward pass three more, 112 + 6.
     """
     forward, backward = _activation(shard, name, elements)
     if _clamps_apart(shard):
@@ -119,6 +136,11 @@ def _clamp(shard: Shard, name: str, elements: int) -> Passes:
 def _activation(shard: Shard, name: str, elements: int) -> Passes:
     s = shard.element_bytes
     gated = shard.model.gated_mlp
+    if writes_gelu(shard) and shard.autocast:
+        return (
+            [Streaming(f"{name}_fwd", "elementwise", 76 * elements, launches=10)],
+            [Streaming(f"{name}_bwd", "elementwise", 118 * elements, launches=15)],
+        )
     if writes_gelu(shard):
         return (
             [Streaming(f"{name}_fwd", "elementwise", 18 * s * elements, launches=8)],

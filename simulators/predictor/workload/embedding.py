@@ -16,7 +16,7 @@ def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
 
 
 def embedding_part(shard: Shard) -> Part:
-    model, size = shard.model, shard.element_bytes
+    model, size = shard.model, shard.stream_bytes
     full = shard.tokens * model.hidden_size
     forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
     backward: list[Op] = []

@@ -20,6 +20,7 @@ from .ir import Alloc, Block, Collective, Streaming
 from .linear import bias_grad, linear
 from .part import Part, compose, hidden_norm
 from .per_layer_input import table_part
+from .quantise import weight_copies
 from .shard import Shard
 from .tower import tower_parts
 
@@ -97,12 +98,15 @@ def head_parts(shard: Shard) -> list[Part]:
     # it is scattered, and the weight's gradient where the GEMM does not add it to another.
     projection = (2 * full + local if shard.sp else full) * size
     if shard.trains and not shard.fused_wgrad:
-        projection += vocab * model.hidden_size * size
+        projection += vocab * model.hidden_size * (size + (4 if shard.autocast else 0))
     held = 0 if shard.cross_entropy == "in_place" and not teaches else logits * size
     loss = Part(
         (*forward, *loss_forward),
         (*loss_backward, *backward, *logged_losses(shard, logits)),
-        (Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),),
+        (
+            Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),
+            *weight_copies(shard, forward),
+        ),
         forward_peak_bytes=logits * before + (full * size if shard.sp else 0),
         backward_peak_bytes=max(logits * behind, held + projection - max(0, kept - size) * logits),
     )

@@ -19,6 +19,7 @@ from .moe import moe_parts
 from .parameters import LocalParameters, layer_parameters
 from .part import ATTENTION_RESIDUAL, Part, checkpointed, compose, hidden_norm, residual
 from .per_layer_input import layer_part
+from .quantise import weight_copies
 from .recompute import OPERATIONS, recompute_parts
 from .shard import Shard
 
@@ -38,7 +39,10 @@ def layer_blocks(
     shard, name = layer_shard(shard, layer), layer_name(layer)
     parts = layer_parts(shard, layer)
     if recompute == "full":
-        input_bytes = shard.local_tokens * shard.model.residual_width * shard.element_bytes
+        input_bytes = shard.local_tokens * shard.model.residual_width * shard.stream_bytes
+        # Autocast keeps its copies of weights until the model's forward pass ends.
+        ops = tuple(op for part in parts for op in part.forward)
+        input_bytes += sum(each.bytes for each in weight_copies(shard, ops))
         return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
@@ -98,7 +102,7 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
     if shard.model.diffusion is not None:
         own = diffusion_layer_parts(shard, layer)
-        return (*own, *_adapted(shard, own))
+        return (*own, *_kept_of_weights(shard, own))
     shard = shard.for_layer(layer)
     model, parts = shard.model, list[Part]()
     mixer, several = model.mixer(layer), model.residual_streams > 1
@@ -122,12 +126,13 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         parts.append(layer_part(shard, model.per_layer_input))
         parts.append(hidden_norm(shard, "layer_input_norm", 0))
         parts.append(residual(shard, "layer_input_residual"))
-    return (*parts, *_adapted(shard, parts))
+    return (*parts, *_kept_of_weights(shard, parts))
 
 
-def _adapted(shard: Shard, parts: Sequence[Part]) -> list[Part]:
-    """What a layer's adapters keep between their factors."""
-    if shard.lora is None:
-        return []
-    latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
-    return [Part((), (), (Alloc("lora_latent", latent),))]
+def _kept_of_weights(shard: Shard, parts: Sequence[Part]) -> list[Part]:
+    """What a layer's adapters keep between their factors, or autocast of its weights."""
+    ops = tuple(op for part in parts for op in part.forward)
+    kept = weight_copies(shard, ops)
+    if shard.lora is not None:
+        kept += (Alloc("lora_latent", latent_bytes(shard, ops)),)
+    return [Part((), (), kept)] if kept else []

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .adapters import adapter, is_adapted
 from .ir import Collective, Gemm, Op, Streaming
-from .quantise import quantise, quantise_weights, transpose
+from .quantise import cast_weights, quantise, transpose
 from .shard import Shard
 
 
@@ -36,7 +36,8 @@ def linear(
     where the sequence is not the outermost dimension, what is gathered is put in order after and
     what is scattered before. ``joined`` are the outputs of projections that share the input: those
     that software keeps apart are products of their own, whose input gradients are added up, after
-    each was reduced where ``inputs_apart``.
+    each was reduced where ``inputs_apart``. Under autocast column-parallel layers read what norms
+    made in fp32.
 
     A frozen weight has no gradient: nothing is gathered again for one, nor laid out for it, and
     no product hides the reduction of the input gradient. Adapters run beside the layer.
@@ -60,8 +61,10 @@ def linear(
     else:
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
-    forward = quantise_weights(shard, name, inputs * outputs) + forward
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
+    products = len(apart) or 1
+    tensors = products * (2 if _has_bias(shard, name) else 1)
+    forward = cast_weights(shard, name, inputs * outputs, tensors) + forward
     # Asynchronous tensor parallelism multiplies what came from each rank on its own.
     asynchronous = bool(parallel) and shard.batch_first and shard.tp_comm_overlap
     cuts = shard.tp if asynchronous else 1
@@ -83,10 +86,17 @@ def linear(
             wgrad.append(Gemm(*shape, dtype, layout="NT", accumulate=accumulate))
     reductions = len(apart) if apart and shard.inputs_apart else 1
     added: list[Op] = []
+    casts = shard.casts_apart and parallel == "column"
+    if casts:
+        moved = products * tokens * inputs * (shard.stream_bytes + size)
+        forward.append(Streaming(f"{name}_input_cast", "cast", moved, products))
+        added.append(Streaming(f"{name}_input_grad_cast", "cast", moved, products))
     if apart:
         rows = local if reductions > 1 and parallel == "column" and shard.sp else tokens
-        moved = (len(apart) + 1) * rows * inputs * size
-        added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
+        moved = rows * inputs * (shard.stream_bytes if casts else size)
+        # Autograd adds two at a time.
+        sums, read = (products - 1, 3) if shard.fusion == "eager" else (1, products + 1)
+        added.append(Streaming(f"{name}_grad_sum", "elementwise", sums * read * moved, sums))
 
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
         gathers = kind == "all_gather"
@@ -138,7 +148,7 @@ def linear(
         forward += product
         backward += dgrad + added + wgrad
     if shard.trains:
-        backward += separate_accumulation(shard, name, outputs * inputs)
+        backward += separate_accumulation(shard, name, outputs * inputs, tensors)
     if is_adapted(shard, name):
         for index, width in enumerate(apart or (outputs,)):
             own = f"{name}_{index}" if apart else name
@@ -148,17 +158,32 @@ def linear(
     return forward, backward
 
 
-def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
-    """Adding a 16-bit weight gradient to the main gradient where the GEMM does not."""
-    return [] if shard.fused_wgrad else accumulation(shard, name, elements)
+def _has_bias(shard: Shard, name: str) -> bool:
+    """Whether a layer's linear layer has a bias beside its weight."""
+    return (name == "qkv" and shard.model.qkv_bias) or (
+        name != "logits" and shard.model.linear_bias
+    )
+
+
+def separate_accumulation(shard: Shard, name: str, elements: int, tensors: int = 1) -> list[Op]:
+    """Adding a 16-bit weight gradient to the main gradient where the GEMM does not; that of fp32
+    weights is cast first."""
+    if shard.fused_wgrad:
+        return []
+    cast: list[Op] = []
+    if shard.autocast:
+        moved = (shard.element_bytes + 4) * elements
+        cast = [Streaming(f"{name}_weight_grad_cast", "cast", moved, tensors)]
+    return cast + accumulation(shard, name, elements)
 
 
 def accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
-    """Reading a 16-bit weight gradient, and the main gradient, which is written."""
+    """Reading a weight gradient, and the main gradient, which is written."""
     if not shard.accumulates:
         return []
-    main = 4 if shard.accumulate_grads_fp32 else shard.element_bytes
-    moved = elements * (shard.element_bytes + 2 * main)
+    own = 4 if shard.autocast else shard.element_bytes
+    main = 4 if shard.accumulate_grads_fp32 else own
+    moved = elements * (own + 2 * main)
     return [Streaming(f"{name}_accumulate", "elementwise", moved)]
 
 

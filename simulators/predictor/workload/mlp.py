@@ -62,8 +62,9 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         # The activated gate is a factor of a product written on its own.
         saved.append(Alloc(f"{prefix}gate", inner))
     if writes_gelu(shard):
-        # Of x: half, tanh, and one more than that.
-        saved.append(Alloc(f"{prefix}gelu", 3 * inner))
+        # Of x: half, tanh, and one more than that; in fp32 all but the first, and x besides.
+        copies = 6 if shard.autocast else 3
+        saved.append(Alloc(f"{prefix}gelu", copies * inner))
     return Part(
         (*fc1_forward, *act_forward, *fc2_forward),
         (*fc2_backward, *act_backward, *fc1_backward),

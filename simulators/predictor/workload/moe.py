@@ -26,7 +26,7 @@ from .ir import Alloc, Collective, Gemm, GroupedGemm, HostSync, Op, Streaming
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
 from .part import Part
-from .quantise import quantise, quantise_weights
+from .quantise import cast_weights, quantise
 from .shard import Shard
 
 _COUNTS = "share_counts"
@@ -241,7 +241,7 @@ def _experts(shard: Shard) -> Part:
         *_dispatch(shard, sent, received),
         *_loop(shard, "fwd", groups, rows_in),
         *quantise(shard, "expert_fc1_fwd", rows_in * hidden, groups=groups),
-        *quantise_weights(shard, "expert", groups * (fc1_width + width) * hidden),
+        *cast_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),

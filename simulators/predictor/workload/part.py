@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .elementwise import norm_ops
+from .elementwise import norm_ops, writes_norm
 from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
@@ -154,8 +154,10 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float
 
     ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
     """
-    elements, size = tokens * width, shard.element_bytes
+    elements, size = tokens * width, shard.stream_bytes
     saved = [Alloc(f"{name}_input", elements * size)]
+    if shard.autocast and writes_norm(shard):
+        saved.append(Alloc(f"{name}_normalised", elements * size))
     if keep_output:
         saved.append(Alloc(f"{name}_output", int(elements * keep_output)))
     forward, backward = norm_ops(shard, name, elements)
@@ -170,11 +172,17 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float
 
 def residual(shard: Shard, name: str) -> Part:
     """Bias, dropout and residual addition in one kernel (Megatron's bias_dropout_add); eagerly,
-    dropout is one of its own."""
+    dropout is one of its own, and so is the cast of a gradient of an fp32 stream."""
     elements, size = shard.local_tokens * shard.model.hidden_size, shard.element_bytes
+    stream = shard.stream_bytes
     mask = elements if shard.model.dropout else 0
     apart = 2 * elements * size if mask and shard.fusion == "eager" else 0
-    backward: list[Op] = [Streaming(f"{name}_grad_add", "elementwise", 3 * elements * size)]
+    added, cast = 3 * elements * stream, elements * size if shard.autocast else 0
+    backward: list[Op] = []
+    if shard.casts_apart:
+        backward.append(Streaming(f"{name}_grad_cast", "cast", elements * stream + cast))
+        cast = 0
+    backward.insert(0, Streaming(f"{name}_grad_add", "elementwise", added + cast))
     if mask:
         backward.insert(0, Streaming(f"{name}_dropout_bwd", "dropout", 2 * elements * size + mask))
     return Part(
@@ -182,13 +190,13 @@ def residual(shard: Shard, name: str) -> Part:
             Streaming(
                 f"{name}_add",
                 "dropout" if mask else "elementwise",
-                apart + 3 * elements * size + mask,
+                apart + (2 * stream + size) * elements + mask,
                 launches=2 if apart else 1,
             ),
         ),
         backward=tuple(backward),
         saved=(Alloc(f"{name}_mask", mask),) if mask else (),
-        forward_peak_bytes=2 * elements * size,
-        backward_peak_bytes=2 * elements * size,
+        forward_peak_bytes=(stream + size) * elements,
+        backward_peak_bytes=2 * elements * stream,
         module=name,
     )

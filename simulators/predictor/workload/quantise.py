@@ -16,12 +16,14 @@ their arithmetic costs is not published.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from .ir import Collective, Op, Streaming, group_launches
+from .ir import Alloc, Collective, Op, Streaming, group_launches
 from .shard import Shard
 
 _MX_BLOCK, _NVFP4_BLOCK = 32, 16
+_WEIGHT_CAST = "_weight_cast"
 
 
 def quantise(
@@ -62,16 +64,29 @@ def quantise(
     return ops
 
 
-def quantise_weights(shard: Shard, name: str, elements: int) -> list[Op]:
-    """The 8- or 4-bit copies of a layer's weights, for both products, where those are gathered in
-    16 bits for each pass.
+def cast_weights(shard: Shard, name: str, elements: int, tensors: int = 1) -> list[Op]:
+    """The 16-bit copies of fp32 weights, of so many ``tensors``, under autocast; the 8- or 4-bit
+    copies of a layer's weights, for both products, where those are gathered in 16 bits for each
+    pass.
 
     Weights that stay are quantised once a step (``workload.weights``).
     """
+    if shard.autocast:
+        moved = (4 + shard.element_bytes) * elements
+        return [Streaming(f"{name}{_WEIGHT_CAST}", "cast", moved, tensors)]
     if not shard.quantises_weights:
         return []
     # Weights are not transformed, and make the input's gradient even where they are frozen.
     return quantise(replace(shard, hadamard=False, trains=True), f"{name}_weight", elements)
+
+
+def weight_copies(shard: Shard, ops: Iterable[Op]) -> tuple[Alloc, ...]:
+    """What the casts of weights in a forward pass make: kept for its backward pass."""
+    if not shard.autocast:
+        return ()
+    casts = (each for each in ops if isinstance(each, Streaming) and _WEIGHT_CAST in each.name)
+    elements = sum(each.bytes for each in casts) // (4 + shard.element_bytes)
+    return (Alloc("weight_copies", elements * shard.element_bytes),)
 
 
 def _nvfp4(shard: Shard, name: str, elements: int, gathered: bool) -> list[Op]:

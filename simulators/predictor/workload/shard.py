@@ -97,6 +97,7 @@ class Shard:
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     accumulates: bool
+    autocast: bool
     loss: str
     cross_entropy: str
     gathers_logits: bool
@@ -146,6 +147,7 @@ class Shard:
             # What was reduced is let go, and autograd keeps the first gradient as it comes.
             accumulates=not framework.torch_wrappers
             or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
+            autocast=job.autocasts,
             loss="next" if job.training.distillation is None else "divergence",
             **facts,
         )
@@ -234,6 +236,17 @@ class Shard:
         return ACTIVATION_BYTES[self.precision]
 
     @property
+    def stream_bytes(self) -> int:
+        """Bytes per element of the residual stream, and in which norms run."""
+        return 4 if self.autocast else self.element_bytes
+
+    @property
+    def casts_apart(self) -> bool:
+        """Whether what norms make for linear layers is cast by kernels of its own, once for each
+        product (autocast keeps copies of weights only), and their gradients back."""
+        return self.autocast and self.fusion == "eager" and not self.fused_norm
+
+    @property
     def linear_input_bytes(self) -> float:
         """Bytes per element of a linear layer's saved input: of the quantised copy, where there
         is one. 16 values of four bits share a scale of eight; wider blocks' are left out."""
@@ -264,6 +277,7 @@ class Shard:
 # What a recipe or a model has its part in, too.
 _OF_RECIPE_OR_MODEL = {
     "attention",
+    "autocast",
     "fused_experts",
     "repeats_kv",
     "keeps_gathered",

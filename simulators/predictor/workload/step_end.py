@@ -66,9 +66,9 @@ def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
 
 
 def master_bytes(job: Job) -> int:
-    """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 training, and that
-    without such a copy, update the parameters themselves."""
-    if job.precision in ("fp32", "tf32") or job.optimizer == "adam_pure_bf16":
+    """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 weights, and those
+    without such a copy, are updated themselves."""
+    if job.keeps_fp32 or job.optimizer == "adam_pure_bf16":
         return 0
     return 2 if job.framework.master_remainders and job.precision == "bf16" else 4
 

@@ -22,8 +22,8 @@ _MXFP8, _NVFP4 = 1 + 1 / 32, 1 / 2 + 1 / 16
 
 
 def parameter_bytes(job: Job) -> int:
-    """Bytes of one parameter that is not quantised, as used in the forward pass."""
-    return 4 if job.precision in ("fp32", "tf32") else 2
+    """Bytes of one parameter that is not quantised, as a rank keeps it."""
+    return 4 if job.keeps_fp32 else 2
 
 
 def kept_weight_bytes(job: Job) -> float:

@@ -48,10 +48,10 @@ class Numerics:
         left_out="framework's",
         topic="numerics",
         canonical=Canonical(
-            "it is the framework's when left out, and fp32 in fp32 training",
-            ("framework", "precision"),
+            "it is the framework's when left out, and fp32 where weights are",
+            ("framework", "precision", "zero_stage", "tp", "pp", "cp", "ep", "etp"),
             lambda job: (
-                job.precision in ("fp32", "tf32")
+                job.keeps_fp32
                 or (job.recipe.grad_dtype == "fp32")
                 == named_framework(job.framework, job.recipe.framework).reduces_fp32
             ),
