@@ -98,6 +98,17 @@ class Config:
             raise InputError(f"{FILE}: {name}", value, problem, "a whole number")
         return value
 
+    def numbers(self, name: str) -> list[int]:
+        """A list of whole numbers, empty where it is left out or null.
+
+        Raises:
+            InputError: for anything else.
+        """
+        value = self.fields.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(each, int) for each in value):
+            raise InputError(f"{FILE}: {name}", value, "is no list of whole numbers")
+        return value
+
     def names(self, name: str, length: int) -> list[str] | None:
         """A list of one name a layer, None where it is left out.
 
@@ -155,9 +166,13 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         return fields | {"simplified": (*fields["simplified"], aside)}
     if kind in WITH_IMAGES and (kind not in families() or _TEXT in given):
         return _with_images(_nested(given), name, kind)
-    if isinstance(given.get(_TEXT), Mapping):
-        problem, allowed = "is not read whole", f"its {_TEXT} in a file of its own, trained alone"
-        raise InputError(f"{FILE}: model_type", kind, problem, allowed)
+    if isinstance(text := given.get(_TEXT), Mapping):
+        alone = f"its {_TEXT} in a file of its own, trained alone"
+        allowed = alone if text.get("model_type") in families() else SCRIPTED
+        raise InputError(f"{FILE}: model_type", kind, "is not read whole", allowed)
+    if kind is None and (base := given.get("base_model_name_or_path")):
+        problem = "is missing: this is an adapter's configuration"
+        raise InputError(f"{FILE}: model_type", kind, problem, f"model={base} training=lora")
     if kind is None:
         problem = f"is missing: this is no {FILE} of a model"
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
@@ -272,14 +287,20 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
 def _kind(given: Mapping[str, Any]) -> str | None:
     """The ``model_type``; by the name of its class where that is missing or code of its own."""
     kind, known = given.get("model_type"), {*WITH_IMAGES}
+    if kind is not None and not isinstance(kind, str):
+        raise InputError(f"{FILE}: model_type", kind, "is no name", "as Transformers writes it")
     if not isinstance(given.get(_TEXT), Mapping):
         known |= {*families()}
     if kind in known or isinstance(given.get(_THINKER), Mapping):
         return kind
-    classes = given.get("architectures")
-    first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    first = next(iter(_classes(given)), "")
     plain = {each.replace("_", "").replace("-", "").lower(): each for each in known}
     return plain.get(_HEADS.sub("", first).replace("_", "").lower(), kind)
+
+
+def _classes(given: Mapping[str, Any]) -> list[str]:
+    stated = given.get("architectures")
+    return [each for each in stated if isinstance(each, str)] if isinstance(stated, list) else []
 
 
 def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -298,9 +319,11 @@ def _simplified(given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     stated = [family.aside] if family.aside else []
     if isinstance(further := given.get("num_nextn_predict_layers"), int) and further > 0:
         stated.append("modules for further tokens are left out (model.num_mtp_layers has them)")
-    for each in given.get("architectures") or ():
-        if not _HEADS.search(str(each)):
-            stated.append(f"the head is one of words, not that of {each}")
+    if isinstance(stored := given.get("quantization_config"), Mapping):
+        kind = stored.get("quant_method", "quantization_config")
+        stated.append(f"weights train in training.precision, not as they are stored ({kind})")
+    heads = (each for each in _classes(given) if not _HEADS.search(each))
+    stated += [f"the head is one of words, not that of {each}" for each in heads]
     return tuple(stated)
 
 
@@ -363,8 +386,9 @@ def _experts(config: Config, family: Family) -> dict[str, Any]:
         if config.has(name)
     ]
     experts, chosen = config.whole("num_experts"), config.whole("num_experts_per_tok")
-    # Of choices among others that compute nothing, so many are left (LongCat).
-    chosen = max(1, round(chosen * experts / (experts + config.whole("zero_expert_num", 0))))
+    if idle := config.whole("zero_expert_num", 0):
+        # Of choices among others that compute nothing, so many are left (LongCat).
+        chosen = max(1, round(chosen * experts / (experts + idle)))
     return {
         "num_experts": experts,
         "top_k": chosen,

@@ -41,7 +41,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 
 _MOST_FILLED = 3
@@ -215,7 +215,8 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
 def _refused_override(error: BaseException, override: Override) -> InputError:
     name, value = _text_of(override)
     if override.is_sweep_override():
-        allowed, nearest = "one value, or a sweep with -m", meant_choice(name, value)
+        allowed = _form(name) or "one value, or a sweep with -m"
+        nearest = meant_choice(name, value)
         if name == "objective" and nearest is None:
             allowed = f"objective.names=[{value}], for their Pareto front"
         return InputError(name, value, "holds several values", allowed, nearest)
@@ -276,8 +277,16 @@ def _expected(node: Node | None, field: str) -> str | None:
     """In words, the type a node accepts; None when it is not declared."""
     if node is None:
         return None
+    if form := _form(field):
+        return form
     kind: Any = node._metadata.ref_type
     return expected(kind | None if node._metadata.optional else kind, field)
+
+
+def _form(field: str) -> str:
+    """What a knob of text may say, in words; empty for other settings."""
+    knob = KNOBS.get(field.removeprefix("recipe."))
+    return knob.own_words if knob is not None and knob.choices is None else ""
 
 
 def _first_sentence(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainscout.conf.layer_heads import own_heads
 from trainscout.simulators.predictor.question.errors import InputError
@@ -15,6 +15,7 @@ from trainscout.simulators.predictor.question.layers import (
     CROSS_ATTENTION,
     DENSE,
     MOE,
+    MOST_LAYERS,
     NONE,
     WIDE,
     AttentionMixer,
@@ -77,6 +78,9 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
         mlps = [{"mlp": DENSE, "moe": MOE}.get(word, NONE) for word in words]
     else:
         number = config.whole("num_hidden_layers", config.fields.get(encoder))
+        if not 0 < number <= MOST_LAYERS:
+            allowed = f"1..{MOST_LAYERS}"
+            raise InputError(f"{FILE}: num_hidden_layers", number, "is out of range", allowed)
         mixers, mlps = _mixers(config, kind, family, number), _mlps(config, kind, family, number)
         if kind == "longcat_flash":
             # Experts run beside the second half of two layers that are one there.
@@ -291,7 +295,7 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
     if kind == "deepseek_v4":
         return _compressed_layers(config, number)
     if kind == "mllama_text_model":
-        across = config.fields.get("cross_attention_layers") or range(3, number, 5)
+        across = config.numbers("cross_attention_layers") or range(3, number, 5)
         return ["cross" if at in across else "full" for at in range(number)]
     other = "window" if family.recurrent is None else "linear"
     listed = None if other == "window" else _whole_layers(config, number)
@@ -312,7 +316,7 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
     if family.recurrent is not None:
         raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
     if kind == "llama4_text" and config.has("attention_chunk_size"):
-        rotated: Any = config.fields.get("no_rope_layers") or [
+        rotated = config.numbers("no_rope_layers") or [
             int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)
         ]
         return ["chunk" if each else "full" for each in rotated[:number]]
@@ -403,7 +407,7 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     period = config.whole("interleave_moe_layer_step", period)
     period = config.whole("moe_layer_freq", period)
     period = config.whole("moe_layer_interval", period)
-    dense = config.fields.get("mlp_only_layers") or ()
+    dense = config.numbers("mlp_only_layers")
     stated = [config.whole(name) for name in _FIRST if name in config.fields]
     first = max(stated, default=0 if dense else family.first_dense)
     end = config.whole("moe_layer_end_index", -1)

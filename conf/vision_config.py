@@ -203,7 +203,8 @@ def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
     if whole.side is None:
         return 1
     stated = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
-    if isinstance(stated, bool) or not isinstance(stated, (int, float)) or stated <= 0:
+    is_number = isinstance(stated, (int, float)) and not isinstance(stated, bool)
+    if not is_number or not 0 < stated < math.inf:
         raise InputError(f"{FILE}: {whole.side}", stated, "is no number of patches", "2, or 0.5")
     return round(stated if stated >= 1 else 1 / stated) ** 2
 
@@ -242,7 +243,7 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
     usual = WITH_IMAGES[kind].tower
     stated = vision.get("model_type") or usual
     stated = usual if stated == kind else stated  # as published before Transformers 5
-    if stated not in TOWERS:
+    if not isinstance(stated, str) or stated not in TOWERS:
         raise InputError(
             f"{FILE}: vision_config.model_type", stated, f"is not read for {kind}", TOWERS
         )

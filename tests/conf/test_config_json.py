@@ -420,7 +420,7 @@ def test_diffusion_transformers_are_refused_in_words() -> None:
 
 
 def test_other_models_of_images_are_refused_with_what_would_do() -> None:
-    given = {"model_type": "blip", "text_config": {}, "vision_config": {}}
+    given = {"model_type": "blip", "text_config": {"model_type": "bert"}, "vision_config": {}}
     with pytest.raises(InputError, match="text_config in a file of its own"):
         model_fields(given, "llama")
     given = {"model_type": "llava", "text_config": {}, "vision_config": {"model_type": "eva"}}

@@ -91,6 +91,13 @@ def test_unknown_field_of_a_nested_group(composed: Compose) -> None:
     assert (error.field, error.nearest) == ("model.moe.topk", "top_k")
 
 
+@pytest.mark.parametrize("value", ["[9,8,8,7]", "9,8,8,7"])
+def test_layers_of_stages_are_asked_for_in_their_form(composed: Compose, value: str) -> None:
+    error = explained(composed, f"recipe.pipeline_layout={value}")
+    assert error.field == "recipe.pipeline_layout"
+    assert "'Et*9|(t*8|)*2t*7L'" in str(error)
+
+
 @pytest.mark.parametrize(
     ("override", "field", "value", "allowed"),
     [

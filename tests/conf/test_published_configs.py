@@ -83,3 +83,29 @@ def test_a_text_config_is_never_overlooked() -> None:
     whole = {"model_type": "qwen3", "text_config": text, "vision_config": {}}
     model = imported(whole | {"architectures": ["Qwen3VLForConditionalGeneration"]})
     assert (model.hidden_size, len(model.towers)) == (256, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("openai/gpt-oss-20b", {"model_type": ["gpt_oss"]}, "model_type"),
+        ("openai/gpt-oss-20b", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
+        ("Qwen/Qwen3-30B-A3B", {"mlp_only_layers": 1.5}, "mlp_only_layers"),
+        ("Qwen/Qwen3-VL-4B-Instruct", {"vision_config": {"model_type": [1]}}, "vision_config."),
+    ],
+)
+def test_odd_values_are_refused_by_their_field(
+    name: str, changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        imported(config_of(name, **changes))
+    assert caught.value.field.startswith(f"config.json: {field}")
+
+
+def test_advice_leads_to_what_is_read() -> None:
+    """A language model alone only where its type is read, the base of an adapter."""
+    with pytest.raises(InputError, match="trainscout live"):
+        imported({"model_type": "clip", "text_config": {}, "vision_config": {}})
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
+    with pytest.raises(InputError, match="model=Qwen/Qwen3-8B training=lora"):
+        imported(adapter)

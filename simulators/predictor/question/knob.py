@@ -83,7 +83,7 @@ class Knob:
     own: Callable[[Any], bool] | None = None
     """Whether a value that is none of the choices is one of the user's own."""
     own_words: str = ""
-    """What the user's own values are, in words."""
+    """What the user's own values are, or all values of text, in words."""
     least: int = 1
     """The smallest whole number."""
     always: bool = False
@@ -135,6 +135,8 @@ class Knob:
         """The values there are, in words."""
         if self.choices is not None:
             return ", ".join(map(str, (*self.choices, *filter(None, (self.own_words,)))))
+        if self.kind is str:
+            return self.own_words
         return f"a whole number >= {self.least}"
 
     def canonical_value(self, job: Job) -> Any:

@@ -151,7 +151,10 @@ def check_tuning(
     if packed and (chosen or any(model.looked_at)):
         where = "an indexer chooses keys" if chosen else "layers look at an encoder"
         raise InputError(
-            "training.packed_lengths", longest, f"is not modelled where {where}", "[]"
+            "training.packed_lengths",
+            longest,
+            f"is not modelled where {where}",
+            "training.packed_lengths=[]",
         )
     if not model.towers:
         for part in set(frozen) & {TOWERS, PROJECTORS}:

@@ -101,6 +101,7 @@ class Pipeline:
         None,
         "layout={}",
         (LAYOUT,),
+        own_words="balanced, or in quotes what each part holds: 'Et*9|(t*8|)*2t*7L'",
         left_out="counted",
         topic="split",
         one_thing=True,

@@ -90,6 +90,7 @@ class Recomputation:
         None,
         "({})",
         (LAYER_BLOCKS,),
+        own_words="modules joined by +, such as core_attn+mlp",
         left_out=DEFAULT_RECOMPUTE_MODULES,
         topic="recompute",
         one_thing=True,
