@@ -7,7 +7,7 @@ import re
 from trainscout.simulators.predictor.question.training import ModulePrecision, Training
 from trainscout.simulators.predictor.question.tuning import Lora
 
-from .presets import is_bridge
+from .frameworks import project_of
 from .words import Statement
 
 # Megatron-Bridge's and NeMo's benchmarks of LoRA adapt the QKV projections alone, by rank 16
@@ -39,7 +39,7 @@ def training_of(
             words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
             assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
     if statement.says("adapters") or statement.says("tuning"):
-        if is_bridge(statement):
+        if project_of(statement) in ("bridge", "nemo"):
             packed = (_SQUAD_TOKENS,)
             words = f"sequences not published: of {_SQUAD_TOKENS} tokens, packed"
             assumed.append(f"{words}, as in the software's recipes")

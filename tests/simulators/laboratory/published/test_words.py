@@ -107,14 +107,17 @@ def test_what_cannot_be_modelled_is_refused(notes, reason):
 
 
 def test_adapters_are_replayed_as_adapters():
-    outcome = replayable(notes="LoRA")
+    outcome = replayable(notes="LoRA", framework="Megatron-LM")
     assert outcome.job.training.lora is not None
     assert outcome.job.training.packed_lengths == ()
     assert any("adapters not published" in text for text in outcome.assumptions)
     assert outcome.job.training.lora.rank == 16
-    packed = replayable(notes="SFT", framework="Megatron-Bridge 26.06").job
-    assert packed.training.lora is None
-    assert packed.attended_length < packed.sequence_length
+    for framework in ("Megatron-Bridge 26.06", "NeMo 25.09"):
+        packed = replayable(notes="SFT", framework=framework).job
+        assert packed.training.lora is None
+        assert packed.attended_length < packed.sequence_length
+    reference = replayable(notes="SFT", framework="NeMo v2.3.0, MLPerf v5.1 reference").job
+    assert reference.training.packed_lengths == ()
 
 
 @pytest.mark.parametrize(
