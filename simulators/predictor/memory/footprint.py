@@ -9,6 +9,7 @@ framework's allocator: CUDA context and NCCL's buffers.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
+from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
@@ -183,13 +185,15 @@ def buffer_bytes(job: Job, index: int, boundary: int) -> int:
 
 
 def flattened_bytes(job: Job, stage: Stage) -> int:
-    """DeepSpeed's flat tensors at the end of a step.
+    """DeepSpeed's tensors at the end of a step, which take segments of their own: activations are
+    free by then, but as blocks too small for these.
 
-    The BF16 optimizer has its fp32 gradients in one, and reduces all of them as a 16-bit copy
+    The BF16 optimizer has its fp32 gradients in one tensor, and reduces all of it as a 16-bit copy
     (``allreduce_bucket``: ``tensor.to(communication_data_type)``). 16-bit gradients are reduced in
-    a bucket; then the rank's partition of them is flattened, and that copied to fp32
-    (``stage_1_and_2.py``, ``step``). By then activations are free, but as blocks too small for
-    these, which take new segments; the flat partition takes the bucket's where it fits.
+    a bucket. Of each tensor's part in the rank's partition, fp16 ones are looked through for
+    overflow as an fp32 copy, and all normed as an fp64 one; then the partition is flattened, and
+    that copied to fp32 (``stage_1_and_2.py``: ``step``). One takes the place of another that is
+    free again where it fits.
     """
     if not job.framework.flattens_gradients:
         return 0
@@ -197,12 +201,17 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
     size, weight = gradient_bytes_per_parameter(job), parameter_bytes(job)
     if size > weight and zero < 2:
         return parameters.total * weight
-    bucket = min(DEEPSPEED_BUCKET, parameters.total) * size
-    if size == 4:
-        return bucket
-    owned = owned_parameters(parameters, job)
-    flat = (owned - host_parameters(owned, job)) * size
-    return bucket + (flat if zero in (1, 2) and flat > bucket else 0) + 4 * flat // size
+    tensors = [min(DEEPSPEED_BUCKET, parameters.total) * size]
+    if size < 4:
+        owned = owned_parameters(parameters, job)
+        here = owned - host_parameters(owned, job)
+        if zero in (1, 2):
+            part = min(_largest_gradient(stage), here)
+            tensors += [4 * part] if job.precision == "fp16" else []
+            tensors += [8 * part, size * here]
+        tensors.append(4 * here)
+    before = itertools.accumulate(tensors, max, initial=0)
+    return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
 
 
 def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
@@ -281,6 +290,15 @@ def _quantised(parameters: LocalParameters) -> int:
 def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
     """Bytes that quantised weights have more than 16-bit ones, or fewer."""
     return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
+
+
+def _largest_gradient(stage: Stage) -> int:
+    """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
+    sizes = [run.parameters.total for run in stage.runs if not _is_layer(run)]
+    for run in stage.runs:
+        products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
+        sizes += [product.m * product.n for product in products]
+    return max(sizes, default=0)
 
 
 def _is_layer(run: Run) -> bool:
