@@ -255,7 +255,8 @@ class HuggingFaceReader:
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
         rank = self._whole("--lora_r", "--lora_rank")
-        requested = self.options.on("--use_peft") or options.text("--finetuning_type") == "lora"
+        factory = options.text("--finetuning_type") == "lora"
+        requested = self.options.on("--use_peft") or factory
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0
@@ -267,7 +268,7 @@ class HuggingFaceReader:
         other = [name for name in names if name not in (*_ADAPTED, "all", "all-linear")]
         if other:
             options.assume(f"adapters of {', '.join(other)}", "none are there")
-        if not named:
+        if not named and not factory:  # LLaMA-Factory adapts all
             targets = {"linear_qkv"}
             options.note(
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"

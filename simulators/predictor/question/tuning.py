@@ -141,7 +141,7 @@ def check_tuning(
     if model.diffusion is not None and (frozen or packed):
         name = "frozen" if frozen else "packed_lengths"
         problem = "is not modelled of a diffusion transformer, whose training and LoRA are"
-        raise InputError(f"training.{name}", "...", problem, "[]")
+        raise InputError(f"training.{name}", "...", problem, f"training.{name}=[]")
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")

@@ -10,7 +10,7 @@ from tests.simulators.jobs import LLAMA, make_job
 from trainscout.reports.dialects.deepspeed import settings_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.tuning import Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
 
 ZERO = {
     "bf16": {"enabled": "auto"},
@@ -95,6 +95,15 @@ def test_adapters(tmp_path):
     )
     training = read(written(tmp_path, "run.sh", script)).question.training
     assert training.lora == Lora(16, ("linear_qkv", "linear_fc2"), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("says", "targets"),
+    [("--use_peft", ("linear_qkv",)), ("--finetuning_type lora", LORA_TARGETS)],
+)
+def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, targets):
+    script = f"torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 {says}"
+    assert read(written(tmp_path, "run.sh", script)).question.training.lora == Lora(8, targets)
 
 
 @pytest.mark.parametrize(
