@@ -60,12 +60,6 @@ CASES: dict[str, tuple[Recipe, tuple[str, ...]]] = {
 }
 
 
-def _forget() -> None:
-    """Empty every cache the predictors keep between recipes."""
-    for each in _caches():
-        each.cache_clear()
-
-
 @functools.cache
 def _caches() -> list[functools._lru_cache_wrapper[object]]:
     """Found once: looking through all objects leaves a processor's caches empty, too."""
@@ -86,7 +80,8 @@ def _median_s(simulate: ReplaySimulator, question: Job, repeat: int, *, forget: 
     seconds = []
     for _ in range(repeat):
         if forget:
-            _forget()
+            for each in _caches():
+                each.cache_clear()
         begin = time.process_time()
         simulate.simulate(question)
         seconds.append(time.process_time() - begin)

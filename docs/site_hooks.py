@@ -50,7 +50,8 @@ def site_page(markdown: str, folder: Path, depth: int = 0) -> str:
             return link[0]
         if target.is_relative_to(ROOT / "docs"):
             # Links between pages are MkDocs' to check, unless the README is what links.
-            return link[0] if folder != ROOT else f"]({_inside(target)}{anchor})"
+            inside = target.relative_to(ROOT / "docs").as_posix()
+            return link[0] if folder != ROOT else f"]({inside}{anchor})"
         return f"]({'../' * depth}files/{target.relative_to(ROOT).as_posix()}{anchor})"
 
     return _LINK.sub(moved, markdown)
@@ -67,10 +68,6 @@ def linked_outside(markdown: str, folder: Path) -> list[Path]:
         and target.is_relative_to(ROOT)
         and not any(target.is_relative_to(place) for place in inside)
     ]
-
-
-def _inside(target: Path) -> str:
-    return target.relative_to(ROOT / "docs").as_posix()
 
 
 def _add(files: Files, config: MkDocsConfig, linked: Path) -> None:

@@ -87,7 +87,7 @@ _CUT_SHORT = {
 def closest_miss(result: SearchResult) -> Trial | None:
     """The simulated recipe that misses the memory by least; None when none was simulated."""
     missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    return min(missed, key=_missing_bytes, default=None)
+    return min(missed, key=lambda trial: predicted(trial).memory.missing_bytes, default=None)
 
 
 def memory_stood_in_the_way(result: SearchResult) -> bool:
@@ -122,10 +122,6 @@ def format_relief(found: Sequence[WouldFit]) -> list[str]:
         f"{format_gib(each.prediction.memory.capacity_bytes)} usable."
         for each in found
     ]
-
-
-def _missing_bytes(trial: Trial) -> int:
-    return predicted(trial).memory.missing_bytes
 
 
 def _format_miss(trial: Trial, job_of: JobOf) -> str:

@@ -47,23 +47,21 @@ _JOURNAL = '{"op_code":0,"worker_id":"a","study_name":"s","directions":[1]}\n'
 _MESSAGE = b'["figures",0,1.5,1,2,3,4,0]\n["sleep",0.5]'
 
 
-def _read_model(path: Path) -> object:
-    return load_catalogue().models.chosen("model", str(path))
-
-
-def _read_journal(path: Path) -> object:
-    return damaged_records(open_storage(str(path)))
-
-
 # By suffix of the file: its content when it is right, and who reads it.
 SEEDS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
-    "model.yaml": ((DECLARATIONS / "model/mixtral_8x7b.yaml").read_bytes(), _read_model),
+    "model.yaml": (
+        (DECLARATIONS / "model/mixtral_8x7b.yaml").read_bytes(),
+        lambda path: load_catalogue().models.chosen("model", str(path)),
+    ),
     "any.yaml": (b"a: &x [1, 2]\nb: {c: *x, d: 1e3}\n", read_yaml),
     "launch.sh": (_SCRIPT.encode(), lambda path: read_script(path.read_text("utf-8"), {})),
     "profile.json": (json.dumps(_PROFILE).encode(), read_kineto),
     "runs.csv": (b"".join(_RUNS.read_bytes().splitlines(True)[:4]), read_rows),
     "experts.csv": (b"layer,expert,tokens\n0,0,5\n0,1,7\n", read_histograms),
-    "search.journal": (_JOURNAL.encode() * 3, _read_journal),
+    "search.journal": (
+        _JOURNAL.encode() * 3,
+        lambda path: damaged_records(open_storage(str(path))),
+    ),
     "tracking.json": (b'{"format": 2, "uri": "sqlite:///a.db", "artifacts": []}', read_spool),
     "top_recipes.json": (b'[{"recipe": {"tp": 8, "sp": true}}]', lambda p: read_recipes("a", p)),
     "calibration.yaml": (b"format: 1\nfactors: {compute: 1.1}\n", read_calibration),

@@ -128,7 +128,9 @@ def format_answer(model: ModelOutcome, outcome: StudyOutcome) -> str:
         return f"{start} nothing fits on any cluster of the study."
     prefer = outcome.study.prefer
     where = f"{chosen.num_gpus} GPUs of {chosen.cell.cluster}"
-    figures = f"{_days(chosen.days)}, {format_usd(chosen.usd)}{_format_bar(chosen)}"
+    figures = (
+        f"{format_long_time(chosen.days * 86400)}, {format_usd(chosen.usd)}{_format_bar(chosen)}"
+    )
     recipe = format_recipe(chosen.best.recipe, chosen.best.dp)
     if model.meets_all:
         targets = " that meets every target" if model.targets else " that fits"
@@ -159,10 +161,6 @@ def format_target(target: Target) -> str:
     if target.gpus is not None:
         limits.append(f"<= {target.gpus} GPUs")
     return ", ".join(limits) or "fits"
-
-
-def _days(days: float) -> str:
-    return format_long_time(days * 86400)
 
 
 def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from trainscout.reports.comparison.attribution import Attribution
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
 from trainscout.reports.comparison.wording import format_change
 from trainscout.simulators.predictor.io.csv_files import csv_text
@@ -69,12 +68,8 @@ def _difference(first: Side, difference: Difference) -> dict[str, Any]:
         "tie_share": difference.tie_share,
         "distinguishable": difference.distinguishable(first),
         "reasons": [dataclasses.asdict(reason) for reason in difference.reasons],
-        "changes": _changes(difference.attribution),
+        "changes": difference.attribution and dataclasses.asdict(difference.attribution),
     }
-
-
-def _changes(attribution: Attribution | None) -> dict[str, Any] | None:
-    return None if attribution is None else dataclasses.asdict(attribution)
 
 
 _FIGURES = (

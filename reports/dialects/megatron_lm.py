@@ -91,10 +91,6 @@ def _sets(flag: str, job: Job) -> Value:
     return flag in megatron_core.quantised_parameters(job)
 
 
-def _padded(job: Job) -> Value:
-    return job.model.moe is not None and job.model.moe.padded
-
-
 def _expert(job: Job) -> bool:
     return job.model.moe is not None
 
@@ -279,7 +275,10 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--moe-shared-expert-intermediate-size", "model.moe.shared_ffn_hidden_size"),
     Setting(EXPERT_LAYERS, lambda job: expert_layers(job.model), when=_patterned),
     Setting("--moe-expert-capacity-factor", "model.moe.capacity_factor"),
-    Setting("--moe-pad-expert-input-to-capacity", _padded),
+    Setting(
+        "--moe-pad-expert-input-to-capacity",
+        lambda job: bool(job.model.moe and job.model.moe.padded),
+    ),
     _knob("micro_batch"),
     Setting("--global-batch-size", "training.global_batch_size"),
     Setting("--train-iters", num_steps),

@@ -67,11 +67,7 @@ def torchrun_options(job: Job) -> list[tuple[str, ...]]:
 
 def option(words: tuple[str, ...]) -> str:
     """One option as shell text. Shell variables stay live; everything else is quoted."""
-    return " ".join(word if _is_live(word) else shlex.quote(word) for word in words)
-
-
-def _is_live(word: str) -> bool:
-    return word.startswith(('"$', "${"))
+    return " ".join(word if word.startswith(('"$', "${")) else shlex.quote(word) for word in words)
 
 
 def resumed(words: str) -> list[str]:

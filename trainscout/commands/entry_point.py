@@ -52,7 +52,9 @@ def run_command(
     program = f"trainscout {command.__name__}"
     with _arguments([program, *arguments]):
         try:
-            if config_name in _KEEP_NOTHING and not _asks_hydra(arguments):
+            # An option or a setting of Hydra's is more than a setting of ours.
+            asks_hydra = any(word.startswith("-") or "hydra" in word for word in arguments)
+            if config_name in _KEEP_NOTHING and not asks_hydra:
                 _run_once(config_name, job, arguments)
                 return codes[0]
             main = hydra.main("pkg://trainscout.conf", config_name, version_base="1.3")
@@ -69,11 +71,6 @@ def run_command(
         except Exception as error:
             raise as_input_error(error) from error
     return next((code for code in codes if code != OK), OK)
-
-
-def _asks_hydra(arguments: Sequence[str]) -> bool:
-    """Whether any word is more than a setting of ours: an option, or a setting of Hydra's."""
-    return any(word.startswith("-") or "hydra" in word for word in arguments)
 
 
 def _run_once(

@@ -77,7 +77,8 @@ def all_groups() -> list[Group]:
     """
     question = build_question(compose("config"))
     groups: list[Group] = []
-    for prefix, cls in _classes().items():
+    classes = {prefix: cls for name in COMMANDS for prefix, cls in groups_of(name).items()}
+    for prefix, cls in classes.items():
         commands = tuple(name for name in COMMANDS if prefix in groups_of(name))
         value = getattr(question, prefix, None) or _default(prefix, cls, commands)
         groups.append(Group(prefix, commands, value, _check(prefix, question.job)))
@@ -93,19 +94,11 @@ def all_groups() -> list[Group]:
     return groups
 
 
-def _taught() -> Distillation:
-    return Distillation(load_catalogue().models["qwen3_8b"])
-
-
 def _check_mixer(name: str, value: Any) -> None:
     name, _, inner = name.partition(".")
     parts: dict[str, Any] = {"attention": AttentionMixer(), "compressed": _COMPRESSED}
     parts = {name: replace(parts[name], **{inner: value}) if inner else value}
     Mixer(**parts).check("kind")
-
-
-def _classes() -> dict[str, type]:
-    return {prefix: cls for name in COMMANDS for prefix, cls in groups_of(name).items()}
 
 
 def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
@@ -118,7 +111,12 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
         return [
             Group("training.lora", commands, Lora(16), Lora.check),
             Group("training.dpo", commands, Dpo(), lambda _: None),
-            Group("training.distillation", commands, _taught(), Distillation.check),
+            Group(
+                "training.distillation",
+                commands,
+                Distillation(load_catalogue().models["qwen3_8b"]),
+                Distillation.check,
+            ),
             Group("training.module_precision", commands, ModulePrecision(), ModulePrecision.check),
         ]
     if prefix == "model":

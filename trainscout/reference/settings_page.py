@@ -24,7 +24,7 @@ def _section(group: Group) -> str:
     title = TEXTS["settings_of"].get(group.prefix)
     heading = f"## `{group.prefix}`" + (f": {title}" if title else "")
     rows = settings(group.prefix, group.value, group.check)
-    return f"{heading}\n\n{_commands(group.commands)}\n\n{_table(rows)}"
+    return f"{heading}\n\nFor {_names(group.commands)}.\n\n{_table(rows)}"
 
 
 def _plain() -> str:
@@ -51,10 +51,6 @@ def _table(rows: Sequence[Setting]) -> str:
         ("setting", "values", "default", "meaning"),
         ((f"`{row.name}`", row.values, row.default or "required", row.meaning) for row in rows),
     )
-
-
-def _commands(commands: Iterable[str]) -> str:
-    return f"For {_names(commands)}."
 
 
 def _names(commands: Iterable[str]) -> str:

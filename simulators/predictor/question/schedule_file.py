@@ -206,7 +206,8 @@ def _check_ends(rows: Sequence[Sequence[Pass]], holder: dict[int, int], path: st
         for rank, row in enumerate(rows):
             while at[rank] < len(row) and _before(row[at[rank]], last) <= ended:
                 kind, part, micro = row[at[rank]]
-                ended.add((_way(kind), part, micro))
+                # The part before waits for the gradient of an input, whole backward pass or half.
+                ended.add(("B" if kind == "I" else kind, part, micro))
                 at[rank] += 1
                 moved = True
     for rank, row in enumerate(rows):
@@ -214,11 +215,6 @@ def _check_ends(rows: Sequence[Sequence[Pass]], holder: dict[int, int], path: st
             kind, part, micro = row[at[rank]]
             problem = f"{part}{kind}{micro} on rank {rank} waits for what never ends"
             raise InputError(FIELD, path, problem, "an order that runs to its end")
-
-
-def _way(kind: str) -> str:
-    """The part before waits for the gradient of an input, whole backward pass or half."""
-    return "B" if kind == "I" else kind
 
 
 def _before(each: Pass, last: int) -> set[Pass]:
