@@ -86,12 +86,12 @@ _WEIGHTLESS = re.compile(
 )
 
 
-def count(given: dict[str, Any]) -> int:
+def count(configuration: dict[str, Any]) -> int:
     """Parameters of the model that a configuration describes, tied ones once."""
-    fields = dict(given)
+    fields = dict(configuration)
     kind = str(fields.pop("model_type"))
     config = AutoConfig.for_model(_SAME.get(kind, kind), **fields)
-    is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in given)
+    is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in configuration)
     build: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     if kind in OF_TWO or kind in OF_SOUND:
         build = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
@@ -149,14 +149,14 @@ def defaults() -> None:
     print(f"{len(lines)} types, transformers {transformers.__version__}")
 
 
-def compare(given: dict[str, Any]) -> tuple[str, str]:
+def compare(configuration: dict[str, Any]) -> tuple[str, str]:
     """``equal``, ``refused``, ``wrong`` or ``not built`` (by Transformers), and its detail."""
     try:
-        theirs = count(given)
+        theirs = count(configuration)
     except Exception as error:  # Transformers refuses in many ways
         return "not built", f"{type(error).__name__}: {str(error)[:80]}"
     try:
-        model = typed_value(Model, "model", config_json.model_fields(given, "read"))
+        model = typed_value(Model, "model", config_json.model_fields(configuration, "read"))
         model.check()
     except InputError as error:
         return "refused", error.field
@@ -169,8 +169,8 @@ def written(kind: str, **fields: Any) -> dict[str, Any]:
     """The configuration of a type as Transformers writes it."""
     config = AutoConfig.for_model(kind, **_NEEDED.get(kind, {}) | fields)
     text = config.to_json_string(use_diff=False)
-    given: dict[str, Any] = json.loads(text, object_hook=_infinity) | {"model_type": kind}
-    return given
+    configuration: dict[str, Any] = json.loads(text, object_hook=_infinity) | {"model_type": kind}
+    return configuration
 
 
 def _infinity(value: dict[str, Any]) -> Any:
@@ -191,27 +191,27 @@ def types() -> None:
     found: Counter[str] = Counter()
     table = {}
     for kind in sys.argv[2:] or sorted(BUILT):
-        given = {"model_type": kind} | _NEEDED.get(kind, {})
-        given = (_parts(kind) if kind in READ_WITH_IMAGES else {}) | given
-        result, detail = compare(given)
+        configuration = {"model_type": kind} | _NEEDED.get(kind, {})
+        configuration = (_parts(kind) if kind in READ_WITH_IMAGES else {}) | configuration
+        result, detail = compare(configuration)
         if result == "refused":  # lists of layers are in what Transformers writes
             with contextlib.suppress(Exception):
                 result, detail = compare(written(kind))
         found[result] += 1
         print(f"{kind:30} {result:10} {detail}", flush=True)
         if result != "not built":
-            table[kind] = {"config": given, "parameters": count(given)}
+            table[kind] = {"config": configuration, "parameters": count(configuration)}
     lines = (f" {json.dumps(kind)}: {json.dumps(row)}" for kind, row in table.items())
     TYPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(dict(found), f"transformers {transformers.__version__}")
 
 
-def _changes(given: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _changes(configuration: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The configuration with one field changed or left out."""
-    for name, value in given.items():
+    for name, value in configuration.items():
         if _WEIGHTLESS.search(name) and not name.startswith("tie_"):
             continue
-        rest = {key: each for key, each in given.items() if key != name}
+        rest = {key: each for key, each in configuration.items() if key != name}
         if name in ("vision_config", "text_config"):
             for inner, changed in _changes(value):
                 yield f"{name}.{inner}", rest | {name: changed}
@@ -232,8 +232,8 @@ def fields() -> None:
     found: Counter[str] = Counter()
     for kind in sorted({*families(), *READ_WITH_IMAGES} & BUILT):
         few = {"text_config": {"num_hidden_layers": 8}} if kind in READ_WITH_IMAGES else {}
-        for changed, given in _changes(written(kind, **few or {"num_hidden_layers": 8})):
-            result, detail = compare(given)
+        for changed, configuration in _changes(written(kind, **few or {"num_hidden_layers": 8})):
+            result, detail = compare(configuration)
             found[result] += 1
             if result == "wrong":
                 print(f"{kind:24} {changed:40} {detail}", flush=True)

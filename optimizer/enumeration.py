@@ -170,14 +170,14 @@ class Enumeration:
                 points = points.take(np.sort(random.choice(len(points), most, replace=False)))
         return self.held(self.block(points, self.space.derived))
 
-    def complete(self, given: Block) -> Iterator[tuple[Rows, Block]]:
+    def complete(self, partial: Block) -> Iterator[tuple[Rows, Block]]:
         """The whole points of those that the leading knobs gave, in no certain order; and which of
         the given each is one of."""
         most = math.prod(len(knob.choices) for knob in self.space.knobs[self.depth :])
         # What one point is completed to stays together.
         step = max(1, BLOCK_POINTS // most)
-        given_codes = Column((), np.arange(len(given.indices)))
-        known = _Points({**given.values, _GIVEN: given_codes}, given.indices)
+        given_codes = Column((), np.arange(len(partial.indices)))
+        known = _Points({**partial.values, _GIVEN: given_codes}, partial.indices)
         for start in range(0, len(known), step):
             some = known.take(slice(start, start + step))
             for points in self.walk(self.depth, len(self.space.knobs), some):
@@ -208,7 +208,7 @@ class Enumeration:
         elsewhere = 0
         if knob.when is not None:
             when = knob.when
-            matters = self.each(points, when, lambda given: when.holds(given), np.bool_)
+            matters = self.each(points, when, lambda columns: when.holds(columns), np.bool_)
             same = [(type(v), v) == (type(knob.otherwise), knob.otherwise) for v in values]
             elsewhere = same.index(True) if any(same) else count
             values = values if any(same) else (*values, knob.otherwise)

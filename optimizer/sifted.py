@@ -424,22 +424,22 @@ class _Sieve:
         endings: list[set[tuple[Any, ...]]] = [set() for _ in range(size)]
         rejected: list[dict[str, tuple[int, Violation]]] = [{} for _ in range(size)]
         rewritten: list[dict[str, int]] = [{} for _ in range(size)]
-        for given, whole in self.walk.complete(block):
+        for origin, whole in self.walk.complete(block):
             checked = check(whole, self.job_of)
-            of = given[checked.valid]
-            points += np.bincount(given, minlength=size)
+            of = origin[checked.valid]
+            points += np.bincount(origin, minlength=size)
             launchable += np.bincount(of, minlength=size)
             found = checked.recipes.distinct(self.left_open, (of,))
             ends = checked.recipes.values(self.left_open, found.first)
             for index, end in zip(of[found.first].tolist(), ends, strict=True):
                 endings[index].add(end)
             for rule, (mask, why) in checked.rejected.items():
-                for index, count in _each(given[mask]):
+                for index, count in _each(origin[mask]):
                     rejected[index][rule] = count + rejected[index].get(rule, (0, why))[0], why
             for rule, mask in checked.rewritten.items():
                 # What rules rewrite of passes is counted with those.
                 if self.unknown & set(EQUIVALENCES[rule].reads):
-                    for index, count in _each(given[mask]):
+                    for index, count in _each(origin[mask]):
                         rewritten[index][rule] = count + rewritten[index].get(rule, 0)
         numbers = [self.endings.setdefault(frozenset(each), len(self.endings)) for each in endings]
         columns = (points.tolist(), launchable.tolist(), numbers, rejected, rewritten)

@@ -205,13 +205,13 @@ def compile_part(spec: Mapping[str, Any], question: Question) -> Space:
 
 
 def compile_constraints(
-    field: str, given: Any, names: Sequence[str], quantities: Collection[str]
+    field: str, texts: Any, names: Sequence[str], quantities: Collection[str]
 ) -> tuple[tuple[Expression, ...], ...]:
     """Constraints grouped by the last knob, of ``names``, that they read."""
-    if not isinstance(given, (list, tuple, type(None))):
-        raise InputError(field, given, "is not a list", "a list of expressions")
+    if not isinstance(texts, (list, tuple, type(None))):
+        raise InputError(field, texts, "is not a list", "a list of expressions")
     groups: list[list[Expression]] = [[] for _ in names]
-    for index, text in enumerate(given or ()):
+    for index, text in enumerate(texts or ()):
         expression = parse(f"{field}[{index}]", text, {*quantities, *names})
         read = [names.index(name) for name in expression.names if name in names]
         if not read:
@@ -241,8 +241,8 @@ def _compile_knob(
     sources = ["choices"] if "choices" in entry else [key for key in _CHOICES if key in entry]
     if len(sources) != 1:
         raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
-    given = entry[sources[0]]
-    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", given, question.quantities)
+    source = entry[sources[0]]
+    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", source, question.quantities)
     if "up_to" in entry and sources[0] == "divisors_of":
         most = _quantity(f"{field}.up_to", entry["up_to"], question.quantities)
         choices = tuple(choice for choice in choices if choice <= most)
@@ -297,12 +297,12 @@ def _check_type(field: str, name: str, choice: Any) -> None:
         raise InputError(field, choice, "has the wrong type", f"{knob.kind.__name__} values")
 
 
-def listed(field: str, given: Any, _: Mapping[str, int]) -> tuple[Any, ...]:
-    if not isinstance(given, (list, tuple)) or not given or len(given) > _MAX_CHOICES:
-        raise InputError(field, given, "is not a list of choices", f"1..{_MAX_CHOICES} values")
-    if len({(type(value), value) for value in given}) != len(given):
-        raise InputError(field, given, "repeats a choice", "distinct values")
-    return tuple(given)
+def listed(field: str, values: Any, _: Mapping[str, int]) -> tuple[Any, ...]:
+    if not isinstance(values, (list, tuple)) or not values or len(values) > _MAX_CHOICES:
+        raise InputError(field, values, "is not a list of choices", f"1..{_MAX_CHOICES} values")
+    if len({(type(value), value) for value in values}) != len(values):
+        raise InputError(field, values, "repeats a choice", "distinct values")
+    return tuple(values)
 
 
 def _quantity(field: str, name: Any, quantities: Mapping[str, int]) -> int:
@@ -312,14 +312,14 @@ def _quantity(field: str, name: Any, quantities: Mapping[str, int]) -> int:
     return quantities[name]
 
 
-def _divisors(field: str, given: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
-    names = given if isinstance(given, (list, tuple)) else [given]
+def _divisors(field: str, quantity: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
+    names = quantity if isinstance(quantity, (list, tuple)) else [quantity]
     common = math.gcd(*(_quantity(field, name, quantities) for name in names))
     return tuple(d for d in range(1, common + 1) if common % d == 0)
 
 
-def _powers_of_two(field: str, given: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(1 << i for i in range(_quantity(field, given, quantities).bit_length()))
+def _powers_of_two(field: str, name: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(1 << i for i in range(_quantity(field, name, quantities).bit_length()))
 
 
 _CHOICES: dict[str, Callable[[str, Any, Mapping[str, int]], tuple[Any, ...]]] = {

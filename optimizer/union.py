@@ -185,18 +185,18 @@ def _held(part: Mapping[str, Any], held: Mapping[str, Any], known: set[str]) -> 
     knobs, kept = dict(part.get("knobs") or {}), {}
     resolved = {*(part.get("derived") or {}), *(part.get("constants") or {}), "framework"}
     for name, entry in held.items():
-        given = entry if isinstance(entry, Mapping) else {"choices": _listed(entry)}
+        knob = entry if isinstance(entry, Mapping) else {"choices": _listed(entry)}
         if name in knobs:
             own = knobs[name]
             own = own if isinstance(own, Mapping) else {"choices": _listed(own)}
-            knobs[name] = {**own, **given}
-            if "choices" in given and "otherwise" in own and name in KNOBS:
+            knobs[name] = {**own, **knob}
+            if "choices" in knob and "otherwise" in own and name in KNOBS:
                 # Where its condition does not hold, the part has a value that was not asked for.
-                kept[name] = _listed(given["choices"])
+                kept[name] = _listed(knob["choices"])
         elif name in resolved or name in known:
-            kept[name] = _listed(given.get("choices"))
+            kept[name] = _listed(knob.get("choices"))
         else:
-            knobs[name] = given
+            knobs[name] = knob
     return {**part, "knobs": knobs, "held": kept}
 
 

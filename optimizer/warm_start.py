@@ -45,8 +45,8 @@ def read_recipes(field: str, path: Path) -> tuple[Recipe, ...]:
         InputError: naming ``field``, for what cannot be read or is no recipe.
     """
     path = path / _TOP_RECIPES if path.is_dir() else path
-    given = read_yaml(path, field, largest_bytes=_MOST_BYTES)
-    entries = given if isinstance(given, list) else [given]
+    content = read_yaml(path, field, largest_bytes=_MOST_BYTES)
+    entries = content if isinstance(content, list) else [content]
     return tuple(dict.fromkeys(_recipe(field, path, entry) for entry in entries))
 
 

@@ -24,7 +24,6 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.registry import SimulatorSpec, calibrated
 
 # Money and the length of a run follow from the step afterwards: a new price is no new search.
@@ -111,9 +110,9 @@ def study_cells(study: Study, declarations: Declarations) -> tuple[Cell, ...]:
 
 def _fabrics(study: Study) -> Iterator[dict[str, Any]]:
     axes = ("nics_per_node", "nic_gbps", "oversubscription")
-    given = {axis: getattr(study, axis) for axis in axes if getattr(study, axis)}
-    for values in itertools.product(*given.values()):
-        yield dict(zip(given, values, strict=True))
+    varied = {axis: getattr(study, axis) for axis in axes if getattr(study, axis)}
+    for values in itertools.product(*varied.values()):
+        yield dict(zip(varied, values, strict=True))
 
 
 def _sizes(
@@ -193,7 +192,7 @@ def cell_identity(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
         gpu=replace(question.gpu, price_usd_per_hour=0.0),
         cluster=replace(question.cluster, source=""),
         model=replace(question.model, source=""),
-        training=_any_length(question.training),
+        training=replace(question.training, tokens=1.0),
     )
     options = settings.options
     simulator = settings.simulator_of(cell)
@@ -210,10 +209,6 @@ def digest(cell: Cell, settings: SearchSettings) -> str:
     """Equal questions, equal digests; any change of the product's code is another question."""
     text = json.dumps(cell_identity(cell, settings), sort_keys=True, default=list)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _any_length(training: Training) -> Training:
-    return replace(training, tokens=1.0)
 
 
 _ROOT = Path(__file__).parent.parent

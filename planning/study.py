@@ -116,9 +116,9 @@ class Study:
             if not getattr(self, name):
                 raise InputError(f"sweep.{name}", [], "is empty", "one name or more")
         if bool(self.num_gpus) == bool(self.num_nodes):
-            given = [*self.num_gpus, *self.num_nodes]
-            problem = "gives no size" if not given else "gives sizes twice"
-            raise InputError("sweep.num_gpus", given, problem, "num_gpus or num_nodes, not both")
+            sizes = [*self.num_gpus, *self.num_nodes]
+            problem = "gives no size" if not sizes else "gives sizes twice"
+            raise InputError("sweep.num_gpus", sizes, problem, "num_gpus or num_nodes, not both")
         for name in ("models", "clusters", "topologies", *_AXES):
             values = getattr(self, name)
             if len(set(values)) != len(values):

@@ -242,7 +242,7 @@ def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64
         numbering: the table whose columns say how values are numbered.
     """
     keys = np.zeros(len(table), dtype=np.uint64)
-    for name, known in ((name, given.values) for name, given in numbering.columns.items()):
+    for name, known in ((name, column.values) for name, column in numbering.columns.items()):
         found = table.columns.get(name)
         if found is None:
             found = Column((RECIPE_DEFAULTS[name],), np.zeros(len(table), dtype=np.int8))

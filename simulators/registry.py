@@ -56,8 +56,8 @@ class SimulatorSpec:
     network: CongestedNetwork | None = None
 
     @staticmethod
-    def of(given: SimulatorSpec | str) -> SimulatorSpec:
-        return SimulatorSpec(given) if isinstance(given, str) else given
+    def of(choice: SimulatorSpec | str) -> SimulatorSpec:
+        return SimulatorSpec(choice) if isinstance(choice, str) else choice
 
     def identity(self) -> str | dict[str, Any]:
         """What must be equal for two searches to have asked the same simulator."""
@@ -142,11 +142,11 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
             f"cannot be imported: {error}",
             [*_SIMULATORS, "package.module:Class"],
         ) from error
-    for given in ("calibration", "measured_kernels", "network"):
-        if getattr(spec, given) is not None:
-            field = given if given == "network" else f"simulator.{given}"
+    for option in ("calibration", "measured_kernels", "network"):
+        if getattr(spec, option) is not None:
+            field = option if option == "network" else f"simulator.{option}"
             allowed = "simulator.name=" + " or ".join(simulator_names())
-            raise InputError(field, name, f"takes no {given}", allowed)
+            raise InputError(field, name, f"takes no {option}", allowed)
     simulator = cls()
     return simulator
 

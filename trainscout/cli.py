@@ -114,20 +114,20 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command to its end; the exit code. ``arguments`` are by default the process's."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     # What follows "--" is for the script that a command runs.
-    if "--version" in given[: given.index("--") if "--" in given else None]:
+    if "--version" in words[: words.index("--") if "--" in words else None]:
         print(f"trainscout {version()}")
         return 0
-    if given[:1] == ["help"] and given[1:2] != [] and given[1] in COMMANDS:
-        given = [*given[1:], "--help"]
-    if _asks_for_help(given):
+    if words[:1] == ["help"] and words[1:2] != [] and words[1] in COMMANDS:
+        words = [*words[1:], "--help"]
+    if _asks_for_help(words):
         print(help_text(), end="")
-        return 0 if given else 2
+        return 0 if words else 2
     from trainscout.simulators.predictor.io.command_line import collect_rarely, exit_code
 
     collect_rarely()
-    return exit_code(_dispatch, given)
+    return exit_code(_dispatch, words)
 
 
 def run() -> NoReturn:
@@ -146,13 +146,13 @@ def run() -> NoReturn:
     os._exit(code)
 
 
-def _dispatch(given: Sequence[str]) -> int | None:
+def _dispatch(words: Sequence[str]) -> int | None:
     """Run what the first words name with the words after them.
 
     Raises:
         InputError: for a name that is none, with the nearest.
     """
-    name, rest = _named("", given[0]), list(given[1:])
+    name, rest = _named("", words[0]), list(words[1:])
     if nested(name):
         if _asks_for_help(rest):
             print(family_help(name), end="")
@@ -181,26 +181,26 @@ def _load_settings() -> None:
         del os.environ[_THREADS]
 
 
-def _asks_for_help(given: Sequence[str]) -> bool:
-    return not given or given[0] in ("-h", "--help", "help")
+def _asks_for_help(words: Sequence[str]) -> bool:
+    return not words or words[0] in ("-h", "--help", "help")
 
 
-def _named(before: str, given: str) -> str:
-    if f"{before}{given}" in COMMANDS and " " not in given:
-        return f"{before}{given}"
+def _named(before: str, word: str) -> str:
+    if f"{before}{word}" in COMMANDS and " " not in word:
+        return f"{before}{word}"
     from trainscout.simulators.predictor.question.errors import InputError
 
-    if "=" in given:
+    if "=" in word:
         instead = (
             f"trainscout {before or 'optimize '}{nested(before.strip())[0] if before else ''}"
         )
         problem = "is a setting, of no command"
-        raise InputError("command line", given, problem, f"{instead.strip()} {given}")
+        raise InputError("command line", word, problem, f"{instead.strip()} {word}")
     from trainscout.conf.input_errors import meant_choice
 
     known = nested(before.strip()) if before else top_level()
-    meant = None if before else meant_choice("command", given)
-    raise InputError(f"trainscout {before}".strip(), given, "is no command", known, meant)
+    meant = None if before else meant_choice("command", word)
+    raise InputError(f"trainscout {before}".strip(), word, "is no command", known, meant)
 
 
 def top_level() -> list[str]:

@@ -53,11 +53,11 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What was wrong with the answers to ``count`` wrong inputs, a line each."""
     for command in COMMANDS:  # once, not in every fork
         importlib.import_module(f"trainscout.commands.{command}")
-    given = list(mutations())
-    random.Random(seed).shuffle(given)
-    given = given[:count]
+    chosen = list(mutations())
+    random.Random(seed).shuffle(chosen)
+    chosen = chosen[:count]
     wrong = []
-    for command, setting, content in given:
+    for command, setting, content in chosen:
         with tempfile.TemporaryDirectory() as folder:
             directory = Path(folder)
             (directory / "file").write_text("")
@@ -66,7 +66,7 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
             left = [name for name in files_below(directory) if name not in ("file", "own.yaml")]
         found = problems(setting, ended, left)
         wrong += [f"{command} {setting} {content[:60]!r}: {each}" for each in found]
-    return len(given), wrong
+    return len(chosen), wrong
 
 
 def mutations() -> Iterator[tuple[str, str, bytes]]:

@@ -23,8 +23,8 @@ class GridSampler:
     def __init__(self, search: SearchSpec) -> None:
         """Raises InputError for options; it has none."""
         if search.options.options:
-            given = dict(search.options.options)
-            raise InputError("search.options", given, "grid takes no options", "{}")
+            options = dict(search.options.options)
+            raise InputError("search.options", options, "grid takes no options", "{}")
         self._points = _ordered(search.survey)
 
     def ask(self) -> Proposal:

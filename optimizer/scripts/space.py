@@ -337,11 +337,11 @@ def _knob(
         entry = {"choices": entry if isinstance(entry, list) else [entry]}
     for key in entry:
         require_choice(where, key, _KNOB_KEYS)
-    given = entry.get("choices")
-    for choice in given if isinstance(given, list) else ():
+    stated = entry.get("choices")
+    for choice in stated if isinstance(stated, list) else ():
         if not isinstance(choice, (bool, int, float, str)):
             raise InputError(f"{where}.choices", choice, "is no value", "numbers, words, true")
-    choices = listed(f"{where}.choices", given, {})
+    choices = listed(f"{where}.choices", stated, {})
     text = entry.get("text")
     if text is not None:
         if not isinstance(text, list) or len(text) != len(choices):
@@ -358,11 +358,11 @@ def _knob(
     return Dimension(name, choices, condition, entry.get("otherwise", choices[0]))
 
 
-def _repeats(given: Any, known: set[str]) -> dict[str, Repeated]:
+def _repeats(entries: Any, known: set[str]) -> dict[str, Repeated]:
     """Read what repeats itself: at most one number of micro-batches, and one linear number."""
     made: dict[str, Repeated] = {}
     ways = set()
-    for name, entry in mapping_of("repeats", given).items():
+    for name, entry in mapping_of("repeats", entries).items():
         where = f"repeats.{name}"
         _refuse_taken(where, name, known)
         parts = dict(mapping_of(where, entry))
@@ -387,12 +387,12 @@ def _repeats(given: Any, known: set[str]) -> dict[str, Repeated]:
 def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Template:
     environment = mapping_of("environment", spec.get("environment"))
     files = {}
-    for name, given in mapping_of("files", spec.get("files")).items():
-        path = folder / str(given)
+    for name, content in mapping_of("files", spec.get("files")).items():
+        path = folder / str(content)
         try:
             files[str(name)] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"files.{name}", given, f"cannot be read: {error}") from error
+            raise InputError(f"files.{name}", content, f"cannot be read: {error}") from error
     variables = {str(name): str(text) for name, text in environment.items()}
     return Template(tuple(words), variables, files)
 

@@ -98,8 +98,8 @@ def compare(
     )
 
 
-def _side(given: tuple[str, str, Recipe], predictions: Predictions) -> Side:
-    name, origin, recipe = given
+def _side(described: tuple[str, str, Recipe], predictions: Predictions) -> Side:
+    name, origin, recipe = described
     # A search names the framework, its users mostly do not.
     named = KNOBS["framework"].canonical_value(predictions.job(recipe))
     recipe = replace(recipe, framework=named)

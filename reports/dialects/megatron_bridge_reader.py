@@ -95,13 +95,15 @@ def words_of_configuration(table: Mapping[str, Any]) -> Iterator[str]:
     """
     fields: dict[str, Any] = {}
     for section in _SECTIONS:
-        given = table.get(section)
-        if isinstance(given, str) and section == "mixed_precision":
-            yield from _mixed(given)
+        settings = table.get(section)
+        if isinstance(settings, str) and section == "mixed_precision":
+            yield from _mixed(settings)
             continue
-        if not isinstance(given, Mapping | None):
-            raise InputError(section, str(given)[:60], "is no section", "fields with values")
-        fields |= {name: _plain(each) for name, each in (given or {}).items() if each is not None}
+        if not isinstance(settings, Mapping | None):
+            raise InputError(section, str(settings)[:60], "is no section", "fields with values")
+        fields |= {
+            name: _plain(each) for name, each in (settings or {}).items() if each is not None
+        }
     backend = fields.get("attention_backend")
     if isinstance(backend, int):  # kept by its number
         fields["attention_backend"] = _BACKENDS.get(backend, backend)

@@ -128,10 +128,10 @@ class MegatronReader:
 
     def _dropout(self) -> dict[str, Any]:
         """Both kinds have a probability of 0.1 unless said otherwise."""
-        given = [self.options.number(f"--{kind}-dropout") for kind in ("attention", "hidden")]
-        if given == [None, None]:
+        rates = [self.options.number(f"--{kind}-dropout") for kind in ("attention", "hidden")]
+        if rates == [None, None]:
             return {}
-        attention, hidden = (value is None or value > 0 for value in given)
+        attention, hidden = (value is None or value > 0 for value in rates)
         if attention != hidden:
             argument = f"dropout of {'attention' if attention else 'hidden states'} alone"
             self.options.assume(argument, "attention and hidden states both have dropout")

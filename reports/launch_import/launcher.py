@@ -35,15 +35,15 @@ class GpuCount:
 def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
     """What the launcher in front of the training program says; else Slurm's directives; else
     variables that scripts commonly keep it in."""
-    given = _launcher_options(command)
+    counts = _launcher_options(command)
     directives = _slurm(text)
-    nodes = _first(given, _NODES) or directives.get("nodes") or _variable(script, _NODE_VARIABLES)
+    nodes = _first(counts, _NODES) or directives.get("nodes") or _variable(script, _NODE_VARIABLES)
     per_node = (
-        _first(given, _PER_NODE)
+        _first(counts, _PER_NODE)
         or directives.get("per_node")
         or _variable(script, _PER_NODE_VARIABLES)
     )
-    total = nodes * per_node if nodes and per_node else _first(given, _PROCESSES)
+    total = nodes * per_node if nodes and per_node else _first(counts, _PROCESSES)
     return GpuCount(nodes, per_node, total or _variable(script, _WORLD_VARIABLES))
 
 
@@ -64,8 +64,8 @@ def _launcher_options(command: Command) -> Mapping[str, int]:
     return found
 
 
-def _first(given: Mapping[str, int], names: tuple[str, ...]) -> int | None:
-    return next((given[name] for name in names if name in given), None)
+def _first(counts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
+    return next((counts[name] for name in names if name in counts), None)
 
 
 def _slurm(text: str) -> dict[str, int]:

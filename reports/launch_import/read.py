@@ -75,13 +75,13 @@ _TYPED = "the command line"
 
 
 def read_launch(
-    given: str,
+    source: str,
     base: Question,
     stated: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
 ) -> ImportedLaunch:
-    """The job that ``given`` (a path, or arguments) describes.
+    """The job that ``source`` (a path, or arguments) describes.
 
     Args:
         base: declarations for what it does not say.
@@ -94,20 +94,20 @@ def read_launch(
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
     try:
-        return _read(given, base, stated, model_named, framework_named)
+        return _read(source, base, stated, model_named, framework_named)
     except (RecursionError, MemoryError) as error:
         problem, allowed = "nests too deep to be read", "some hundred levels"
-        raise InputError("given", given[:_SHOWN], problem, allowed) from error
+        raise InputError("given", source[:_SHOWN], problem, allowed) from error
 
 
 def _read(
-    given: str,
+    source: str,
     base: Question,
     stated: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
 ) -> ImportedLaunch:
-    text, origin = _text_of(given)
+    text, origin = _text_of(source)
     script, count = Script(), GpuCount(None, None, None)
     reader: Reader | None = None
     if origin.endswith(".toml"):
@@ -115,7 +115,7 @@ def _read(
     elif origin.endswith(".json"):
         reader = HuggingFaceReader(words_of_deepspeed(_json("given", origin, text)), {})
     elif origin.endswith((".yaml", ".yml")):
-        reader = _reader_of_yaml(given, origin, read_yaml(Path(given.strip()), "given"))
+        reader = _reader_of_yaml(source, origin, read_yaml(Path(source.strip()), "given"))
     elif origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
         script = Script(commands=[Command(tuple(_split(text)), {}, 1)])
@@ -123,7 +123,7 @@ def _read(
         script = read_script(text, os.environ)
     if reader is None:
         command = _launch_command(script, origin)
-        reader, count = _reader(command, script, given), gpu_count(command, script, text)
+        reader, count = _reader(command, script, source), gpu_count(command, script, text)
     question, recipe = _question(reader, origin, base, stated, model_named, framework_named, count)
     for what in script.not_followed:
         reader.options.note(f"not followed: {what}")
@@ -136,19 +136,19 @@ def _read(
     return ImportedLaunch(reader.title, origin, question, recipe, reading, names_model)
 
 
-def _reader_of_yaml(given: str, origin: str, table: Any) -> Reader:
+def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
     """What reads the settings of a YAML file: Megatron-Bridge's, nanotron's, or a Trainer's."""
     if isinstance(table, dict) and is_configuration(table):
         return BridgeReader(table, {})
     if isinstance(table, dict) and is_nanotron(table):
         return NanotronReader(table, {})
     if isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS):
-        words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), given)
+        words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), source)
         return HuggingFaceReader(words, {})
     raise InputError("given", origin, "holds no settings that are known", _ALLOWED)
 
 
-def _reader(command: Command, script: Script, given: str) -> Reader:
+def _reader(command: Command, script: Script, source: str) -> Reader:
     """What reads the arguments of a command, by its framework."""
     arguments = _program_arguments(command)
     own = [word for word in arguments if shown(word) in ("$@", "$*")]
@@ -157,32 +157,32 @@ def _reader(command: Command, script: Script, given: str) -> Reader:
         arguments = [word for word in arguments if word not in own]
     exported = {name: value for name in VARIABLES if (value := _set(script, command, name))}
     if _is_torchtitan(command):
-        return TorchTitanReader(_with_configuration(arguments, given), exported)
+        return TorchTitanReader(_with_configuration(arguments, source), exported)
     if _is_hugging_face(command):
         program = next((word for word in command.words if word.endswith(".py")), "")
-        return HuggingFaceReader(_with_files(command, arguments, given), exported, program)
+        return HuggingFaceReader(_with_files(command, arguments, source), exported, program)
     return MegatronReader(arguments, exported)
 
 
-def _text_of(given: str) -> tuple[str, str]:
+def _text_of(source: str) -> tuple[str, str]:
     """The text and what to call it."""
-    stripped = given.strip()
+    stripped = source.strip()
     if not stripped:
-        raise InputError("given", given, "is empty", _ALLOWED)
+        raise InputError("given", source, "is empty", _ALLOWED)
     if "--" in stripped and not _is_file(stripped):
         return stripped, _TYPED
     path = Path(stripped)
     try:
         if stat.S_ISCHR(path.stat().st_mode):  # /dev/zero has no end
-            raise InputError("given", given, "is a device", _ALLOWED)
+            raise InputError("given", source, "is a device", _ALLOWED)
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise InputError("given", given, f"is larger than {MOST_BYTES >> 10} KiB", _ALLOWED)
+            raise InputError("given", source, f"is larger than {MOST_BYTES >> 10} KiB", _ALLOWED)
         return content.decode("utf-8"), path.name
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InputError("given", given, f"cannot be read: {reason}", _ALLOWED) from error
+        raise InputError("given", source, f"cannot be read: {reason}", _ALLOWED) from error
 
 
 def _is_file(text: str) -> bool:
@@ -207,7 +207,7 @@ def _launch_command(script: Script, origin: str) -> Command:
         if any(word.endswith(".py") or word == "torchtitan.train" for word in command.words)
     ]
     if programs:
-        return max(programs, key=lambda command: _options_in(command.words))
+        return max(programs, key=lambda each: sum(word.startswith("--") for word in each.words))
     # A file of arguments: each line looks like a command of its own.
     words = [
         word
@@ -221,10 +221,6 @@ def _launch_command(script: Script, origin: str) -> Command:
             problem += f"; not followed: {', '.join(script.not_followed)}"
         raise InputError("given", origin, problem, _ALLOWED)
     return Command(tuple(words), {}, 1)
-
-
-def _options_in(words: Collection[str]) -> int:
-    return sum(word.startswith("--") for word in words)
 
 
 def _program_arguments(command: Command) -> list[str]:
@@ -252,24 +248,24 @@ def _is_hugging_face(command: Command) -> bool:
     return (accelerated or bool(names & marks)) and "__num_layers" not in names
 
 
-def _with_files(command: Command, words: list[str], given: str) -> list[str]:
+def _with_files(command: Command, words: list[str], source: str) -> list[str]:
     """Arguments behind what the configurations of Accelerate and DeepSpeed say that they name."""
     launcher = Options(list(command.words))
     if Path(command.words[0]).name == "accelerate" and (name := launcher.text("--config_file")):
-        table = read_yaml(_next_to("--config_file", name, given), "--config_file")
+        table = read_yaml(_next_to("--config_file", name, source), "--config_file")
         words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
     named = Options(words)
     for option in ("--deepspeed", "--deepspeed_config"):
         values = named.texts(option)
         if values and values[0].endswith(".json"):
-            text, _ = _text_of(str(_next_to(option, values[0], given)))
+            text, _ = _text_of(str(_next_to(option, values[0], source)))
             words = [*words_of_deepspeed(_json(option, values[0], text)), *words]
     return words
 
 
-def _next_to(option: str, name: str, given: str) -> Path:
+def _next_to(option: str, name: str, source: str) -> Path:
     """A file that a script names, from here or from where the script is."""
-    beside = Path(given).parent if _is_file(given) else Path()
+    beside = Path(source).parent if _is_file(source) else Path()
     for path in (Path(name), beside / name, beside / Path(name).name):
         if path.is_file():
             return path
@@ -288,13 +284,13 @@ def _json(field: str, origin: str, text: str) -> dict[str, Any]:
     return table
 
 
-def _with_configuration(words: list[str], given: str) -> list[str]:
+def _with_configuration(words: list[str], source: str) -> list[str]:
     """Arguments behind the settings of the TOML file that they name; they count more."""
     named = Options([word.replace("config_file", "config-file") for word in words])
     name = named.text("--job.config-file")
     if name is None:
         return words
-    text, _ = _text_of(str(_next_to("--job.config-file", name, given)))
+    text, _ = _text_of(str(_next_to("--job.config-file", name, source)))
     return [*words_of_table(_toml(name, text)), *words]
 
 

@@ -60,48 +60,50 @@ def parse(arguments: Sequence[str]) -> tuple[Experiment, Files]:
     Raises:
         InputError: for an unknown, repeated, unreadable or impossible parameter.
     """
-    given = _split(arguments)
+    settings = _split(arguments)
     router, message, mesh, extent, files = (
-        _build(group, given) for group in (Router, Message, Mesh, Extent, Files)
+        _build(group, settings) for group in (Router, Message, Mesh, Extent, Files)
     )
     if files.histogram is not None:
         router = dataclasses.replace(router, measured=read_histograms(files.histogram))
     experiment = Experiment(router, message, mesh, extent)
     experiment.check()
     if extent.load_per_node is not None:
-        _refuse_routing(given)
+        _refuse_routing(settings)
     if files.routing_file is not None and files.routing_file == files.log_file:
         raise InputError("log_file", files.log_file, "is the routing_file too")
     return experiment, files
 
 
-def _refuse_routing(given: Mapping[str, str]) -> None:
+def _refuse_routing(settings: Mapping[str, str]) -> None:
     """An even load has no routing: say so instead of leaving a parameter without effect."""
     routing = [entry.name for group in (Router, Message) for entry in parameters(group)]
     for name in (*routing, "histogram", "routing_file"):
-        if name in given:
-            raise InputError(name, given[name], "has no effect: load_per_node replaces a routing")
+        if name in settings:
+            raise InputError(
+                name, settings[name], "has no effect: load_per_node replaces a routing"
+            )
 
 
 def _split(arguments: Sequence[str]) -> dict[str, str]:
     names = [entry.name for group in GROUPS.values() for entry in parameters(group)]
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name not in names:
             raise InputError(name, value, "is not a parameter", names, nearest_name(name, names))
         if not equals or not value:
             raise InputError(name, value, "has no value", f"{name}=VALUE")
-        if name in given:
+        if name in settings:
             raise InputError(name, value, "is given twice")
-        given[name] = value
-    return given
+        settings[name] = value
+    return settings
 
 
-def _build(group: type[Any], given: Mapping[str, str]) -> Any:
+def _build(group: type[Any], settings: Mapping[str, str]) -> Any:
     hints = typing.get_type_hints(group)
-    names = [entry.name for entry in parameters(group) if entry.name in given]
-    return group(**{name: _value(name, given[name], hints[name]) for name in names})
+    names = [entry.name for entry in parameters(group) if entry.name in settings]
+    return group(**{name: _value(name, settings[name], hints[name]) for name in names})
 
 
 def _value(name: str, text: str, hint: Any) -> Any:

@@ -39,9 +39,9 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     folder = docs / PLOT_FOLDER
     if not folder.is_dir():
         raise InputError("--docs", docs, f"has no folder {PLOT_FOLDER}", "the docs folder")
-    given = ((collectives, COLLECTIVES), (kernels, KERNELS))
+    results = ((collectives, COLLECTIVES), (kernels, KERNELS))
     # All are read before one is kept.
-    kept = [(place, read_summary(result)) for result, place in given if result is not None]
+    kept = [(place, read_summary(result)) for result, place in results if result is not None]
     for place, summary in kept:
         write_whole(place, json.dumps(summary, indent=1) + "\n")
     report, _ = predict(PUBLISHED_RUNS, TRUSTED, "replay")

@@ -116,8 +116,8 @@ def measured_runs(
         runs += found
         origins.append(path.name)
         notes += _left_out("rows", left)
-    for path, given in zip(options.from_log, _launches(options), strict=True):
-        job = job_of_settings(settings_of(options.settings, "--set"), given)
+    for path, launch in zip(options.from_log, _launches(options), strict=True):
+        job = job_of_settings(settings_of(options.settings, "--set"), launch)
         steps = read_log(path, job, recent=recent)
         notes += [f"{path.name}: {each}" for each in steps.notes]
         runs.append(MeasuredRun(path.name, job, steps.step_time_s))
@@ -182,14 +182,16 @@ def read_sources(options: argparse.Namespace, stated: Calibration | None = None)
 
 def _launches(options: argparse.Namespace) -> list[str | None]:
     """What was launched for each log: one for all, or one each."""
-    given: list[str | None] = list(options.given)
+    launches: list[str | None] = list(options.given)
     logs = len(options.from_log)
-    if given and not logs:
-        raise InputError("--given", given[0], "says what a log is of", "--from-log LOG beside it")
-    if len(given) not in (0, 1, logs):
-        problem = f"is there {len(given)} times beside {logs} logs"
-        raise InputError("--given", ", ".join(map(str, given)), problem, "once, or one each")
-    return given if len(given) == logs else (given or [None]) * logs
+    if launches and not logs:
+        raise InputError(
+            "--given", launches[0], "says what a log is of", "--from-log LOG beside it"
+        )
+    if len(launches) not in (0, 1, logs):
+        problem = f"is there {len(launches)} times beside {logs} logs"
+        raise InputError("--given", ", ".join(map(str, launches)), problem, "once, or one each")
+    return launches if len(launches) == logs else (launches or [None]) * logs
 
 
 def calibration_of(found: Sources, share: float) -> Calibration:

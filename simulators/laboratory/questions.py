@@ -55,8 +55,10 @@ def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...],
     if options.only:
         questions = tuple(q for q in questions if any(w in q.name for w in options.only))
     if not questions:
-        given = " ".join(options.only) or options.runs
-        raise InputError("--only", given, "names no question", f"a part of {', '.join(names[:6])}")
+        wanted = " ".join(options.only) or options.runs
+        raise InputError(
+            "--only", wanted, "names no question", f"a part of {', '.join(names[:6])}"
+        )
     return questions, len(names)
 
 

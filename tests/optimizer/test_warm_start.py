@@ -21,8 +21,8 @@ def write(path, content):
 
 
 def test_a_known_recipe_is_the_first_trial(tmp_path):
-    given = write(tmp_path / "mine.json", KNOWN)
-    result = search("random", n_trials=10, warm_start=given, bounds=False)
+    file = write(tmp_path / "mine.json", KNOWN)
+    result = search("random", n_trials=10, warm_start=file, bounds=False)
     first = next(t for t in result.trials if t.status != "invalid")
     assert first.recipe == Recipe(**KNOWN)
 
@@ -73,9 +73,9 @@ def test_files_that_are_no_recipes_are_refused(tmp_path, content, words):
 
 @pytest.mark.parametrize("sampler", ["exact", "grid"])
 def test_searches_that_leave_nothing_out_refuse_it(sampler, tmp_path):
-    given = write(tmp_path / "mine.json", KNOWN)
+    file = write(tmp_path / "mine.json", KNOWN)
     with pytest.raises(InputError, match="leaves no recipe out"):
-        known_recipes(SearchOptions(sampler=sampler, warm_start=given))
+        known_recipes(SearchOptions(sampler=sampler, warm_start=file))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

@@ -43,19 +43,19 @@ def as_settings(config_name: str, arguments: Sequence[str]) -> list[str]:
 def _refuse_options(arguments: Sequence[str]) -> None:
     for word, after in itertools.pairwise(arguments):
         if word in (*GROUPS, "gpus") and re.fullmatch(r"\w[\w./-]*", after):
-            given, form = f"{word} {after}", f"{word}={after}"
-            raise InputError("command line", given, "is not of the form name=value", form)
+            refused, form = f"{word} {after}", f"{word}={after}"
+            raise InputError("command line", refused, "is not of the form name=value", form)
     for at, word in enumerate(arguments):
         if word in ("-sc", "--shell-completion"):
             raise InputError("command line", word, "is no option", "trainscout completion SHELL")
         if re.match(r"--|-\w[\w.]+=", word) and not _OPTIONS.fullmatch(word):
             name, equals, value = word.lstrip("-").partition("=")
-            given = word
+            refused = word
             if not equals and at + 1 < len(arguments) and not arguments[at + 1].startswith("-"):
                 value = arguments[at + 1] if "=" not in arguments[at + 1] else ""
-                given = f"{word} {value}".strip()
+                refused = f"{word} {value}".strip()
             setting = f"{name.replace('-', '_')}={value or 'VALUE'}"
-            raise InputError("command line", given, "is no option", f"settings: {setting}")
+            raise InputError("command line", refused, "is no option", f"settings: {setting}")
 
 
 def _settings(config_name: str, argument: str, arguments: Sequence[str]) -> Iterator[str]:

@@ -16,8 +16,8 @@ FIELDS = ("global_batch_size", "tokens", "sequence_length")
 def assumed_fields(config: DictConfig, question: Question) -> frozenset[str]:
     """Those of ``FIELDS`` that the command line does not give, nor a training or a model of the
     user's own; and ``model`` and ``cluster``, where it names none."""
-    given = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
-    names = {each.split("=")[0] for each in given}
+    stated = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
+    names = {each.split("=")[0] for each in stated}
     found = set() if "training" in names else {"global_batch_size", "tokens"}
     groups = {name.partition(".")[0] for name in names}
     found |= {"model", "cluster"} - groups

@@ -177,8 +177,8 @@ def _topologies(
     if simulator.network is None:
         if study.topologies:
             problem = "are not looked at with network=whitebox"
-            given = list(study.topologies)
-            raise InputError("sweep.topologies", given, problem, "network=flow, packet or hybrid")
+            named = list(study.topologies)
+            raise InputError("sweep.topologies", named, problem, "network=flow, packet or hybrid")
         return ()
     own = simulator.network.fabric
     if not study.topologies:

@@ -170,8 +170,8 @@ def run_once() -> bool:
 
 def once(arguments: Sequence[str]) -> list[str]:
     """This command without its schedule, wherever that comes from."""
-    kept = [given for given in arguments if not re.match(r"\+{0,2}schedule=", given)]
-    settings = (number for number, given in enumerate(kept) if re.match(r"[^-].*=", given))
+    kept = [word for word in arguments if not re.match(r"\+{0,2}schedule=", word)]
+    settings = (number for number, word in enumerate(kept) if re.match(r"[^-].*=", word))
     # Hydra wants all settings side by side.
     at = next(settings, len(kept))
     return [*kept[:at], "schedule=null", *kept[at:]]

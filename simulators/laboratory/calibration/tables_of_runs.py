@@ -62,8 +62,8 @@ def own_runs(
     names = {name: column_of(name) for name in header}
     _check_header(tuple(names.values()), where)
     runs, left = [], []
-    for line, given in rows:
-        cells = {names[name]: text for name, text in given.items()}
+    for line, entries in rows:
+        cells = {names[name]: text for name, text in entries.items()}
         settings = {
             name: text
             for name, text in cells.items()

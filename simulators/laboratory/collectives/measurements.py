@@ -151,22 +151,22 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
     )
 
 
-def _kind(given: str) -> str:
+def _kind(label: str) -> str:
     """The collective of a name as NCCL, nccl-tests or its binaries spell it."""
-    name = _joined(given).removeprefix("nccl").removesuffix("perf")
+    name = _joined(label).removeprefix("nccl").removesuffix("perf")
     for kind in KINDS:
         if name == _joined(kind):
             return kind
-    raise UnusableRowError(f"collective {given!r} is not one of {', '.join(sorted(KINDS))}")
+    raise UnusableRowError(f"collective {label!r} is not one of {', '.join(sorted(KINDS))}")
 
 
 def _algorithm(row: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The algorithm that NCCL_ALGO names, "" where NCCL chose, and what that assumes; a protocol
     that was set is not: only algorithms are forced."""
-    given, protocol, assumed = row.get("algo", ""), row.get("proto", ""), []
-    found = next((each for each in ALGORITHMS if _joined(given) == _joined(each)), "")
-    if given and not found:
-        assumed.append(f"algorithm {given} is not known: NCCL's own choice is priced")
+    algorithm, protocol, assumed = row.get("algo", ""), row.get("proto", ""), []
+    found = next((each for each in ALGORITHMS if _joined(algorithm) == _joined(each)), "")
+    if algorithm and not found:
+        assumed.append(f"algorithm {algorithm} is not known: NCCL's own choice is priced")
     if protocol:
         assumed.append(f"protocol {protocol} was stated: NCCL's own choice is priced")
     return found, tuple(assumed)

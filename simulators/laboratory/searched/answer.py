@@ -260,8 +260,8 @@ def _allowing(
     """The space with these values of these knobs, and nothing else that declared numerics leave
     out."""
 
-    def choices(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        entry = with_choices(name, given)
+    def choices(name: str, knob: Mapping[str, Any]) -> Mapping[str, Any]:
+        entry = with_choices(name, knob)
         if "choices" not in entry:
             return entry
         kept = [
@@ -271,8 +271,8 @@ def _allowing(
 
     def part(spec: Mapping[str, Any]) -> dict[str, Any]:
         knobs = {
-            name: choices(name, given) if name in KNOBS else given
-            for name, given in spec["knobs"].items()
+            name: choices(name, knob) if name in KNOBS else knob
+            for name, knob in spec["knobs"].items()
         }
         return {**spec, "knobs": knobs}
 

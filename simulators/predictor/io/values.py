@@ -29,7 +29,7 @@ _TRUE = ("yes", "y", "on", "true")
 _FALSE = ("no", "n", "off", "false")
 
 
-def typed_value(cls: type[T], field: str, given: object) -> T:
+def typed_value(cls: type[T], field: str, content: object) -> T:
     """An instance of a dataclass from a mapping of plain values.
 
     Numbers may be text, as on a command line; fields left out keep their default.
@@ -43,10 +43,10 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
         InputError: for a missing, unknown, mistyped or non-finite field.
     """
     declared = _fields(typing.cast(Any, cls))
-    if not isinstance(given, Mapping):
-        raise InputError(field, given, "is not a group of fields", expected(cls))
+    if not isinstance(content, Mapping):
+        raise InputError(field, content, "is not a group of fields", expected(cls))
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in content.items():
         if name not in declared:
             raise unknown_name(f"{field}.{name}", value, declared)
         if not (isinstance(value, str) and value == MISSING):
@@ -54,7 +54,7 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
     missing = [
         name
         for name, (_, required) in declared.items()
-        if name not in values and (required or name in given)
+        if name not in values and (required or name in content)
     ]
     if missing:
         raise missing_fields(field, missing, expected(declared[missing[0]][0]))

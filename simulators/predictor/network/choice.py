@@ -86,26 +86,26 @@ class NetworkChoice:
             problem = "has no links to meet on"
             raise InputError("network.whole_step", True, problem, "network=flow, packet or hybrid")
         if len(self.neighbours) > MOST_NEIGHBOURS:
-            given, allowed = f"{len(self.neighbours)} jobs", f"at most {MOST_NEIGHBOURS}"
-            raise InputError("network.neighbours", given, "are too many", allowed)
+            value, allowed = f"{len(self.neighbours)} jobs", f"at most {MOST_NEIGHBOURS}"
+            raise InputError("network.neighbours", value, "are too many", allowed)
         for at, each in enumerate(self.neighbours):
             each.check(f"network.neighbours[{at}]")
         if self.engine == WHITEBOX and self.neighbours:
             problem = "are not looked at with network=whitebox"
-            given = f"{len(self.neighbours)} jobs"
-            raise InputError("network.neighbours", given, problem, "network=flow, packet, hybrid")
+            value = f"{len(self.neighbours)} jobs"
+            raise InputError("network.neighbours", value, problem, "network=flow, packet, hybrid")
         if self.whole_step and self.neighbours:
             problem = "is of our step alone"
             raise InputError(
                 "network.whole_step", True, problem, "false beside network.neighbours"
             )
         if self.failures and (self.engine != "packet" or not self.whole_step):
-            given, problem = (
+            value, problem = (
                 f"{len(self.failures)} links",
                 "fail in a step played whole by packets",
             )
             raise InputError(
-                "network.failures", given, problem, "network=packet network.whole_step=true"
+                "network.failures", value, problem, "network=packet network.whole_step=true"
             )
         for at, failure in enumerate(self.failures):
             failure.check(f"network.failures[{at}]")

@@ -160,8 +160,8 @@ class Model:
         require_choice("model.position", self.position, ("learned", "rope", "none"))
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
         for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
-            field, given = f"model.{name}", getattr(self, name)
-            require_positive(field, given, allow_zero=True, most=self.num_layers)
+            field, count = f"model.{name}", getattr(self, name)
+            require_positive(field, count, allow_zero=True, most=self.num_layers)
         for name in ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size"):
             value = getattr(self, name)
             if value is not None:
@@ -246,8 +246,8 @@ class Model:
             raise InputError("model.kinds.none", "...", "is the name of no mixer", "another name")
         if self.layers is None:
             if self.wide_ffn_hidden_size is not None:
-                given, problem = self.wide_ffn_hidden_size, "is declared for no layer"
-                raise InputError("model.wide_ffn_hidden_size", given, problem, "model.layers")
+                value, problem = self.wide_ffn_hidden_size, "is declared for no layer"
+                raise InputError("model.wide_ffn_hidden_size", value, problem, "model.layers")
             if self.kinds:
                 problem = "is declared for no layer"
                 raise InputError(f"model.kinds.{next(iter(self.kinds))}", "...", problem, "layers")
@@ -301,14 +301,14 @@ class Model:
         own_sizes = ("heads", "kv_heads", "head_dim")
         for name in ("gated", "keys_are_values", "reuses_kv", *own_sizes):
             if self.mla is not None and getattr(attention, name):
-                given = getattr(attention, name)
+                value = getattr(attention, name)
                 raise InputError(
-                    f"{field}.{name}", given, "is not of latent attention", "left out"
+                    f"{field}.{name}", value, "is not of latent attention", "left out"
                 )
         own = self.for_layer(layer)
         if own.num_heads % own.kv_heads:
-            given, problem = attention.kv_heads, f"does not divide {own.num_heads} heads"
-            raise InputError(f"{field}.kv_heads", given, problem, "a divisor of them")
+            value, problem = attention.kv_heads, f"does not divide {own.num_heads} heads"
+            raise InputError(f"{field}.kv_heads", value, problem, "a divisor of them")
 
     @property
     def residual_width(self) -> int:

@@ -183,9 +183,9 @@ def read_calibration(path: Path, field: str = FIELD) -> Calibration:
     Raises:
         InputError: for a file that cannot be read or is no calibration.
     """
-    given = read_yaml(path, field)
+    content = read_yaml(path, field)
     try:
-        calibration = _calibration(given)
+        calibration = _calibration(content)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -214,9 +214,9 @@ def calibration_text(calibration: Calibration, comments: Sequence[str] = ()) -> 
         }
         for run in calibration.runs
     ]
-    given = {"gpu": list(calibration.gpus), "made": calibration.made, **stated}
-    given |= {"share": calibration.share, "runs": runs}
-    text = yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=160)
+    content = {"gpu": list(calibration.gpus), "made": calibration.made, **stated}
+    content |= {"share": calibration.share, "runs": runs}
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=160)
     return "".join(f"# {line}\n" for line in comments) + text
 
 
@@ -224,46 +224,46 @@ def _rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _calibration(given: Any) -> Calibration:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{given!r} instead of fields")
+def _calibration(content: Any) -> Calibration:
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{content!r} instead of fields")
     known = ("gpu", "made", *FACTORS, "share", "runs")
-    for name in given:
+    for name in content:
         if name not in known:
             near = nearest_name(str(name), known)
             hint = "" if near is None else f", did you mean {near!r}?"
             raise ValueError(f"{name} is no field of it{hint}")
-    gpus = given["gpu"]
+    gpus = content["gpu"]
     names = [gpus] if isinstance(gpus, str) else list(gpus)
     return Calibration(
         gpus=tuple(map(str, names)),
-        factors=Factors(**{name: float(given[name]) for name in FACTORS if name in given}),
-        runs=tuple(_run(run) for run in given["runs"]),
-        share=float(given.get("share", 1.0)),
-        made=str(given.get("made", "")),
+        factors=Factors(**{name: float(content[name]) for name in FACTORS if name in content}),
+        runs=tuple(_run(run) for run in content["runs"]),
+        share=float(content.get("share", 1.0)),
+        made=str(content.get("made", "")),
     )
 
 
 _TRAITS = {field.name: field.type for field in dataclasses.fields(Traits)}
 
 
-def _run(given: Any) -> CalibrationRun:
+def _run(content: Any) -> CalibrationRun:
     names = {"name", "measured_s", "predicted_s", "shares", *_TRAITS}
-    if not isinstance(given, Mapping) or set(given) != names:
-        found = sorted(map(str, given)) if isinstance(given, Mapping) else given
+    if not isinstance(content, Mapping) or set(content) != names:
+        found = sorted(map(str, content)) if isinstance(content, Mapping) else content
         raise ValueError(f"a run has the fields {found} instead of {', '.join(sorted(names))}")
     traits: dict[str, Any] = {
-        name: str(given[name]) if kind == "str" else int(given[name])
+        name: str(content[name]) if kind == "str" else int(content[name])
         for name, kind in _TRAITS.items()
     }
     traits["experts"] = bool(traits["experts"])
     for name, value in traits.items():
         if name not in KINDS:
             require_positive(f"{FIELD}.runs.{name}", value)
-    times = {name: float(given[name]) for name in ("measured_s", "predicted_s")}
+    times = {name: float(content[name]) for name in ("measured_s", "predicted_s")}
     for name, seconds in times.items():
         require_positive(f"{FIELD}.runs.{name}", seconds)
-    shares = tuple(float(given["shares"][name]) for name in SHARES)
+    shares = tuple(float(content["shares"][name]) for name in SHARES)
     if not all(0 <= share <= 1.5 for share in shares):
-        raise ValueError(f"shares of {given['name']} are not between 0 and 1")
-    return CalibrationRun(str(given["name"]), Traits(**traits), shares, **times)
+        raise ValueError(f"shares of {content['name']} are not between 0 and 1")
+    return CalibrationRun(str(content["name"]), Traits(**traits), shares, **times)

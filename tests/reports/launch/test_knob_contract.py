@@ -138,8 +138,8 @@ def test_what_is_launched_alike_means_the_same(name: str, framework: str) -> Non
         alike.setdefault(launched(FRAMEWORKS[framework](job)), []).append(job)
     alike.pop(None, None)
     for jobs in alike.values():
-        given = [changes(job.recipe, base.recipe) for job in jobs]
-        assert len({canonical(job) for job in jobs}) == 1, given
+        changed = [changes(job.recipe, base.recipe) for job in jobs]
+        assert len({canonical(job) for job in jobs}) == 1, changed
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -150,9 +150,9 @@ def test_what_means_the_same_is_predicted_alike(name: str) -> None:
         same.setdefault(canonical(job), []).append(job)
     for jobs in same.values():
         times, sizes = zip(*map(predicted, jobs), strict=True)
-        given = [changes(job.recipe, base.recipe) for job in jobs]
-        assert times == pytest.approx([times[0]] * len(jobs), rel=1e-12), given
-        assert set(sizes) == {sizes[0]}, given
+        changed = [changes(job.recipe, base.recipe) for job in jobs]
+        assert times == pytest.approx([times[0]] * len(jobs), rel=1e-12), changed
+        assert set(sizes) == {sizes[0]}, changed
 
 
 def test_every_knob_is_varied() -> None:

@@ -33,26 +33,26 @@ def test_iterations_cover_the_tokens():
 
 
 def test_uneven_virtual_stages_are_counted_instead():
-    given = arguments(job_of(Recipe(pp=2, vpp=2, first_stage_layers=2, last_stage_layers=6)))
-    assert given["--num-virtual-stages-per-pipeline-rank"] == "2"
-    assert given["--decoder-first-pipeline-num-layers"] == "2"
-    assert given["--decoder-last-pipeline-num-layers"] == "6"
-    assert "--num-layers-per-virtual-pipeline-stage" not in given
+    written = arguments(job_of(Recipe(pp=2, vpp=2, first_stage_layers=2, last_stage_layers=6)))
+    assert written["--num-virtual-stages-per-pipeline-rank"] == "2"
+    assert written["--decoder-first-pipeline-num-layers"] == "2"
+    assert written["--decoder-last-pipeline-num-layers"] == "6"
+    assert "--num-layers-per-virtual-pipeline-stage" not in written
 
 
 def test_four_bits_and_the_layers_that_keep_sixteen():
     model = replace(job_of(Recipe()).model, num_layers_at_end_in_bf16=4)
     training = replace(TRAINING, nvfp4_hadamard=False)
     job = Job(model, GPU, CLUSTER, training, Recipe(precision="nvfp4"))
-    given = arguments(job)
-    assert given["--fp4-format"] == "e2m1"
-    assert given["--fp4-recipe"] == "nvfp4"
-    assert (given["--num-layers-at-start-in-bf16"], given["--num-layers-at-end-in-bf16"]) == (
+    written = arguments(job)
+    assert written["--fp4-format"] == "e2m1"
+    assert written["--fp4-recipe"] == "nvfp4"
+    assert (written["--num-layers-at-start-in-bf16"], written["--num-layers-at-end-in-bf16"]) == (
         "0",
         "4",
     )
-    assert {"--bf16", "--first-last-layers-bf16"} <= set(given)
-    assert "--fp8-format" not in given
+    assert {"--bf16", "--first-last-layers-bf16"} <= set(written)
+    assert "--fp8-format" not in written
     assert "NVTE_NVFP4_DISABLE_RHT=1" in megatron_launch(job).script_text
     plain = arguments(replace(job, recipe=Recipe()))
     assert not [name for name in plain if "fp4" in name or "in-bf16" in name]
@@ -76,25 +76,25 @@ def test_layers_of_another_precision_are_in_a_file_of_their_own():
 def test_latent_attention():
     mla = Mla(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     model = replace(MOE_MODEL, mla=mla, head_dim=None, num_query_groups=None)
-    given = arguments(Job(model, GPU, CLUSTER, TRAINING, Recipe()))
-    assert given["--kv-lora-rank"] == "512"
-    assert given["--qk-head-dim"] == "128"
-    assert given["--qk-pos-emb-head-dim"] == "64"
-    assert "--multi-latent-attention" in given
+    written = arguments(Job(model, GPU, CLUSTER, TRAINING, Recipe()))
+    assert written["--kv-lora-rank"] == "512"
+    assert written["--qk-head-dim"] == "128"
+    assert written["--qk-pos-emb-head-dim"] == "64"
+    assert "--multi-latent-attention" in written
     # FlashAttention 2 wants keys as wide as values.
-    assert given["--attention-backend"] == "auto"
+    assert written["--attention-backend"] == "auto"
     # No query compression declared: Megatron's default of none must stay.
-    assert "--q-lora-rank" not in given
+    assert "--q-lora-rank" not in written
 
 
 @pytest.mark.parametrize(("stage", "sharding"), [(2, "optim_grads"), (3, "optim_grads_params")])
 def test_fully_sharded(stage, sharding):
     job = job_of(Recipe(zero_stage=stage, tp=2, sp=True))
-    given = arguments(job)
-    assert given["--data-parallel-sharding-strategy"] == sharding
+    written = arguments(job)
+    assert written["--data-parallel-sharding-strategy"] == sharding
     # Predicted beside computation without being asked for.
-    assert "--overlap-grad-reduce" in given
-    assert ("--overlap-param-gather" in given) == (stage == 3)
+    assert "--overlap-grad-reduce" in written
+    assert ("--overlap-param-gather" in written) == (stage == 3)
     # Megatron-FSDP refuses to start with it.
     assert variables(job) == {}
 
@@ -173,10 +173,10 @@ EXPERTS_GRAPHED = Framework(cuda_graphs=True, graphs_leave_experts=True)
 
 
 def test_graphs_hold_whole_iterations_without_experts() -> None:
-    given = arguments(job_of(Recipe(cuda_graphs=True)))
-    assert given["--cuda-graph-impl"] == "local"
-    assert given["--cuda-graph-scope"] == "full_iteration"
-    assert {"--no-check-for-nan-in-loss-and-grad", "--te-rng-tracker"} <= set(given)
+    written = arguments(job_of(Recipe(cuda_graphs=True)))
+    assert written["--cuda-graph-impl"] == "local"
+    assert written["--cuda-graph-scope"] == "full_iteration"
+    assert {"--no-check-for-nan-in-loss-and-grad", "--te-rng-tracker"} <= set(written)
     assert "--cuda-graph-impl" not in arguments(job_of(Recipe()))
 
 
@@ -190,10 +190,10 @@ def test_graphs_hold_whole_iterations_without_experts() -> None:
 def test_graphs_end_where_tokens_go_to_experts(recipe: Recipe, scope: str) -> None:
     job = replace(moe_job_of(recipe), framework=EXPERTS_GRAPHED)
     job = replace(job, model=replace(job.model, dropout=False))
-    given = arguments(job)
-    assert given["--cuda-graph-impl"] == "transformer_engine"
-    assert given["--cuda-graph-scope"] == scope
-    assert "--no-check-for-nan-in-loss-and-grad" not in given
+    written = arguments(job)
+    assert written["--cuda-graph-impl"] == "transformer_engine"
+    assert written["--cuda-graph-scope"] == scope
+    assert "--no-check-for-nan-in-loss-and-grad" not in written
 
 
 def test_graphs_that_megatron_has_not_are_said() -> None:

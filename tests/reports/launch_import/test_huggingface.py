@@ -36,18 +36,18 @@ def written(folder, name, text):
 
 def test_a_script_with_the_json_that_it_names(tmp_path):
     written(tmp_path, "configs/ds.json", ZERO)
-    given = read(written(tmp_path, "run.sh", SCRIPT))
-    assert given.framework == "DeepSpeed"
-    assert given.question.model == model("llama3_8b")
-    assert given.question.framework == framework("deepspeed")
-    assert given.question.cluster.num_gpus == 16
-    assert given.recipe == Recipe(
+    imported = read(written(tmp_path, "run.sh", SCRIPT))
+    assert imported.framework == "DeepSpeed"
+    assert imported.question.model == model("llama3_8b")
+    assert imported.question.framework == framework("deepspeed")
+    assert imported.question.cluster.num_gpus == 16
+    assert imported.recipe == Recipe(
         micro_batch=2, zero_stage=2, overlap_grad_reduce=True, recompute="full"
     )
-    training = given.question.training
+    training = imported.question.training
     assert (training.global_batch_size, training.sequence_length) == (2 * 8 * 16, 4096)
     assert (training.precision, training.tokens) == ("bf16", 100 * 256 * 4096)
-    reading = given.reading
+    reading = imported.reading
     assert [each.argument for each in reading.unknown] == ["--nothing_of_theirs 3"]
     assert any("reduce_bucket_size" in words for words, _ in reading.not_modelled)
     assert "steps_per_print 10" in reading.no_effect
@@ -56,11 +56,11 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_our_own_json_comes_back(tmp_path, stage):
     job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
-    given = read(written(tmp_path, "deepspeed.json", settings_of(job)))
-    assert (given.recipe.zero_stage, given.recipe.micro_batch) == (stage, 2)
-    assert given.question.training.precision == job.precision
-    assert given.question.training.global_batch_size == 2 * 16 * job.num_micro_batches
-    assert not given.reading.unknown
+    imported = read(written(tmp_path, "deepspeed.json", settings_of(job)))
+    assert (imported.recipe.zero_stage, imported.recipe.micro_batch) == (stage, 2)
+    assert imported.question.training.precision == job.precision
+    assert imported.question.training.global_batch_size == 2 * 16 * job.num_micro_batches
+    assert not imported.reading.unknown
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_accelerates_file(tmp_path, strategy, fields):
         "accelerate launch --config_file fsdp.yaml --num_processes 16 train.py "
         "--per_device_train_batch_size 4 --block_size 2048"
     )
-    given = read(written(tmp_path, "run.sh", script))
-    assert given.framework == "Hugging Face Trainer"
-    assert given.recipe == Recipe(
+    imported = read(written(tmp_path, "run.sh", script))
+    assert imported.framework == "Hugging Face Trainer"
+    assert imported.recipe == Recipe(
         **{"micro_batch": 4, "overlap_grad_reduce": fields["zero_stage"] < 3, **fields}
     )
-    assert given.question.cluster.num_gpus == 16
+    assert imported.question.cluster.num_gpus == 16
 
 
 def test_adapters(tmp_path):
@@ -119,13 +119,13 @@ def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, ta
 )
 def test_pairs(tmp_path, words, dpo):
     script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16 "
-    given = read(written(tmp_path, "run.sh", f"{script} --max_steps 10 --max_length 1024"))
-    training = given.question.training
+    imported = read(written(tmp_path, "run.sh", f"{script} --max_steps 10 --max_length 1024"))
+    training = imported.question.training
     assert training.dpo == dpo
     batch = training.global_batch_size
-    assert batch == 2 * given.question.cluster.num_gpus
+    assert batch == 2 * imported.question.cluster.num_gpus
     assert training.tokens == 10 * batch * 1024 * (1 if dpo is None else 2)
-    stated = [words for words, _ in given.reading.not_modelled]
+    stated = [words for words, _ in imported.reading.not_modelled]
     assert any("kto" in each for each in stated) == ("kto" in words)
 
 
@@ -144,9 +144,9 @@ def test_pairs(tmp_path, words, dpo):
 )
 def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, stated):
     script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16"
-    given = read(written(tmp_path, "run.sh", script))
-    assert given.question.training.dpo is None
-    found = [text for text, _ in given.reading.not_modelled]
+    imported = read(written(tmp_path, "run.sh", script))
+    assert imported.question.training.dpo is None
+    found = [text for text, _ in imported.reading.not_modelled]
     assert len(found) == len(stated)
     assert all(any(part in each for each in found) for part in stated)
 
@@ -169,6 +169,6 @@ def test_what_cannot_be_read_is_refused(tmp_path, name, text, words):
 
 def test_a_model_that_is_said_stands_for_one_that_is_unknown(tmp_path):
     script = "deepspeed train.py --model_name_or_path nobody/own --per_device_train_batch_size 1"
-    given = read(written(tmp_path, "run.sh", script), ("model",))
-    assert given.question.model.num_layers == MODEL.num_layers
-    assert any("nobody/own" in note for note in given.reading.notes)
+    imported = read(written(tmp_path, "run.sh", script), ("model",))
+    assert imported.question.model.num_layers == MODEL.num_layers
+    assert any("nobody/own" in note for note in imported.reading.notes)

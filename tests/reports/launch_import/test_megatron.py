@@ -23,8 +23,8 @@ def shape(more: str = ""):
 
 
 def test_absent_arguments_are_megatron_s_defaults():
-    given = shape()
-    model, recipe = given.question.model, given.recipe
+    imported = shape()
+    model, recipe = imported.question.model, imported.recipe
     assert (model.ffn_hidden_size, model.kv_heads, model.qk_head_dim) == (4 * 768, 12, 64)
     assert (model.gated_mlp, model.normalization, model.position) == (
         False,
@@ -37,8 +37,8 @@ def test_absent_arguments_are_megatron_s_defaults():
     assert model.tied_embeddings
     assert (model.moe, model.mla, model.num_mtp_layers) == (None, None, 0)
     assert model.sequence_length == 2048
-    assert given.question.training.sequence_length == 1024
-    assert given.question.training.precision == "fp32"
+    assert imported.question.training.sequence_length == 1024
+    assert imported.question.training.precision == "fp32"
     assert recipe == Recipe(micro_batch=2, zero_stage=0)
 
 
@@ -63,10 +63,10 @@ def test_sequence_parallelism_needs_tensor_parallelism():
 
 def test_without_a_global_batch_each_replica_takes_one_micro_batch():
     arguments = SHAPE.replace("--global-batch-size 32", "--tensor-model-parallel-size 2")
-    given = read(arguments)
+    imported = read(arguments)
     # 16 GPUs / tp 2 = 8 replicas x 2.
-    assert given.question.training.global_batch_size == 16
-    assert any("no --global-batch-size" in note for note in given.reading.notes)
+    assert imported.question.training.global_batch_size == 16
+    assert any("no --global-batch-size" in note for note in imported.reading.notes)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,10 @@ def test_experts_are_padded_where_it_is_said(more, padded):
     ],
 )
 def test_which_layers_have_experts(pattern, dense, period, exact):
-    given = shape(f"{MOE} --moe-layer-freq {pattern}")
-    moe = given.question.model.moe
+    imported = shape(f"{MOE} --moe-layer-freq {pattern}")
+    moe = imported.question.model.moe
     assert (moe.num_dense_layers, moe.layer_period) == (dense, period)
-    stated = [argument for argument, _ in given.reading.not_modelled]
+    stated = [argument for argument, _ in imported.reading.not_modelled]
     assert (f"--moe-layer-freq {pattern}" in stated) is not exact
 
 
@@ -251,8 +251,8 @@ def test_vocabularies():
 
 
 def test_every_argument_ends_in_one_list():
-    given = shape("--bf16 --lr 1e-4 --rope-type yarn --sequence-paralel --novel 3 4")
-    reading = given.reading
+    imported = shape("--bf16 --lr 1e-4 --rope-type yarn --sequence-paralel --novel 3 4")
+    reading = imported.reading
     assert "--lr 1e-4" in reading.no_effect
     assert ("--rope-type yarn", "rotary positions are plain") in reading.not_modelled
     unknown = {each.argument: each.nearest for each in reading.unknown}
@@ -263,11 +263,13 @@ def test_every_argument_ends_in_one_list():
 
 
 def test_an_excerpt_leaves_the_rest_as_declared():
-    given = read("--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer")
-    assert given.question.model == MODEL
-    assert given.question.training == TRAINING
-    assert given.recipe == Recipe(tp=2, sp=True)
-    assert any("no --num-layers" in note for note in given.reading.notes)
+    imported = read(
+        "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
+    )
+    assert imported.question.model == MODEL
+    assert imported.question.training == TRAINING
+    assert imported.recipe == Recipe(tp=2, sp=True)
+    assert any("no --num-layers" in note for note in imported.reading.notes)
 
 
 def test_the_same_shape_keeps_its_name():
@@ -280,9 +282,9 @@ def test_the_same_shape_keeps_its_name():
 
 
 def test_what_the_command_line_says_counts_more():
-    given = read(SHAPE, stated=("model.num_layers", "training.global_batch_size"))
-    assert given.question.model.num_layers == MODEL.num_layers
-    assert given.question.training.global_batch_size == TRAINING.global_batch_size
+    imported = read(SHAPE, stated=("model.num_layers", "training.global_batch_size"))
+    assert imported.question.model.num_layers == MODEL.num_layers
+    assert imported.question.training.global_batch_size == TRAINING.global_batch_size
 
 
 def script(tmp_path, text: str) -> str:
@@ -314,9 +316,9 @@ def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
 
 def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     text = f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
-    given = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
-    assert given.question.cluster == CLUSTER
-    assert any("does not divide" in note for note in given.reading.notes)
+    imported = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
+    assert imported.question.cluster == CLUSTER
+    assert any("does not divide" in note for note in imported.reading.notes)
     kept = read(script(tmp_path, text), stated=("cluster.num_nodes",))
     assert kept.question.cluster == CLUSTER
 
@@ -326,9 +328,9 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
         "export NCCL_ALGO=Tree\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
         f"NCCL_MAX_NCHANNELS=8 torchrun pretrain_gpt.py {SHAPE}"
     )
-    given = read(script(tmp_path, text))
-    assert (given.recipe.nccl_algo, given.recipe.nccl_max_channels) == ("tree", 8)
-    assert given.question.framework.expandable_segments
+    imported = read(script(tmp_path, text))
+    assert (imported.recipe.nccl_algo, imported.recipe.nccl_max_channels) == ("tree", 8)
+    assert imported.question.framework.expandable_segments
 
 
 def test_whether_switches_sum_is_the_clusters(tmp_path):

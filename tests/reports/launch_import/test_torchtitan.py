@@ -28,10 +28,10 @@ def toml(tmp_path, text: str = TOML, name: str = "llama.toml") -> str:
 
 
 def test_a_toml_file(tmp_path):
-    given = read(toml(tmp_path))
-    assert given.framework == TITLE
-    assert given.question.model == model("llama3_8b")
-    assert given.recipe == Recipe(
+    imported = read(toml(tmp_path))
+    assert imported.framework == TITLE
+    assert imported.question.model == model("llama3_8b")
+    assert imported.recipe == Recipe(
         tp=2,
         sp=True,
         micro_batch=2,
@@ -39,18 +39,18 @@ def test_a_toml_file(tmp_path):
         recompute="selective",
         recompute_modules="operations",
     )
-    training = given.question.training
+    training = imported.question.training
     # 16 GPUs / tp 2 = 8 replicas of 2.
     assert training.global_batch_size == 16
     assert training.tokens == 100 * 16 * 8192
     assert training.precision == "bf16"
-    software = given.question.framework
+    software = imported.question.framework
     assert (software.name, software.fusion) == ("torchtitan", "eager")
 
 
 def test_compiled(tmp_path):
-    given = read(toml(tmp_path, TOML.replace("steps = 100", "steps = 100\ncompile = true")))
-    assert given.question.framework == framework("torchtitan")
+    imported = read(toml(tmp_path, TOML.replace("steps = 100", "steps = 100\ncompile = true")))
+    assert imported.question.framework == framework("torchtitan")
 
 
 def test_arguments_count_more_than_the_file_they_name(tmp_path):
@@ -60,9 +60,9 @@ def test_arguments_count_more_than_the_file_they_name(tmp_path):
         "NGPU=16\ntorchrun --nproc_per_node=8 -m torchtitan.train "
         "--job.config_file llama.toml --training.local_batch_size 1"
     )
-    given = read(str(script))
-    assert given.recipe.micro_batch == 1
-    assert given.recipe.tp == 2
+    imported = read(str(script))
+    assert imported.recipe.micro_batch == 1
+    assert imported.recipe.tp == 2
     script.write_text("torchrun -m torchtitan.train --job.config_file elsewhere.toml")
     with pytest.raises(InputError, match=r"elsewhere\.toml"):
         read(str(script))
@@ -109,9 +109,9 @@ def test_converters(tmp_path, name, precision):
     converters = f'converters = ["{name}"]'
     section = f"[{name}]\nfilter_fqns = ['output']"
     text = TOML.replace('flavor = "8B"', f'flavor = "8B"\n{converters}') + section
-    given = read(toml(tmp_path, text))
-    assert given.question.training.precision == precision
-    assert [argument for argument, _ in given.reading.not_modelled] == [
+    imported = read(toml(tmp_path, text))
+    assert imported.question.training.precision == precision
+    assert [argument for argument, _ in imported.reading.not_modelled] == [
         f"--{name}.filter-fqns output"
     ]
     # Without the converter its section does nothing.
@@ -130,10 +130,14 @@ def recent(tmp_path, arguments: str):
 
 
 def test_configurations_of_0_3_bring_their_settings(tmp_path):
-    given = recent(tmp_path, "--config llama3_70b")
-    assert given.question.model == model("llama3_70b")
-    assert (given.recipe.tp, given.recipe.micro_batch, given.recipe.recompute) == (8, 8, "full")
-    assert given.question.framework.cuda_graphs
+    imported = recent(tmp_path, "--config llama3_70b")
+    assert imported.question.model == model("llama3_70b")
+    assert (imported.recipe.tp, imported.recipe.micro_batch, imported.recipe.recompute) == (
+        8,
+        8,
+        "full",
+    )
+    assert imported.question.framework.cuda_graphs
     changed = recent(
         tmp_path,
         "--config llama3_70b --parallelism.tensor-parallel-degree 4 "
@@ -154,8 +158,8 @@ def test_a_configuration_that_compiles_the_loss_alone(tmp_path):
 
 
 def test_an_unknown_configuration_is_said(tmp_path):
-    given = recent(tmp_path, "--config mine --training.local-batch-size 1")
-    assert any("configuration mine" in note for note in given.reading.notes)
+    imported = recent(tmp_path, "--config mine --training.local-batch-size 1")
+    assert any("configuration mine" in note for note in imported.reading.notes)
 
 
 def test_every_setting_ends_in_one_list(tmp_path):

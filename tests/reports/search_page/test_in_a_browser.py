@@ -51,9 +51,9 @@ def page(opened):
 
 
 def test_the_answer_comes_first_and_fits_a_laptop(page):
-    given = searched().shown[0].prediction
+    search = searched().shown[0].prediction
     assert text(page, "h1").startswith("Run tp")
-    assert f"{given.mfu * 100:.1f} %" in text(page, ".cards")
+    assert f"{search.mfu * 100:.1f} %" in text(page, ".cards")
     for card in page.locator(".card").all():
         assert card.bounding_box()["y"] + card.bounding_box()["height"] < LAPTOP[1]
     assert page.locator(".card .grade").count() >= 4
@@ -146,9 +146,9 @@ def test_trials_filter_by_words_and_status(page):
 
 
 def test_long_tables_are_paged(opened):
-    given = searched()
-    more = [replace(given.result.trials[-1], number=number) for number in range(200)]
-    page = opened(replace(given, result=replace(given.result, trials=tuple(more))))
+    search = searched()
+    more = [replace(search.result.trials[-1], number=number) for number in range(200)]
+    page = opened(replace(search, result=replace(search.result, trials=tuple(more))))
     assert len(numbers(page)) == 50
     page.get_by_role("button", name="Next").click()
     assert "51 to 100 of 200" in text(page, "#trials .controls")
@@ -312,12 +312,12 @@ def test_what_tracing_found_stands_beside_what_was_predicted(opened):
 
 
 def test_gpus_that_cost_nothing(opened):
-    given = searched()
-    question = replace(given.question, gpu=replace(given.question.gpu, price_usd_per_hour=0.0))
+    search = searched()
+    question = replace(search.question, gpu=replace(search.question.gpu, price_usd_per_hour=0.0))
     shown = tuple(
         replace(trial, prediction=replace(trial.prediction, cost_of_run_usd=0.0))
-        for trial in given.shown
+        for trial in search.shown
     )
-    page = opened(replace(given, question=question, shown=shown))
+    page = opened(replace(search, question=question, shown=shown))
     assert "change of the step's time" in page.locator("#sure svg").last.text_content()
     assert "NaN" not in page.locator("main").inner_html()

@@ -12,9 +12,9 @@ HOSTILE = "</script><script>alert('{{record}}')</script><img src=x onerror=alert
 
 
 def hostile():
-    given = searched()
-    model = replace(given.question.model, name=HOSTILE)
-    return replace(given, question=replace(given.question, model=model))
+    search = searched()
+    model = replace(search.question.model, name=HOSTILE)
+    return replace(search, question=replace(search.question, model=model))
 
 
 class Elements(HTMLParser):
@@ -51,9 +51,9 @@ def test_a_hostile_name_stays_text():
 def test_only_its_own_style_and_script_may_run():
     found = Elements(search_page(searched()))
     (policy,) = (
-        given["content"]
-        for tag, given in found.tags
-        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy"
+        search["content"]
+        for tag, search in found.tags
+        if tag == "meta" and search.get("http-equiv") == "Content-Security-Policy"
     )
     (style,) = (text for kind, text in found.texts if kind == "style")
     script = [text for kind, text in found.texts if kind == "script"][-1]
@@ -72,8 +72,8 @@ def test_asks_for_no_other_file():
 
 
 def test_is_written_whole_beside_the_other_files(tmp_path):
-    given = searched()
-    path = write_search_page(tmp_path, given)
+    search = searched()
+    path = write_search_page(tmp_path, search)
     assert path == tmp_path / PAGE
-    assert path.read_text(encoding="utf-8") == search_page(given)
+    assert path.read_text(encoding="utf-8") == search_page(search)
     assert [each.name for each in tmp_path.iterdir()] == [PAGE]

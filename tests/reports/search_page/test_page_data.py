@@ -27,10 +27,10 @@ ASSETS = Path(page_data.__file__).with_name("assets")
 
 
 def test_figures_are_those_of_the_predictions():
-    given = searched()
-    record = page_record(given)
+    search = searched()
+    record = page_record(search)
     assert len(record["recipes"]) == len(RECIPES)
-    for row, trial in zip(record["recipes"], given.shown, strict=True):
+    for row, trial in zip(record["recipes"], search.shown, strict=True):
         prediction = trial.prediction
         for name in ("step_time_s", "mfu", "hfu", "tokens_per_s", "cost_of_run_usd"):
             assert row[name] == getattr(prediction, name)
@@ -73,12 +73,12 @@ def test_says_how_to_come_to_it_again():
 
 
 def test_what_a_promotion_simulator_said_stands_in_every_figure():
-    given = searched()
-    best = given.shown[0]
+    search = searched()
+    best = search.shown[0]
     slower = replace(best.prediction, step_time_s=best.prediction.step_time_s * 2)
     best = replace(best, prediction=slower, searched_values=best.values)
-    result = replace(given.result, best=(best, *given.shown[1:]), pareto=(best,))
-    record = page_record(replace(given, result=result, shown=result.best))
+    result = replace(search.result, best=(best, *search.shown[1:]), pareto=(best,))
+    record = page_record(replace(search, result=result, shown=result.best))
     row = record["trials"]["number"].index(best.number)
     figures = record["trials"]["simulated"]
     shown_s = figures["step_time_s"][figures["row"].index(row)]
@@ -105,17 +105,17 @@ def test_without_any_simulated_recipe_it_is_still_a_record():
 
 
 def test_several_objectives_have_no_best():
-    given = several_objectives("step_time", "memory", count=2)
-    record = page_record(given)
+    search = several_objectives("step_time", "memory", count=2)
+    record = page_record(search)
     assert record["why"] is None
     assert record["distinguishable"] is None
-    assert record["pareto"] == [trial.number for trial in given.shown]
+    assert record["pareto"] == [trial.number for trial in search.shown]
     assert [each["name"] for each in record["objectives"]] == ["step_time", "memory"]
 
 
 def test_a_long_front_is_cut_where_it_is_drawn_side_by_side():
-    given = searched(shown=searched().shown * 10)
-    assert len(page_record(given)["recipes"]) == MOST_RECIPES
+    search = searched(shown=searched().shown * 10)
+    assert len(page_record(search)["recipes"]) == MOST_RECIPES
 
 
 def test_a_proof_is_told():
@@ -124,8 +124,8 @@ def test_a_proof_is_told():
         out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
         proved=True, best=1.0, bound=1.0, gap=0.0,
     )  # fmt: skip
-    given = searched()
-    record = page_record(replace(given, result=replace(given.result, certificate=proof)))
+    search = searched()
+    record = page_record(replace(search, result=replace(search.result, certificate=proof)))
     assert record["search"]["proof"].startswith("No other recipe of the space beats")
 
 
@@ -161,10 +161,10 @@ def test_scripts_read_what_it_has():
 
 
 def test_recipes_say_what_speaks_for_them():
-    given = searched()
-    best, other, roomy, *_ = given.result.best
+    search = searched()
+    best, other, roomy, *_ = search.result.best
     choices = Choices(layouts=(best, other), roomy=roomy)
-    result = replace(given.result, choices=choices)
+    result = replace(search.result, choices=choices)
     assert choices_of(result) == [(best, ""), (other, ""), (roomy, "if you fear out-of-memory")]
-    record = page_record(replace(given, result=result, shown=(best, other, roomy)))
+    record = page_record(replace(search, result=result, shown=(best, other, roomy)))
     assert [row["note"] for row in record["recipes"]] == ["", "", "if you fear out-of-memory"]

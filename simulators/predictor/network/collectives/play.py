@@ -192,13 +192,13 @@ def make_engine(
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
-    given = dict(settings.packet)
+    stated = dict(settings.packet)
     parts = (("dcqcn", Dcqcn), ("timely", Timely), ("swift", Swift), ("hpcc", Hpcc))
     for name, cls in parts:
-        if isinstance(given.get(name), Mapping):
-            given[name] = _settings(cls, f"network.packet.{name}", given[name])
-    given["weights"] = tuple(given.get("weights", ()))
-    packet = _settings(PacketSettings, "network.packet", given)
+        if isinstance(stated.get(name), Mapping):
+            stated[name] = _settings(cls, f"network.packet.{name}", stated[name])
+    stated["weights"] = tuple(stated.get("weights", ()))
+    packet = _settings(PacketSettings, "network.packet", stated)
     if settings.failures:
         first = np.arange(copies) * network.num_links
         failing = [
@@ -229,18 +229,18 @@ def _failing_links(network: Network, failure: Failure, at: int) -> Ints:
         raise InputError(field, failure.link, error.problem, error.allowed) from None
 
 
-def _settings(cls: type[T], field: str, given: Mapping[str, Any]) -> T:
+def _settings(cls: type[T], field: str, content: Mapping[str, Any]) -> T:
     """An engine's settings from their fields by name; the engine checks their values.
 
     Raises:
         InputError: for an unknown field.
     """
     known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-    for name, value in given.items():
+    for name, value in content.items():
         if name not in known:
             nearest = nearest_name(name, known)
             raise InputError(f"{field}.{name}", value, "is not a known name", known, nearest)
-    return cls(**given)
+    return cls(**content)
 
 
 def crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:
