@@ -89,12 +89,6 @@ def test_modules_that_nobody_knows_say_whether_a_run_may_have_fitted_not_what_it
     assert replay_row(replace(row, recompute="none"), declarations(), Picked()).band == "no"
 
 
-def test_published_recomputation_is_not_touched():
-    result = replay_row(RUN, declarations(), Full())
-    assert result.job is not None
-    assert result.job.recipe.recompute == "none"
-
-
 class Sharded(TwoSeconds):
     """Says that a sharded optimizer fits, or parameters sharded as well."""
 
@@ -125,10 +119,11 @@ def test_sharding_goes_as_deep_as_the_software_does():
     assert megatron.job.recipe.zero_stage == 0
 
 
-def test_published_sharding_is_not_touched():
+def test_what_is_published_is_not_touched():
     simulator = Sharded(1)
     replay_row(replace(RUN, dist_optimizer="0"), declarations(), simulator)
     assert [job.recipe.zero_stage for job in simulator.asked] == [0]
+    assert replay_row(RUN, declarations(), Full()).job.recipe.recompute == "none"
 
 
 def test_a_run_predicted_not_to_fit_is_told():

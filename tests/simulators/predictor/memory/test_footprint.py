@@ -138,24 +138,20 @@ def test_more_replicas_never_hold_more(recipe: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("micro_batches", [2, 4, 32])
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_activations_in_flight_under_1f1b(stages: int, micro_batches: int) -> None:
-    job = make_job(TINY, pp=stages, batch=micro_batches * 8 // stages)
+@pytest.mark.parametrize(
+    ("schedule", "stages", "vpp"),
+    [("1f1b", 1, 1), ("1f1b", 2, 1), ("1f1b", 4, 1), ("gpipe", 2, 1), ("gpipe", 2, 3)],
+)
+def test_activations_in_flight(schedule: str, stages: int, vpp: int, micro_batches: int) -> None:
+    batch = micro_batches * 8 // stages
+    job = make_job(TINY, pp=stages, vpp=vpp, schedule=schedule, batch=batch)
     workload = build_workload(job)
     for index, (stage, found) in enumerate(
         zip(workload.stages, memory_of(job).per_stage, strict=True)
     ):
-        in_flight = min(micro_batches, stages - index)
-        assert found.kind["activations"] == in_flight * stage.chunks[0].saved_bytes
-
-
-@pytest.mark.parametrize("vpp", [1, 3])
-def test_activations_in_flight_under_gpipe(vpp: int) -> None:
-    job = make_job(TINY, pp=2, vpp=vpp, schedule="gpipe", batch=4 * 24)
-    workload = build_workload(job)
-    for stage, found in zip(workload.stages, memory_of(job).per_stage, strict=True):
+        in_flight = micro_batches if schedule == "gpipe" else min(micro_batches, stages - index)
         kept = sum(chunk.saved_bytes for chunk in stage.chunks)
-        assert found.kind["activations"] == 24 * kept
+        assert found.kind["activations"] == in_flight * kept
 
 
 @pytest.mark.parametrize(("pp", "vpp", "nodes"), [(2, 3, 1), (4, 3, 1), (6, 2, 3), (3, 2, 3)])
@@ -249,25 +245,18 @@ def test_totals_follow_from_the_stages(
     assert memory.peak_allocated_bytes == max(s.peak_allocated_bytes for s in memory.per_stage)
 
 
-def test_old_nccl_connects_every_channel_three_times() -> None:
+def test_old_software_takes_more_beside_the_allocator() -> None:
     job = make_job(TINY)
-    old = replace(job, cluster=replace(job.cluster, nccl_version="2.12"))
-    buffers = [
-        memory_of(each, 16).per_stage[0].kind["communication_buffers"] for each in (job, old)
-    ]
-    assert buffers == [16 * NCCL_CONNECTION_BYTES, 48 * NCCL_CONNECTION_BYTES]
-
-
-def test_old_pytorch_loads_all_its_kernels() -> None:
-    job = make_job(TINY)
-    contexts = [
-        memory_of(replace(job, cluster=replace(job.cluster, nccl_version=version)))
-        .per_stage[0]
-        .kind["context"]
-        for version in ("2.14.3", "2.10.3")
-    ]
-    assert contexts[0] == job.gpu.architecture.context_bytes
-    assert contexts[1] == pytest.approx(1687 * 2**20, rel=0.15)
+    kinds = {}
+    for version in ("2.28.0", "2.14.3", "2.10.3"):
+        old = replace(job, cluster=replace(job.cluster, nccl_version=version))
+        kinds[version] = memory_of(old, 16).per_stage[0].kind
+    # NCCL connected every channel three times.
+    buffers = [kind["communication_buffers"] for kind in kinds.values()]
+    assert buffers == [each * NCCL_CONNECTION_BYTES for each in (16, 48, 48)]
+    # PyTorch loaded all its kernels.
+    assert kinds["2.14.3"]["context"] == job.gpu.architecture.context_bytes
+    assert kinds["2.10.3"]["context"] == pytest.approx(1687 * 2**20, rel=0.15)
 
 
 def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -> None:
