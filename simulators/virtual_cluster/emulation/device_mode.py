@@ -18,16 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
 
 from . import operations
 from .device_copies import DeviceCopies
 from .fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
-from .memory import DeviceMemory, DeviceStorage, Parts
-from .operations import as_argument, describe, spec_of
+from .memory import Parts
+from .operations import Operation, as_argument, describe, spec_of
 from .rank_state import RankState
 from .sparse_tensors import SparseTensors
-from .stream_order import Extent, extent_of
 
 aten = torch.ops.aten
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
@@ -37,7 +35,6 @@ LARGEST_HOST_FACTORY = 65536
 _OWN_TYPES = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 # Composites that reach a mode whole in inference mode, whose device is no argument by name.
 _DEVICE_SECOND = frozenset((aten.to.device,))
-_READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
 
 
 class DeviceMode(TorchDispatchMode):
@@ -70,32 +67,23 @@ class DeviceMode(TorchDispatchMode):
             return args[0].fake_device
         state = self.state
         tensors = tensors_in(args, kwargs)
-        if self._is_real(func, tensors, args, kwargs):
-            return self._on_host(func, tensors, args, kwargs)
+        operation = None if isinstance(func, HigherOrderOperator) else describe(func)
+        if operation is not None and _is_real(func, operation, tensors, args, kwargs):
+            return self._on_host(func, operation, tensors, args, kwargs)
         state.recorder.enter()
         try:
             with state.lock:
-                return self._dispatch(func, types, tensors, args, kwargs)
+                if operation is None:
+                    return higher_order(state, func, args, kwargs)
+                return self._dispatch(func, operation, types, tensors, args, kwargs)
         finally:
             state.recorder.leave()
 
-    def _is_real(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> bool:
-        """Whether this is an operation on host data, to be computed."""
-        if isinstance(func, HigherOrderOperator) or func.namespace in operations.COMMUNICATION:
-            return False
-        for tensor in tensors:
-            if isinstance(tensor, FakeTensor):
-                return False
-        device = kwargs.get("device")
-        if device is None and func in _DEVICE_SECOND:
-            device = args[1]
-        return device is None or device.type != "cuda"
-
-    def _dispatch(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def _dispatch(
+        self, func: Any, operation: Operation, types: Any, tensors: Any, args: Any, kwargs: Any
+    ) -> Any:
         state = self.state
-        if isinstance(func, HigherOrderOperator):
-            return higher_order(state, func, args, kwargs)
-        if func.namespace in operations.COMMUNICATION:
+        if operation.communicates:
             return state.functional(func, types, args, kwargs)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda" and device.index is None:
@@ -106,22 +94,24 @@ class DeviceMode(TorchDispatchMode):
         if self._sparse.takes(func, tensors, args):
             with self:
                 return self._sparse.answer(func, tensors, args, kwargs)
-        operation = _READS.get(func)
-        if operation is not None:
-            return self._copies.read(func, operation, args)
-        special = self._copies.host_copy(func, args, kwargs)
-        if special is not NotImplemented:
-            return special
-        if state.values.is_data_dependent(func, args, kwargs):
+        if operation.reads is not None:
+            return self._copies.read(func, operation.reads, args)
+        if operation.kind == operations.WRITE or operation.copies:
+            special = self._copies.host_copy(func, args, kwargs)
+            if special is not NotImplemented:
+                return special
+        if operation.sized_by_data and state.values.is_data_dependent(func, args, kwargs):
             with state.dataless:
                 result, reading = state.values.data_dependent(func, args, kwargs)
-            self._finish(func, tensors, args, kwargs, result)
+            self._finish(operation, tensors, args, kwargs, result)
             self._copies.note_size(func, reading, result)
             return result
-        return self._on_device(func, types, tensors, args, kwargs)
+        return self._on_device(func, operation, types, tensors, args, kwargs)
 
-    def _on_host(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
-        if not tensors and describe(func).large_factory and _is_large(args[0], kwargs):
+    def _on_host(
+        self, func: Any, operation: Operation, tensors: Any, args: Any, kwargs: Any
+    ) -> Any:
+        if not tensors and operation.large_factory and _is_large(args[0], kwargs):
             kwargs.pop("pin_memory", None)
             made = self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
             self.state.values.observe(func, args, kwargs, made)
@@ -131,9 +121,10 @@ class DeviceMode(TorchDispatchMode):
             self.state.pinned.add(result.untyped_storage())
         return result
 
-    def _on_device(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def _on_device(
+        self, func: Any, operation: Operation, types: Any, tensors: Any, args: Any, kwargs: Any
+    ) -> Any:
         state = self.state
-        operation = describe(func)
         if operation.kind == operations.COMPOSITE:
             with self:
                 return func.decompose(*args, **kwargs)
@@ -160,12 +151,15 @@ class DeviceMode(TorchDispatchMode):
                 result = self.answers.fresh(func, types, given, named)
             except DynamicOutputShapeException:
                 # A library's own operation, of which only it knows how its size follows.
-                return self._of_assumed_size(func, types, tensors, args, kwargs)
-        self._finish(func, tensors, args, kwargs, result)
+                return self._of_assumed_size(func, operation, types, tensors, args, kwargs)
+        if kind != operations.VIEW:
+            self._finish(operation, tensors, args, kwargs, result)
         state.values.observe(func, args, kwargs, result)
         return result
 
-    def _of_assumed_size(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+    def _of_assumed_size(
+        self, func: Any, operation: Operation, types: Any, tensors: Any, args: Any, kwargs: Any
+    ) -> Any:
         reading = self.state.values.own_size(func, args, tensors[0])
         size = int(reading.value)
         known, FakeImplCtx.new_dynamic_size = FakeImplCtx.new_dynamic_size, lambda *_, **__: size
@@ -173,7 +167,7 @@ class DeviceMode(TorchDispatchMode):
             result = self.state.dataless.dispatch(func, types, *self._without_data(args, kwargs))
         finally:
             FakeImplCtx.new_dynamic_size = known
-        self._finish(func, tensors, args, kwargs, result)
+        self._finish(operation, tensors, args, kwargs, result)
         self._copies.note_size(func, reading, result)
         return result
 
@@ -183,17 +177,16 @@ class DeviceMode(TorchDispatchMode):
         if type(source) is list or not isinstance(source, FakeTensor):
             return mode.dispatch(func, types, args, kwargs)
         with meta_kernels(mode):
-            result = func(*args, **kwargs)
+            result = func._op(*args, **kwargs)
         device = source._fake_device
         if isinstance(result, torch.Tensor):
             return wrap(mode, result, device)
         return type(result)([wrap(mode, part, device) for part in result])
 
-    def _finish(self, func: Any, tensors: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _finish(
+        self, operation: Operation, tensors: Any, args: Any, kwargs: Any, result: Any
+    ) -> None:
         """Memory for what is new, order between streams, and the event."""
-        operation = describe(func)
-        if operation.kind == operations.VIEW:
-            return
         state = self.state
         state.recorder.launching()
         if operation.written and state.updates is not None and state.recorder.phase == OTHER:
@@ -207,21 +200,19 @@ class DeviceMode(TorchDispatchMode):
             for made in output if isinstance(output, (list, tuple)) else (output,):
                 if isinstance(made, FakeTensor) and made._fake_device.type == "cuda":
                     storage = memory.track(made.untyped_storage(), stream)
-                    written.append((storage, extent_of(made)))
-                    outputs.append(spec_of(made, storage.number))
+                    outputs.append(spec_of(made, storage, written))
         if not operation.launches:
             return
-        read = [part for tensor in tensors if (part := _part(memory, tensor)) is not None]
+        read: Parts = []
+        inputs = [as_argument(value, memory, read) for value in args]
+        for name, value in kwargs.items():
+            inputs.append((name, as_argument(value, memory, read)))
         if not (written or read):
             return
         # What an operation returns of what it writes is among the results already.
         if operation.written and not operation.returned:
-            for place in operations.chosen(operation.written, args, kwargs):
-                for tensor in place if type(place) in (list, tuple) else (place,):
-                    part = _part(memory, tensor)
-                    if part is not None:
-                        written.append(part)
-        if is_kernel_of_its_own(operation.name):
+            as_argument(operations.chosen(operation.written, args, kwargs), memory, written)
+        if operation.own_kernel:
             memory.materialise(read)
             memory.materialise(written)
         memory.used(read, written, stream)
@@ -230,9 +221,6 @@ class DeviceMode(TorchDispatchMode):
             source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
             if source.device.type == "cpu":
                 state.order.host_wait_stream(stream)
-        inputs = [as_argument(value, memory) for value in args]
-        for name, value in kwargs.items():
-            inputs.append((name, as_argument(value, memory)))
         if operation.multiplies and tensors[0].dtype is torch.float32 and _rounds_products():
             inputs.append(("allow_tf32", True))
         if operation.flash_attends and (newer := current_flash_attention_impl()):
@@ -256,10 +244,17 @@ class DeviceMode(TorchDispatchMode):
         }
 
 
-def _part(memory: DeviceMemory, tensor: Any) -> tuple[DeviceStorage, Extent] | None:
-    if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
-        return memory.part(tensor)
-    return None
+def _is_real(func: Any, operation: Operation, tensors: Any, args: Any, kwargs: Any) -> bool:
+    """Whether this is an operation on host data, to be computed."""
+    if operation.communicates:
+        return False
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            return False
+    device = kwargs.get("device")
+    if device is None and func in _DEVICE_SECOND:
+        device = args[1]
+    return device is None or device.type != "cuda"
 
 
 def _rounds_products() -> bool:
@@ -302,19 +297,18 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     with state.dataless:
         result = rule(*args, **kwargs)
     stream = state.shim.stream()
-    read = [part for tensor in _tensors((args, kwargs)) if (part := _part(state.memory, tensor))]
-    written = []
+    read: Parts = []
+    inputs = [_argument(value, state, read) for value in args]
+    inputs += [(name, _argument(value, state, read)) for name, value in kwargs.items()]
+    written: Parts = []
     outputs = []
     for tensor in _tensors(result):
         if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
             storage = state.memory.track(tensor.untyped_storage(), stream)
-            written.append((storage, extent_of(tensor)))
-            outputs.append(spec_of(tensor, storage.number))
+            outputs.append(spec_of(tensor, storage, written))
     for parts in (read, written):
         state.memory.materialise(parts)
     state.memory.used(read, written, stream)
-    inputs = [_argument(value, state) for value in args]
-    inputs += [(name, _argument(value, state)) for name, value in kwargs.items()]
     state.recorder.operations += 1
     site = state.recorder.sites.current()
     name = f"higher_order.{func.name()}"
@@ -331,11 +325,11 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(leaf)]
 
 
-def _argument(value: Any, state: RankState) -> Argument:
+def _argument(value: Any, state: RankState, parts: Parts) -> Argument:
     if isinstance(value, dict):
-        return tuple([(str(name), _argument(part, state)) for name, part in value.items()])
+        return tuple([(str(name), _argument(part, state, parts)) for name, part in value.items()])
     if isinstance(value, (list, tuple)):
-        return tuple([_argument(part, state) for part in value])
+        return tuple([_argument(part, state, parts) for part in value])
     if callable(value) and not isinstance(value, torch.Tensor):
         return str(getattr(value, "__qualname__", type(value).__name__))
-    return as_argument(value, state.memory)
+    return as_argument(value, state.memory, parts)

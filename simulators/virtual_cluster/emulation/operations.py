@@ -10,9 +10,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.virtual_cluster.traces.events import Argument, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
 
 from .cuda.kernels import KERNELS_OF_CUDA
-from .memory import DeviceMemory
+from .memory import DeviceMemory, DeviceStorage, Parts
+from .stream_order import extent_of
 
 aten = torch.ops.aten
 
@@ -33,6 +35,7 @@ _ALLOCATIONS = (
 )
 _FACTORIES = ("empty", "empty_strided", "full", "ones", "rand", "randn", "zeros")
 _PRODUCTS = ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "linear", "matmul")
+_READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
 COMMUNICATION = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor"))
 
 
@@ -53,24 +56,27 @@ class Operation:
     returns_one: bool
     large_factory: bool
     copies: bool
+    pointwise: bool
+    ranges: bool
     multiplies: bool
     flash_attends: bool
+    communicates: bool
+    sized_by_data: bool
+    own_kernel: bool
+    launches: bool
+    reads: str | None
 
-    @property
-    def launches(self) -> bool:
-        """Whether the device has something to run."""
-        return self.kind in (WRITE, FRESH)
 
-
-_described: dict[Any, Operation] = {}
+# By identity, which costs less than a hash; kept, so that none takes another's place.
+_described: dict[int, tuple[Operation, Any]] = {}
 
 
 def describe(func: Any) -> Operation:
     """What ``func`` (an ``OpOverload``) is."""
-    known = _described.get(func)
+    known = _described.get(id(func))
     if known is None:
-        known = _described[func] = _describe(func)
-    return known
+        known = _described[id(func)] = (_describe(func), func)
+    return known[0]
 
 
 def _describe(func: Any) -> Operation:
@@ -116,8 +122,16 @@ def _describe(func: Any) -> Operation:
         returns_one=len(aliases) == 1,
         large_factory=base in _FACTORIES,
         copies=base in ("_to_copy", "copy_"),
+        pointwise=torch.Tag.pointwise in func.tags,
+        # Their sizes follow from numbers that need not be whole.
+        ranges=base in ("arange", "range"),
         multiplies=base in _PRODUCTS,
         flash_attends="_flash_attention" in base or "_varlen_attn" in base,
+        communicates=func.namespace in COMMUNICATION,
+        sized_by_data=torch.Tag.dynamic_output_shape in func.tags,
+        own_kernel=is_kernel_of_its_own(str(func)),
+        launches=kind in (WRITE, FRESH),
+        reads=_READS.get(func),
     )
 
 
@@ -140,14 +154,26 @@ DTYPES = {
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def spec_of(tensor: torch.Tensor, storage: int | None) -> TensorSpec:
-    """Type, shape and storage number of a tensor; strides only when it is not contiguous."""
-    strides = None if tensor.is_contiguous() else tuple(tensor.stride())
-    return TensorSpec(DTYPES[tensor.dtype], tuple(tensor.shape), storage, strides)
+def spec_of(
+    tensor: torch.Tensor, storage: DeviceStorage | None, parts: Parts | None = None
+) -> TensorSpec:
+    """Type, shape and storage number of a tensor; strides only when it is not contiguous.
+
+    ``parts`` gets the bytes of its storage that it covers.
+    """
+    contiguous = tensor.is_contiguous()
+    if storage is None:
+        number = None
+    else:
+        number = storage.number
+        if parts is not None:
+            parts.append((storage, extent_of(tensor, contiguous)))
+    strides = None if contiguous else tuple(tensor.stride())
+    return TensorSpec(DTYPES[tensor.dtype], tuple(tensor.shape), number, strides)
 
 
-def as_argument(value: Any, memory: DeviceMemory) -> Argument:
-    """Anything an operation is called with, as a trace holds it."""
+def as_argument(value: Any, memory: DeviceMemory, parts: Parts | None = None) -> Argument:
+    """Anything an operation is called with, as a trace holds it; ``parts`` as in ``spec_of``."""
     kind = type(value)
     if kind in _PLAIN:
         return value  # type: ignore[no-any-return]
@@ -155,9 +181,9 @@ def as_argument(value: Any, memory: DeviceMemory) -> Argument:
         known = None
         if isinstance(value, FakeTensor) and value._fake_device.type == "cuda":
             known = memory.find(value.untyped_storage())
-        return spec_of(value, None if known is None else known.number)
+        return spec_of(value, known, parts)
     if isinstance(value, (list, tuple)):
-        return tuple([as_argument(part, memory) for part in value])
+        return tuple([as_argument(part, memory, parts) for part in value])
     if isinstance(value, enum.Enum):
         return str(value.name)
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):

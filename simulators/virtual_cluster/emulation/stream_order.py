@@ -97,11 +97,11 @@ def _merge(into: Knowledge, other: Knowledge) -> None:
 Extent = tuple[int, int]
 
 
-def extent_of(tensor: Any) -> Extent:
+def extent_of(tensor: Any, contiguous: bool | None = None) -> Extent:
     """The bytes of its storage between a tensor's first and last element."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
-    if tensor.is_contiguous():
+    if tensor.is_contiguous() if contiguous is None else contiguous:
         return (start, start + tensor.numel() * size)
     span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return (start, start + span * size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
@@ -236,3 +238,8 @@ def test_operations_say_where_they_were_called(run: Run) -> None:
 
 def _site(section: list[object], kind: type) -> int | None:
     return next(event.site for event in section if isinstance(event, kind))  # type: ignore[attr-defined]
+
+
+def test_shapes_at_other_sizes_are_torch_s(tmp_path: Path) -> None:
+    run = emulate(tmp_path, "other_sizes.py", "--world-size", 1)
+    assert "all alike" in run.output, run.output
