@@ -63,6 +63,13 @@ class Tasks:
     slowdown: Floats
     side: Ints | None = None
 
+    @property
+    def arrays(self) -> tuple[Floats | Ints, ...]:
+        """What every loop over tasks takes: all but how streams belong together."""
+        flow = (self.successor_start, self.successors, self.lags, self.order_start)
+        own = (self.work, self.kind, self.stream_start, self.task_streams)
+        return *own, *flow, self.stream_tasks, self.slowdown
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Times:
@@ -82,25 +89,12 @@ def run(tasks: Tasks) -> Times:
     side = tasks.side
     if side is None and (tasks.slowdown == 1.0).all():
         side = np.full(len(tasks.stream_rank), NO_STREAM, dtype=np.int64)
-    program = (
-        tasks.work,
-        tasks.kind,
-        tasks.stream_start,
-        tasks.task_streams,
-        tasks.successor_start,
-        tasks.successors,
-        tasks.lags,
-        tasks.order_start,
-        tasks.stream_tasks,
-        tasks.slowdown,
-    )
     count = len(tasks.work)
-    outcome = (
-        sweep(count, *program, side)
-        if side is not None
-        else loop(count, *program, tasks.stream_rank)
+    start, end, released_by, finished = (
+        loop(count, *tasks.arrays, tasks.stream_rank)
+        if side is None
+        else sweep(count, *tasks.arrays, side)
     )
-    start, end, released_by, finished = outcome
     if finished != count:
         problem = f"{count - finished} of {count} tasks wait for each other"
         raise RuntimeError(f"replay deadlock: {problem}")

@@ -199,19 +199,7 @@ def test_agrees_with_the_slow_twin(program: Program) -> None:
 
 
 def looped(tasks: Tasks) -> Times:
-    start, end, released_by, finished = _loop(
-        tasks.work,
-        tasks.kind,
-        tasks.stream_start,
-        tasks.task_streams,
-        tasks.successor_start,
-        tasks.successors,
-        tasks.lags,
-        tasks.order_start,
-        tasks.stream_tasks,
-        tasks.slowdown,
-        tasks.stream_rank,
-    )
+    start, end, released_by, finished = _loop(*tasks.arrays, tasks.stream_rank)
     assert finished == len(tasks.work)
     return Times(start, end, released_by)
 

@@ -14,20 +14,8 @@ from trainscout.simulators.predictor.replay.sweep import sweep
 
 
 def agree(tried: Loop, tasks: Tasks, last: np.ndarray) -> None:
-    arrays = (
-        tasks.work,
-        tasks.kind,
-        tasks.stream_start,
-        tasks.task_streams,
-        tasks.successor_start,
-        tasks.successors,
-        tasks.lags,
-        tasks.order_start,
-        tasks.stream_tasks,
-        tasks.slowdown,
-        last,
-    )
-    for plain, compiled in zip(tried.plain(*arrays), tried.compiled(*arrays), strict=True):
+    both = (each(*tasks.arrays, last) for each in (tried.plain, tried.compiled))
+    for plain, compiled in zip(*both, strict=True):
         np.testing.assert_array_equal(plain, compiled)
 
 
