@@ -24,6 +24,12 @@ aten = torch.ops.aten
 
 _MAKE = aten._sparse_coo_tensor_with_dims_and_tensors.default
 _EMBEDDING_BAG = aten._embedding_bag_backward.default
+_TO_SPARSE = (
+    aten._to_sparse.default,
+    aten._to_sparse.sparse_dim,
+    aten._to_sparse_csr.default,
+)
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr)
 # What the meta tensor inside knows itself.
 _META_ATTRIBUTES = (
     "_nnz",
@@ -50,15 +56,16 @@ class SparseTensors:
         """Whether this operation makes or takes a sparse tensor of the device."""
         if func is _MAKE or (func is _EMBEDDING_BAG and args[9]):
             return True
+        if func in _TO_SPARSE:
+            return any(isinstance(each, FakeTensor) for each in tensors)
         requested = self._any or func is aten._to_copy.default
-        return requested and any(each.layout is torch.sparse_coo for each in tensors)
+        return requested and any(each.layout in _LAYOUTS for each in tensors)
 
     def answer(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation on the parts, which the device's mode sees."""
         if func is _MAKE:
             coalesced = kwargs.get("is_coalesced")
-            parts = self._of_one_kind(args[3], args[4])
-            return self._made(*parts, tuple(args[2]), coalesced=bool(coalesced))
+            return self._made(args[3], args[4], tuple(args[2]), coalesced=bool(coalesced))
         if func is _EMBEDDING_BAG:
             # Without the rows of the maximum and the flag that brought it here.
             given = (*args[:5], *args[6:9], *args[10:])
@@ -91,16 +98,24 @@ class SparseTensors:
         return self._made(indices.to(made.device), made, tuple(source.shape), coalesced=coalesced)
 
     def _of_one_kind(self, indices: Any, values: Any) -> tuple[Any, Any]:
-        """Host indices with values that were too many to hold: filled in where they are known."""
-        if isinstance(indices, FakeTensor) or not isinstance(values, FakeTensor):
+        """Of the host, where only one was too much to hold: values are filled in where known."""
+        if isinstance(indices, FakeTensor) == isinstance(values, FakeTensor):
             return indices, values
+        if isinstance(indices, FakeTensor):
+            return indices, without_data(self._state.dataless, values)
         reading = self._state.values.read(values, "sparse values")
         if reading.grade != "exact":
             return without_data(self._state.dataless, indices), values
         return indices, reading.value.expand(values.shape).to(values.dtype, copy=True)
 
     def _parts(self, tensor: torch.Tensor) -> tuple[Any, Any]:
+        """Places and values of elements; of rows in compressed form their columns' places."""
         mode, device = self._state.dataless, tensor.device
+        if tensor.layout is torch.sparse_csr:
+            rows = torch._convert_indices_from_csr_to_coo(
+                tensor.crow_indices(), tensor.col_indices()
+            )
+            return rows, tensor.values()
         if not isinstance(tensor, FakeTensor):
             return aten._indices.default(tensor), aten._values.default(tensor)
         with meta_kernels(mode):
@@ -110,6 +125,7 @@ class SparseTensors:
     def _made(self, indices: Any, values: Any, size: tuple[int, ...], *, coalesced: bool) -> Any:
         self._any = True
         mode = self._state.dataless
+        indices, values = self._of_one_kind(indices, values)
         given = (indices.shape[0], values.dim() - 1, size, indices, values)
         named = {"dtype": values.dtype, "layout": torch.sparse_coo, "is_coalesced": coalesced}
         if not isinstance(values, FakeTensor):
@@ -117,6 +133,35 @@ class SparseTensors:
         with meta_kernels(mode):
             meta = _MAKE(*given, **named, device=torch.device("meta"))
         return wrap(mode, meta, values.device)
+
+    def _rule_to_sparse_csr(self, tensor: Any, dense_dim: int | None = None) -> Any:
+        """A matrix by rows: as many elements as it has in coordinates."""
+        if tensor.layout is torch.sparse_csr:
+            return tensor
+        if dense_dim or tensor.dim() != 2:
+            raise refusal("to_sparse_csr", "of a tensor that is no matrix")
+        strided = tensor.layout is not torch.sparse_coo
+        found = self._rule_to_sparse(tensor) if strided else self._rule_coalesce(tensor)
+        (rows, columns), values = self._parts(found)
+        starts = torch._convert_indices_from_coo_to_csr(rows, tensor.shape[0])
+        given = (starts, columns, values, tuple(tensor.shape))
+        named = {"dtype": values.dtype, "layout": torch.sparse_csr}
+        if not isinstance(values, FakeTensor):
+            return aten._sparse_csr_tensor_unsafe.default(*given, **named, device=values.device)
+        with meta_kernels(self._state.dataless):
+            meta = aten._sparse_csr_tensor_unsafe.default(*given, **named, device="meta")
+        return wrap(self._state.dataless, meta, values.device)
+
+    def _rule_crow_indices(self, tensor: Any) -> Any:
+        return self._member(aten.crow_indices.default, tensor)
+
+    def _rule_col_indices(self, tensor: Any) -> Any:
+        return self._member(aten.col_indices.default, tensor)
+
+    def _member(self, func: Any, tensor: Any) -> Any:
+        with meta_kernels(self._state.dataless):
+            part = func(tensor)
+        return wrap(self._state.dataless, part, tensor.device)
 
     def _becomes(self, tensor: Any, other: Any) -> Any:
         tensor.data = other
@@ -126,6 +171,8 @@ class SparseTensors:
         return self._parts(tensor)[0]
 
     def _rule_values(self, tensor: Any) -> Any:
+        if tensor.layout is torch.sparse_csr:
+            return self._member(aten.values.default, tensor)
         return self._parts(tensor)[1]
 
     def _rule_detach(self, tensor: Any) -> Any:
@@ -203,6 +250,108 @@ class SparseTensors:
         values = self._parts(tensor)[1]
         dense = values.new_zeros(tuple(tensor.shape), dtype=dtype or values.dtype)
         return self._into_dense(dense, tensor, 1)
+
+    def _rule_to_sparse(
+        self, tensor: Any, sparse_dim: int | None = None, *, layout: Any = None, **named: Any
+    ) -> Any:
+        """The places that are not zero: as many as flags of unknown values are taken to set."""
+        if layout not in (None, torch.sparse_coo) or named.get("blocksize") is not None:
+            raise refusal("to_sparse", f"the layout {layout}")
+        last = sparse_dim or tensor.dim() - (named.get("dense_dim") or 0)
+        flags = tensor != 0
+        flags = flags.flatten(last).any(-1) if last < tensor.dim() else flags
+        indices = flags.nonzero().t()
+        return self._made(indices, tensor[tuple(indices)], tuple(tensor.shape), coalesced=True)
+
+    def _rule_unbind(self, tensor: Any, dim: int = 0) -> Any:
+        return [tensor.select(dim, index) for index in range(tensor.shape[dim])]
+
+    def _rule_select(self, tensor: Any, dim: int, index: int) -> Any:
+        indices, values = self._parts(tensor)
+        dim %= tensor.dim()
+        sizes = (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
+        coalesced = aten.is_coalesced.default(tensor)
+        if dim >= len(indices):
+            kept = values.select(dim - len(indices) + 1, index)
+            return self._made(indices, kept, sizes, coalesced=coalesced)
+        found = (indices[dim] == index % tensor.shape[dim]).nonzero().flatten()
+        return self._without(dim, indices[:, found], values[found], sizes, coalesced=coalesced)
+
+    def _without(
+        self, dim: int, indices: Any, values: Any, sizes: tuple[int, ...], *, coalesced: bool
+    ) -> Any:
+        """Of these elements what is left without one sparse dimension: dense without any."""
+        if len(indices) == 1:
+            return values.sum(0)
+        indices = torch.cat((indices[:dim], indices[dim + 1 :]))
+        return self._made(indices, values, sizes, coalesced=coalesced)
+
+    def _rule_sum(
+        self, tensor: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    ) -> Any:
+        if keepdim:
+            raise refusal("sum", "of a sparse tensor with keepdim")
+        if dim is None:
+            return self._by_values(aten.sum.default, "sum", (tensor,), {"dtype": dtype})
+        for each in sorted((each % tensor.dim() for each in dim), reverse=True):
+            indices, values = self._parts(tensor)
+            sizes = (*tensor.shape[:each], *tensor.shape[each + 1 :])
+            if each < len(indices):
+                tensor = self._without(each, indices, values, sizes, coalesced=False)
+            else:
+                values = values.sum(each - len(indices) + 1, dtype=dtype)
+                coalesced = aten.is_coalesced.default(tensor)
+                tensor = self._made(indices, values, sizes, coalesced=coalesced)
+        return tensor.coalesce() if tensor.layout is torch.sparse_coo else tensor
+
+    def _rule_sparse_sum(self, tensor: Any, dim: Any = None, dtype: Any = None) -> Any:
+        return self._rule_sum(tensor, dim, dtype=dtype)
+
+    def _rule_unsqueeze(self, tensor: Any, dim: int) -> Any:
+        indices, values = self._parts(tensor)
+        dim %= tensor.dim() + 1
+        if dim > len(indices):
+            values = values.unsqueeze(dim - len(indices) + 1)
+        else:
+            at = torch.zeros_like(indices[:1])
+            indices = torch.cat((indices[:dim], at, indices[dim:]))
+        sizes = (*tensor.shape[:dim], 1, *tensor.shape[dim:])
+        return self._made(indices, values, sizes, coalesced=aten.is_coalesced.default(tensor))
+
+    def _rule_stack(self, tensors: Any, dim: int = 0) -> Any:
+        return torch.cat([each.unsqueeze(dim) for each in tensors], dim)
+
+    def _rule_cat(self, tensors: Any, dim: int = 0) -> Any:
+        parts = [self._parts(each) for each in tensors]
+        dim %= tensors[0].dim()
+        if dim >= len(parts[0][0]):
+            raise refusal("cat", "of sparse tensors along a dense dimension")
+        length, moved = 0, []
+        for each, (rows, _) in zip(tensors, parts, strict=True):
+            moved.append(torch.cat((rows[:dim], rows[dim : dim + 1] + length, rows[dim + 1 :])))
+            length += each.shape[dim]
+        sizes = (*tensors[0].shape[:dim], length, *tensors[0].shape[dim + 1 :])
+        values = torch.cat([values for _, values in parts])
+        return self._made(torch.cat(moved, 1), values, sizes, coalesced=False)
+
+    def _rule_mul(self, left: Any, right: Any) -> Any:
+        """Where the sparse one is; of two where both are, found by a search in sorted places."""
+        if not isinstance(right, torch.Tensor) or right.dim() == 0:
+            return self._by_values(aten.mul.Tensor, "mul", (left, right), {})
+        if left.layout is not torch.sparse_coo:
+            left, right = right, left
+        size = tuple(left.shape)
+        if right.layout is not torch.sparse_coo:
+            right = self._rule_sparse_mask(right.expand(size).contiguous(), left)
+            (indices, values), (_, others) = self._parts(left), self._parts(right)
+            return self._made(indices, values * others, size, coalesced=False)
+        (indices, values), (places, others) = (
+            self._parts(self._rule_coalesce(each)) for each in (left, right)
+        )
+        first, second = (_flat(each, size[: len(indices)]) for each in (indices, places))
+        here = torch.isin(first, second, assume_unique=True).nonzero().flatten()
+        there = torch.searchsorted(second, first[here])
+        return self._made(indices[:, here], values[here] * others[there], size, coalesced=True)
 
     def _rule_mm(self, left: Any, right: Any) -> Any:
         """cuSPARSE's product of a sparse and a dense matrix: one launch, priced by its bytes."""

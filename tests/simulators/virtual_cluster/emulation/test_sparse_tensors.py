@@ -53,6 +53,54 @@ many = torch.arange(70000)
 large = torch.sparse_coo_tensor(torch.stack([many, many]), torch.ones(70000), (70000, 70000))
 print("large", large.coalesce().values().sum().item(), large.to(device)._nnz())
 """
+FORMS = """
+import torch
+device = "cuda"
+def show(name, made):
+    told = (made._nnz(), made.to_dense()) if made.is_sparse else (0, made)
+    print("form", name, made.layout, tuple(made.shape), told[0], told[1].tolist())
+dense = torch.tensor([[0.0, 2, 0], [3, 0, 4]]).to(device)
+sparse = dense.to_sparse()
+show("all", sparse)
+show("rows", dense.to_sparse(1))
+show("row", sparse[1])
+show("column", sparse.select(1, 2))
+show("element", sparse[1, 2])
+show("within a row", dense.to_sparse(1).select(1, 0))
+show("stack", torch.stack(list(sparse)))
+show("cat", torch.cat((sparse, sparse), 0))
+show("unsqueeze", sparse.unsqueeze(1))
+show("unsqueeze within a row", dense.to_sparse(1).unsqueeze(2))
+show("both", sparse * dense.flip(0).to_sparse())
+show("where sparse", sparse * dense)
+show("sum", sparse.sum())
+for summed in (sparse.sum(-1), torch.sparse.sum(sparse, -1), torch.sparse.sum(sparse, 0)):
+    print("form summed", summed._nnz(), summed.shape, summed.is_coalesced())
+show("sum within a row", torch.sparse.sum(dense.to_sparse(1), 1))
+for each in (sparse, dense):
+    rows = each.to_sparse_csr()
+    print("form by rows", rows.crow_indices().tolist(), rows.col_indices().tolist())
+    print("form by rows", rows.values().tolist(), (rows @ torch.ones(3, 4, device=device)).shape)
+"""
+
+
+def test_forms_of_sparse_tensors_are_torch_s(tmp_path: Path) -> None:
+    (tmp_path / "forms.py").write_text(FORMS)
+    run = emulate(tmp_path, str(tmp_path / "forms.py"), "--world-size", "1")
+    printed: list[str] = []
+    scope = {"print": lambda *words: printed.append(" ".join(map(str, words)))}
+    exec(FORMS.replace('"cuda"', '"cpu"'), scope)
+    assert [line for line in run.output.splitlines() if line.startswith("form")] == printed
+
+
+def test_as_many_elements_are_sparse_as_flags_of_unknown_values_set(tmp_path: Path) -> None:
+    text = "import torch\nmade = torch.randn(8, 4, device='cuda').to_sparse()\n"
+    text += "print('kept', made._nnz(), made.cpu().to_sparse_csr().crow_indices().shape)\n"
+    (tmp_path / "unknown.py").write_text(text)
+    run = emulate(tmp_path, str(tmp_path / "unknown.py"), "--world-size", "1")
+    (line,) = [each for each in run.output.splitlines() if each.startswith("kept")]
+    assert 0 < int(line.split()[1]) <= 32
+    assert line.endswith("torch.Size([9])")
 
 
 def test_sparse_gradients_are_as_long_as_torch_s(tmp_path: Path) -> None:
