@@ -198,7 +198,7 @@ def install_compiled(state: RankState) -> None:
     torch.jit.script_method = jit_script
     _patch_nested_backward(state)
     _patch_functions(state)
-    attention = _attention(torch._C._nn.scaled_dot_product_attention)
+    attention = _attention(torch._C._nn.scaled_dot_product_attention, state.values)
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
     for newer in ("FA3", "FA4"):
@@ -271,7 +271,7 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
 _CUDNN_FIRST = ((9, 0), (10, 0))
 
 
-def _attention(original: Any) -> Any:
+def _attention(original: Any, values: Any) -> Any:
     """Torch's choice for CUDA (``sdp_utils.cpp``): cuDNN where it comes first, flash, then
     memory-efficient, then plain math."""
     aten = torch.ops.aten
@@ -309,7 +309,7 @@ def _attention(original: Any) -> Any:
             return aten._scaled_dot_product_flash_attention(query, key, value, *rest, **named)[0]
         keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if cudnn and (cudnn_first or not cuda.math_sdp_enabled()):
-            bias = _as_bias(attn_mask, query, key)
+            bias = _as_bias(attn_mask, query, key, values)
             return aten._scaled_dot_product_cudnn_attention(
                 query, key, value, bias, keeps, *rest, **named
             )[0]
@@ -318,7 +318,7 @@ def _attention(original: Any) -> Any:
             key = key.repeat_interleave(times, -3)
             value = value.repeat_interleave(times, -3)
         if query.dim() == 4 and cuda.mem_efficient_sdp_enabled():
-            bias = _as_bias(attn_mask, query, key)
+            bias = _as_bias(attn_mask, query, key, values)
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, bias, keeps, *rest, **named
             )[0]
@@ -329,12 +329,14 @@ def _attention(original: Any) -> Any:
     return scaled_dot_product_attention
 
 
-def _as_bias(mask: Any, query: Any, key: Any) -> Any:
+def _as_bias(mask: Any, query: Any, key: Any, values: Any) -> Any:
     """A mask as what is added to the scores, for every query and head."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:
         zeros = torch.zeros_like(mask, dtype=query.dtype)
+        # Nobody will read it, so it need not be worked out.
+        values.forget(zeros)
         mask = zeros.masked_fill_(mask.logical_not(), float("-inf"))
     shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     return mask.expand(shape)

@@ -243,16 +243,9 @@ class Answers:
         if template is not None:
             self._known[key] = template
             if like == () and kwargs.get("device") is None and tensors_in(args, kwargs):
-                self._sizeless[sizeless] = self._if_alike(func, args, kwargs, template)
+                alike = self._by_meta_kernel(func, args, kwargs, template) == template
+                self._sizeless[sizeless] = template if alike else None
         return result
-
-    def _if_alike(self, func: Any, args: Any, kwargs: Any, template: Any) -> Any:
-        try:
-            alike = self._by_meta_kernel(func, args, kwargs, template) == template
-        except (RuntimeError, TypeError, ValueError, AttributeError):
-            # Torch has no such kernel and found the shapes otherwise.
-            alike = False
-        return template if alike else None
 
     def _at_other_sizes(
         self, operation: Operation, func: Any, args: Any, kwargs: Any, like: Any
@@ -267,9 +260,13 @@ class Answers:
         return self._by_meta_kernel(func, args, kwargs, like)
 
     def _by_meta_kernel(self, func: Any, args: Any, kwargs: Any, like: Any) -> Any:
-        """How to make what the meta kernel returns, on the devices of a template like it."""
-        with meta_kernels(self._mode):
-            result = func(*args, **kwargs)
+        """How to make what the meta kernel returns, on the devices of a template like it; None
+        where there is no such kernel, and for arguments that the fake mode shall refuse."""
+        try:
+            with meta_kernels(self._mode):
+                result = func(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError):
+            return None
         return _template(result, args, kwargs, like)
 
     def checked(self, func: Any, types: Any, args: Any, kwargs: Any, result: Any) -> Any:

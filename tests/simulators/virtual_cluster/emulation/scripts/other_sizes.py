@@ -20,6 +20,7 @@ def of(x: torch.Tensor) -> list[torch.Tensor]:
         *(x.softmax(-1), functional.layer_norm(x, (8,), norm, norm), x.sum(1), x.mean((0, 2))),
         *(torch.cat((x, half.float()), 1), torch.stack((x, x)), x.cumsum(1), x.argmax(-1)),
         *(functional.pad(x, (0, 1)), x.clone(), x.to(torch.float64), torch.zeros_like(x)),
+        torch.zeros_like(x, memory_format=torch.preserve_format),
         *(functional.embedding(whole, weight), torch.linalg.vector_norm(x, dim=-1)),
         *(*x.topk(1, dim=1), *torch.var_mean(x, 1), x.new_zeros(3, 1), x.repeat_interleave(2, 1)),
         functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True),
