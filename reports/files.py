@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,7 +16,7 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.output import json_text, write_whole
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.fastest import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
@@ -73,7 +72,7 @@ def top_recipes(trials: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
 
 def top_recipes_json(trials: Sequence[Trial], job_of: JobOf) -> str:
     """``top_recipes`` as a JSON list."""
-    return json.dumps(top_recipes(trials, job_of), indent=2, allow_nan=False) + "\n"
+    return json_text(top_recipes(trials, job_of))
 
 
 def trial_columns(trials: Sequence[Trial], objectives: tuple[str, ...]) -> list[str]:
@@ -154,7 +153,7 @@ def save_search(
         single = shown and len(result.objectives) == 1
         own = claim_record(shown[0], job_of) if single else None
         record = {**result.certificate.to_dict(), "claim": own}
-        texts[CERTIFICATE] = json.dumps(record, indent=2) + "\n"
+        texts[CERTIFICATE] = json_text(record)
     if checks:
         texts[VERIFICATION] = verification_json(checks)
     if shown:

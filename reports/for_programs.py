@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from trainscout.reports.files import claim_record, top_recipes, trial_columns, t
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
+from trainscout.simulators.predictor.io.output import json_text
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 
@@ -64,7 +64,7 @@ def search_json(
         "files": [path.relative_to(directory).as_posix() for path in files],
         "tracked": tracked,
     }
-    return _json(record)
+    return json_text(record)
 
 
 def search_csv(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> str:
@@ -79,7 +79,7 @@ def search_csv(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> s
 def prediction_json(prediction: Prediction, job: Job, extra: Mapping[str, Any]) -> str:
     """One JSON object: the prediction, ``evidence`` of its figures, and ``extra``."""
     evidence = evidence_of(prediction, job).of_figures()
-    return _json({**prediction.to_dict(), "evidence": evidence, **extra})
+    return json_text({**prediction.to_dict(), "evidence": evidence, **extra})
 
 
 def prediction_csv(prediction: Prediction, job: Job) -> str:
@@ -95,7 +95,3 @@ def prediction_row(prediction: Prediction, job: Job) -> dict[str, Any]:
     row = trial_row(trial, (), lambda _: job)
     left_out = ("number", "rule", "reason", "duration_s")
     return {name: row.get(name) for name in trial_columns([trial], ()) if name not in left_out}
-
-
-def _json(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, indent=2, allow_nan=False) + "\n"

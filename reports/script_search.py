@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.wording import STOP_WORDS
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.output import json_text, write_whole
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
@@ -114,7 +113,7 @@ def to_json(result: SearchResult) -> str:
         }
         for trial in result.best
     ]
-    return json.dumps(best, indent=2, allow_nan=False) + "\n"
+    return json_text(best)
 
 
 def _launch_dict(launch: Launch) -> dict[str, Any]:

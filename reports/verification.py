@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from trainscout.reports.explain import JobOf
 from trainscout.reports.wording import format_part, format_recipe, format_seconds
+from trainscout.simulators.predictor.io.output import json_text
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.virtual_cluster.traced.verification import RankCheck, Verification
 
@@ -23,7 +23,7 @@ _SHOWN_PART = 0.005
 
 def verification_json(checks: Sequence[Verification]) -> str:
     """A JSON list, best recipe first, of everything that was found."""
-    return json.dumps([check.to_dict() for check in checks], indent=2, allow_nan=False) + "\n"
+    return json_text([check.to_dict() for check in checks])
 
 
 def verification_metrics(check: Verification) -> dict[str, float]:

@@ -21,7 +21,7 @@ from trainscout.reports.capacity.terminal_tables import (
     format_goodput,
 )
 from trainscout.reports.launch import first_launch
-from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.output import json_text, write_whole
 
 
 def study_texts(
@@ -126,4 +126,4 @@ def save_run(directory: Path, record: Mapping[str, Any], texts: Mapping[str, str
     """
     for name, text in texts.items():
         write_whole(directory / name, text)
-    write_whole(directory / STUDY, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    write_whole(directory / STUDY, json_text(record, 1))

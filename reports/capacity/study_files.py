@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from trainscout.reports.answer import format_measure_first
 from trainscout.reports.capacity.terminal_tables import format_answer, format_bend
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.predictor.io.csv_files import csv_text
+from trainscout.simulators.predictor.io.output import json_text
 
 FORMAT = 1
 
@@ -65,7 +65,7 @@ def study_json(
         "tracked": tracked,
         **record,
     }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return json_text(content, 1)
 
 
 def _model_record(model: ModelOutcome) -> dict[str, Any]:

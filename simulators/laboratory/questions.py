@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import joblib
 
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
-from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.output import check_output, json_text, write_output
 from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
@@ -35,8 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     with progress_bar("searching", len(chosen)) as advance:
         found = answers(chosen, options.workers, advance)
     if options.json is not None:
-        text = json.dumps(report(found), indent=1, allow_nan=False) + "\n"
-        write_output("--json", options.json, text)
+        write_output("--json", options.json, json_text(report(found), 1))
     if options.page is not None:
         write_output("--page", options.page, questions_page(found, total))
     show(answer_tables(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
-from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.io.output import check_output, json_text, write_output
 from trainscout.simulators.predictor.io.terminal import progress_bar, show
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -39,8 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     spec = SimulatorSpec(options.simulator, calibration)
     report, results = predict(options.runs, grades, spec, options.measured_collectives)
     if options.json is not None:
-        text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-        write_output("--json", options.json, text)
+        write_output("--json", options.json, json_text(report, 1))
     if options.html is not None:
         write_output("--html", options.html, validation_html(report))
     show(validation_tables(report, results))

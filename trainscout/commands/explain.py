@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
@@ -20,7 +19,7 @@ from trainscout.reports.comparison.for_programs import comparison_csv, compariso
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.launch_import.report import imported_record, imported_report
 from trainscout.simulators.predictor.io.command_line import NOTHING_FITS, OK
-from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.output import json_text, show_text
 from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.registry import get_simulator
 
@@ -55,7 +54,7 @@ def explain(config: DictConfig) -> int:
         record = comparison_record(comparison)
         if plan.imported is not None:
             record["given"] = imported_record(plan.imported)
-        show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        show_text(json_text(record))
         return code
     if output.format == "csv":
         show_text(comparison_csv(comparison))

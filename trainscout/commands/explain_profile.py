@@ -15,7 +15,7 @@ from trainscout.reports.profile.figures import class_lines, sentence
 from trainscout.reports.profile.page import profile_page
 from trainscout.reports.profile.report import profile_report
 from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.output import json_text, show_text
 from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.question.errors import InputError
@@ -27,7 +27,6 @@ from trainscout.simulators.registry import get_simulator, measured_table
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, compare_step
 from trainscout.simulators.virtual_cluster.profiles.measured import MeasuredProfile, read_profiles
 from trainscout.simulators.virtual_cluster.profiles.observed import (
-    json_text,
     kept_files,
     observed_classes,
     observed_record,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.evidence import products, runs_by, runs_of_model, runs_on
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
-from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.output import json_text, show_text
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.model import Model
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         if group not in known.values():
             require_choice("trainscout list", options.kind, known)
         rows = described(group, catalogue)
-    show_text(json.dumps(rows, indent=2) + "\n" if options.json else _lines(rows))
+    show_text(json_text(rows) if options.json else _lines(rows))
     return OK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from trainscout.reports.fabric_picture import fabric_picture, picture_title
 from trainscout.reports.network import network_record, network_report
 from trainscout.reports.wording import format_usd
 from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.output import show_text, write_output
+from trainscout.simulators.predictor.io.output import json_text, show_text, write_output
 from trainscout.simulators.predictor.io.terminal import show
 from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.question.errors import InputError
@@ -58,7 +57,7 @@ def network_show(config: DictConfig) -> int:
             "usd": usd,
             "communicators": network_record(use),
         }
-        show_text(json.dumps(record, indent=2) + "\n")
+        show_text(json_text(record))
         return OK
     report: list[RenderableType] = [Text(title, style="bold"), Text(_format_parts(used, usd))]
     if output.verbosity != "quiet":

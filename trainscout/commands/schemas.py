@@ -10,10 +10,10 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf, StringNode
 
 from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.io.values import unknown_name
 from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
@@ -191,10 +191,4 @@ def refuse_unknown(config: DictConfig, schema: str) -> None:
     known = [str(name) for name in ConfigStore.instance().repo[f"{schema}.yaml"].node]
     for name in config:
         if name != "hydra" and name not in known:
-            raise InputError(
-                str(name),
-                config[name],
-                "is not a known name",
-                known,
-                nearest_name(str(name), known),
-            )
+            raise unknown_name(str(name), config[name], known)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -22,6 +23,11 @@ def show_text(text: str) -> None:
     except BrokenPipeError:
         # Python flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def json_text(value: Any, indent: int = 2) -> str:
+    """A value as JSON, which knows neither NaN nor infinities."""
+    return json.dumps(value, indent=indent, allow_nan=False) + "\n"
 
 
 def check_output(option: str, path: Path | None, others: Sequence[Path | None] = ()) -> None:

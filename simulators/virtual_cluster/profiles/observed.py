@@ -6,7 +6,6 @@ shapes has a price. The record is for calibration.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from trainscout.simulators.predictor.collectives import CollectivePrice, price_c
 from trainscout.simulators.predictor.interference import overlap_slowdowns
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
-from trainscout.simulators.predictor.io.output import make_folder, write_output
+from trainscout.simulators.predictor.io.output import json_text, make_folder, write_output
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
 from trainscout.simulators.predictor.kernels.prices import price_kernels
@@ -369,7 +368,3 @@ def write_files(option: str, directory: Path, texts: Mapping[str, str]) -> None:
         path = directory / name
         make_folder(option, path.parent)
         write_output(option, path, text)
-
-
-def json_text(value: Any) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
