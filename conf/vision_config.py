@@ -206,7 +206,7 @@ def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
     is_number = isinstance(stated, (int, float)) and not isinstance(stated, bool)
     if not is_number or not 0 < stated < math.inf:
         raise InputError(f"{FILE}: {whole.side}", stated, "is no number of patches", "2, or 0.5")
-    return round(stated if stated >= 1 else 1 / stated) ** 2
+    return int(round(stated if stated >= 1 else 1 / stated) ** 2)
 
 
 def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:

@@ -299,11 +299,8 @@ class Framework:
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         if self.autocast and self.fused_wgrad:
-            raise InputError(
-                "framework.autocast",
-                "its gradients are cast back to fp32, which no product does: needs"
-                " framework.fused_wgrad=false",
-            )
+            problem = "casts gradients back to fp32, which no product does"
+            raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
         for precision in self.fp8_param_gather:

@@ -12,6 +12,7 @@ from tests.samples import ARCHITECTURES
 from tests.simulators.jobs import GPT175B, GPU, LLAMA, MLA_MOE, MOE, NODE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -146,6 +147,7 @@ MLA = Mla(64, 32, 16, 24)
         (replace(NODE, fabric="infinband"), "cluster.fabric"),
         (replace(NODE, nvlink_domain=0), "cluster.nvlink_domain"),
         (replace(NODE, nccl_version="latest"), "cluster.nccl_version"),
+        (Framework(autocast=True, fused_wgrad=True), "framework.autocast"),
     ],
 )
 def test_impossible_declarations_name_their_field(wrong: object, field: str) -> None:
