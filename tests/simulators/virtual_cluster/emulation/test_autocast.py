@@ -88,12 +88,12 @@ def blocks(case: str) -> dict[str, ir.Block]:
 
 
 def counted(kernels: Iterable[ir.Op]) -> tuple[Counter[str], Counter[str]]:
-    """MiB moved and launches, by kind; copies that join or cut tensors, for which software has no
+    """Bytes and launches, by kind; copies that join or cut tensors, for which software has no
     rule, are left out."""
     moved, launches = Counter[str](), Counter[str]()
     for kernel in kernels:
         if isinstance(kernel, ir.Streaming) and kernel.kind != "memcpy":
-            moved[kernel.kind] += kernel.bytes / 2**20
+            moved[kernel.kind] += kernel.bytes
             launches[kernel.kind] += kernel.launches
         elif isinstance(kernel, ir.Gemm):
             # GPT-2 keeps its weights transposed.
@@ -111,7 +111,7 @@ def a_layer(run: Run, case: str, pass_: str) -> tuple[Counter[str], Counter[str]
         )
         for layers in (1, 3)
     )
-    moved = Counter({kind: (three[0][kind] - one[0][kind]) / 2 for kind in three[0]})
+    moved = Counter({kind: (three[0][kind] - one[0][kind]) // 2 for kind in three[0]})
     launches = Counter({kind: (three[1][kind] - one[1][kind]) // 2 for kind in three[1]})
     return moved, +launches
 
