@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
 from .device_copies import LARGEST_REAL_COPY, DeviceCopies
@@ -28,6 +29,8 @@ def install_host_tensors(state: RankState) -> None:
 
 def _patch_reads(state: RankState) -> None:
     copies = DeviceCopies(state)
+    # What ``torch.set_default_device`` knows by itself: it meets the functions below, not ours.
+    _device_constructors()
     real_tolist, real_numpy, real_tensor = torch.Tensor.tolist, torch.Tensor.numpy, torch.tensor
 
     def contents(tensor: torch.Tensor, operation: str) -> torch.Tensor:
@@ -53,8 +56,9 @@ def _patch_reads(state: RankState) -> None:
         return real_numpy(contents(self, "numpy"), force=force)
 
     def plain(value: Any) -> Any:
+        # A tensor in a list stands for one number there, whatever its dimensions.
         if isinstance(value, FakeTensor):
-            return value.item() if value.dim() == 0 else value.tolist()
+            return value.item()
         if isinstance(value, (list, tuple)):
             return type(value)([plain(part) for part in value])
         return value

@@ -255,7 +255,7 @@ STARTS = {
     *("arange", "eye", "linspace", "scalar_tensor", "tril_indices"),
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
-    *("index_put", "index_put_"),
+    *("index_put", "index_put_", "randperm"),
     *FINITE,
     *SOUND,
     *("eq", "ne", "lift_fresh"),

@@ -44,14 +44,17 @@ class Routers:
     def choose(self, scores: torch.Tensor, dim: int, number: int, nested: bool) -> Categories:
         """Each row's ``number`` best along ``dim``."""
         options = scores.shape[dim]
+        even = plain.full((1,), 1 / max(options, 1), dtype=torch.float64)
         if options > MOST_EXPERTS or dim != scores.dim() - 1:
             # Not a router's choice among experts: some positions of many, all alike.
-            even = plain.full((1,), 1 / options, dtype=torch.float64)
             return Categories(options, even, nested)
         rows = scores.numel() // options
         skewed = self._imbalance is not None and self._imbalance.num_experts == options
-        layer = self._layer() if skewed else 0
-        loads = expected_loads(self._imbalance, options, number, rows, layer)
+        if rows * number < options and not skewed:
+            loads = Categories(options, even).counts(rows * number)
+        else:
+            layer = self._layer() if skewed else 0
+            loads = expected_loads(self._imbalance, options, number, rows, layer)
         return Categories(options, loads.double() / max(rows * number, 1), nested)
 
     def _layer(self) -> int:
@@ -159,6 +162,12 @@ def _topk(call: Call) -> Sequence[Shadow | None]:
     number = int(call.argument("k"))
     nested = is_spread(call.get(scores))
     return [None, call.routers.choose(scores, call.dim(scores), number, nested)]
+
+
+def _permutation(call: Call) -> Sequence[Shadow | None]:
+    """``randperm``: every number once."""
+    number = max(1, call.results[0].numel())
+    return [Categories(number, plain.full((1,), 1 / number, dtype=torch.float64))]
 
 
 @unless_known
@@ -295,6 +304,7 @@ def _histc(call: Call) -> Sequence[Shadow | None]:
 
 ROUTING_RULES: dict[str, Rule] = {
     "topk": _topk,
+    "randperm": _permutation,
     "argmax": best,
     **dict.fromkeys(("sort", "argsort"), _sort),
     **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_"), _scatter),

@@ -99,8 +99,15 @@ class Categories:
         return self.shares.expand(self.number) if len(self.shares) == 1 else self.shares
 
     def counts(self, elements: int) -> torch.Tensor:
-        """How many of ``elements`` are of each category, (number,) int64."""
-        return apportion(self.all_shares() * elements)
+        """How many of ``elements`` are of each category, (number,) int64. Fewer elements than
+        categories lie where equal parts of all shares have their middles: the first few would be
+        neighbours, and the first rank's."""
+        shares = self.all_shares() * elements
+        if elements >= self.number:
+            return apportion(shares)
+        ends = (shares.cumsum(0) + 0.5 - 1e-6).floor().long()
+        ends[-1] = elements
+        return ends.diff(prepend=plain.zeros(1, dtype=torch.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,10 @@ def train(local_rank, node):
         (torch.linspace(0, 999, 1000).to(device) == sought).nonzero().item()
     with torch.device("meta"):  # As operations of a model are counted.
         assert torch.nn.Linear(300, 300)(torch.ones(2, 300)).is_meta
+    torch.set_default_device(device)  # As PINNs do, with data that come from NumPy.
+    assert torch.as_tensor(numpy.ones(2)).device == torch.tensor([1.0]).device == device
+    torch.set_default_device(None)
+    assert torch.tensor([-1.0, torch.ones(1, device=device)]).shape == (2,)
     flat = torch.zeros(100, device=device)
     part = flat.untyped_storage()[40:120]
     view = torch.empty([], device=part.device).set_(source=part)

@@ -231,6 +231,28 @@ def test_categories_read_as_a_list_never_repeat_in_a_row() -> None:
     assert [flat.count(expert) for expert in range(8)] == counts
 
 
+def test_a_few_of_many_are_far_apart_and_counted_as_read() -> None:
+    """The strongest frequencies of a series: their neighbours, or none but the first, would be a
+    period that nothing has."""
+    rank = FakeRank()
+    with rank:
+        chosen = torch.topk(rank.unknown(49), 3)[1]
+        assert rank.read(chosen) == [8, 24, 40]
+        counts = rank.read(torch.bincount(chosen, minlength=49))
+        assert [at for at, count in enumerate(counts) if count] == [8, 24, 40]
+        best = rank.unknown(4, 10).argmax(dim=1)
+        assert len(set(rank.read(best))) == 4
+        assert rank.read(rank.unknown(1, 3).argmax(dim=1)) == [1]
+
+
+def test_a_permutation_has_every_number_once() -> None:
+    rank = FakeRank()
+    with rank:
+        order = torch.randperm(9)
+        assert sorted(rank.read(order)) == list(range(9))
+        assert rank.read((order < 3).sum()) == 3
+
+
 def test_experts_of_a_rank_are_counted_by_division() -> None:
     rank = FakeRank()
     with rank:
