@@ -7,7 +7,7 @@ that built-in workloads have. What the frameworks overlap, bucket and prefetch i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -135,6 +135,7 @@ def replay_ranks(
         model_flops=model_flops,
         assumptions=(
             *_assumptions(job, gpu, framework, cost, rendezvous, added),
+            *_between_steps(issued.values()),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
         ),
     )
@@ -178,6 +179,17 @@ def used_part(cluster: Cluster, world_size: int) -> Cluster:
 
 def _has_gaps(traces: Iterable[Trace]) -> bool:
     return any(isinstance(event, HostGap) for trace in traces for event in trace.events)
+
+
+def _between_steps(issued: Iterable[Issued]) -> Iterator[str]:
+    """That a script did in the step that counts what it does every so many steps."""
+    now, before = max((len(each.step), len(each.run_up)) for each in issued)
+    if before and now > 1.5 * before:
+        yield (
+            f"the last step launches {now:,} kernels, the one before {before:,}: what a script "
+            "does now and then (validation, generated text) counts in full; a step more may be "
+            "without"
+        )
 
 
 def _assumptions(

@@ -353,6 +353,19 @@ def test_the_last_step_counts_and_setup_does_not() -> None:
     assert once.step_time_s == pytest.approx(gemm_s(8192, 1) + gemm_s(SMALL, 1))
 
 
+def test_what_the_last_step_alone_does_is_said() -> None:
+    script = steps(2)
+    assert not any("now and then" in each for each in play(script).assumptions)
+    # Text is generated after the second update: it falls to the third step.
+    script.step(2)
+    for _ in range(4):
+        script.gemm(SMALL)
+    script.step(2, "optimizer")
+    script.gemm(SMALL)
+    (told,) = [each for each in play(script).assumptions if "now and then" in each]
+    assert told.startswith("the last step launches 5 kernels, the one before 2: ")
+
+
 def test_ranks_that_traced_other_steps_are_refused() -> None:
     scripts = [Script(rank, 2) for rank in range(2)]
     for script in scripts:
