@@ -3,9 +3,9 @@
 ``python -m benchmarks.transformers_parameters released`` writes beside each configuration of the
 tests how many parameters its model has; ``defaults`` writes what Transformers takes for fields
 that a file leaves out; ``types`` counts the default configuration of every ``model_type`` with a
-causal, masked, image-text or sequence-to-sequence model, with us and with Transformers, and
-``fields`` one change of every number, switch and list of those that are read. Needs
-``transformers`` (5 or newer) and no network.
+causal, masked, image-text or sequence-to-sequence model, with us and with Transformers,
+``flops`` the products of a forward pass of those of text, and ``fields`` one change of every
+number, switch and list of those that are read. Needs ``transformers`` (5 or newer) and no network.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
@@ -60,6 +62,8 @@ from trainscout.simulators.predictor.question.model import Model
 
 BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED}
 RELEASED = Path("tests/conf/configurations.json")
+TOKENS = 64
+"""Of a sequence whose products are counted: no window is shorter."""
 TYPES = Path("tests/conf/types.json")
 CONF = Path(config_json.__file__).parent
 DEFAULTS = CONF / "transformers_defaults.json"
@@ -86,25 +90,63 @@ _WEIGHTLESS = re.compile(
 )
 
 
-def count(configuration: dict[str, Any]) -> int:
-    """Parameters of the model that a configuration describes, tied ones once."""
+def build(configuration: dict[str, Any], **options: Any) -> Any:
+    """The model that a configuration describes, on ``meta``, as Transformers builds it."""
     fields = dict(configuration)
     kind = str(fields.pop("model_type"))
     config = AutoConfig.for_model(_SAME.get(kind, kind), **fields)
     is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in configuration)
-    build: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    builder: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
     if kind in OF_TWO or kind in OF_SOUND:
-        build = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
+        builder = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
     elif kind in MASKED and kind not in CAUSAL:
-        build = AutoModelForMaskedLM
+        builder = AutoModelForMaskedLM
+    # Each token's experts as one product, which is what can be counted.
+    config._experts_implementation = "batched_mm"
     with torch.device("meta"):
-        model = build.from_config(config)
-    total = sum(parameter.numel() for parameter in model.parameters())
+        return builder.from_config(config, **options)
+
+
+def count(configuration: dict[str, Any]) -> int:
+    """Parameters of the model that a configuration describes, tied ones once."""
+    model = build(configuration)
+    config, total = model.config, sum(each.numel() for each in model.parameters())
     # LongCat's experts that compute nothing have rows there that nothing reads.
     if unread := getattr(config, "zero_expert_num", 0):
         rows = 2 * unread * config.num_layers * config.expert_ffn_hidden_size
         total -= rows * config.hidden_size
-    return total
+    return int(total)
+
+
+def forward_flops(configuration: dict[str, Any]) -> int:
+    """FLOPs of the products in a forward pass of one sequence of ``TOKENS``, on ``meta``."""
+    model = build(configuration, attn_implementation="eager").eval()
+    ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
+    # Whether masks and positions are plain is asked of values that are not there: they are.
+    with (
+        patch.object(torch.Tensor, "item", lambda _: True),
+        patch.object(torch.Tensor, "__bool__", lambda _: True),
+        FlopCounterMode(display=False) as counted,
+        torch.no_grad(),
+    ):
+        model(input_ids=ids)
+    return int(counted.get_total_flops())
+
+
+def flops() -> None:
+    """Write beside the types of text what a forward pass takes."""
+    table = json.loads(TYPES.read_text())
+    for kind, row in table.items():
+        if kind in families() and kind in {*CAUSAL, *MASKED} - {*WITH_IMAGES, *OF_TWO, *OF_SOUND}:
+            with contextlib.suppress(Exception):  # what cannot run on meta
+                row["flops"] = forward_flops(row["config"])
+            print(f"{kind:30} {row.get('flops', 0):>22,}", flush=True)
+    _write(TYPES, table)
+
+
+def _write(file: Path, table: dict[str, Any]) -> None:
+    lines = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def released() -> None:
@@ -113,8 +155,7 @@ def released() -> None:
     for name, row in table.items():
         row["parameters"] = count(row["config"])
         print(f"{name:60} {row['parameters']:>18,}")
-    lines = (f" {json.dumps(name)}: {json.dumps(row)}" for name, row in table.items())
-    RELEASED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    _write(RELEASED, table)
     print(f"{len(table)} models, transformers {transformers.__version__}")
 
 
@@ -126,7 +167,7 @@ def defaults() -> None:
     )
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
     stated = set(re.findall(r"\w+", "".join(declared)))
-    lines = []
+    table = {}
     for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES}):
         known = {}
         same = _SAME.get(kind, kind)
@@ -144,9 +185,9 @@ def defaults() -> None:
                 isinstance(size, (int, float)) for size in sizes
             ):
                 known[field.name] = value
-        lines.append(f" {json.dumps(kind)}: {json.dumps(known)}")
-    DEFAULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-    print(f"{len(lines)} types, transformers {transformers.__version__}")
+        table[kind] = known
+    _write(DEFAULTS, table)
+    print(f"{len(table)} types, transformers {transformers.__version__}")
 
 
 def compare(configuration: dict[str, Any]) -> tuple[str, str]:
@@ -201,8 +242,7 @@ def types() -> None:
         print(f"{kind:30} {result:10} {detail}", flush=True)
         if result != "not built":
             table[kind] = {"config": configuration, "parameters": count(configuration)}
-    lines = (f" {json.dumps(kind)}: {json.dumps(row)}" for kind, row in table.items())
-    TYPES.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    _write(TYPES, table)
     print(dict(found), f"transformers {transformers.__version__}")
 
 
@@ -231,8 +271,9 @@ def fields() -> None:
     """Print which changes of one field make a count wrong, and how many of each result."""
     found: Counter[str] = Counter()
     for kind in sorted({*families(), *READ_WITH_IMAGES} & BUILT):
-        few = {"text_config": {"num_hidden_layers": 8}} if kind in READ_WITH_IMAGES else {}
-        for changed, configuration in _changes(written(kind, **few or {"num_hidden_layers": 8})):
+        few: dict[str, Any] = {"num_hidden_layers": 8}
+        few = {"text_config": few} if kind in READ_WITH_IMAGES else few
+        for changed, configuration in _changes(written(kind, **few)):
             result, detail = compare(configuration)
             found[result] += 1
             if result == "wrong":
@@ -242,4 +283,4 @@ def fields() -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):
-        {each.__name__: each for each in (released, defaults, types, fields)}[sys.argv[1]]()
+        {each.__name__: each for each in (released, defaults, types, flops, fields)}[sys.argv[1]]()

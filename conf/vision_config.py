@@ -203,10 +203,10 @@ def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
     if whole.side is None:
         return 1
     stated = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
-    is_number = isinstance(stated, (int, float)) and not isinstance(stated, bool)
-    if not is_number or not 0 < stated < math.inf:
+    side = stated if isinstance(stated, (int, float)) and not isinstance(stated, bool) else 0.0
+    if not 0 < side < math.inf:
         raise InputError(f"{FILE}: {whole.side}", stated, "is no number of patches", "2, or 0.5")
-    return int(round(stated if stated >= 1 else 1 / stated) ** 2)
+    return round(side if side >= 1 else 1 / side) ** 2
 
 
 def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:

@@ -1,12 +1,14 @@
 """Configurations as they were published: code of their own, older forms, what is left out."""
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.conf.test_config_json import config_of, imported
+from tests.conf.test_config_json import TYPES, config_of, imported
 from trainscout.commands.listing import parameters
+from trainscout.simulators.predictor.answer.flops import _head_flops, layer_flops
 from trainscout.simulators.predictor.question.errors import InputError
 
 SIGHT = {"image_size": 448, "patch_size": 14, "hidden_size": 1024, "intermediate_size": 4096}
@@ -109,3 +111,27 @@ def test_advice_leads_to_what_is_read() -> None:
     adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
     with pytest.raises(InputError, match="model=Qwen/Qwen3-8B training=lora"):
         imported(adapter)
+
+
+# Transformers computes otherwise on 64 tokens: its scans take whole chunks of 256, Mamba's first
+# one is no product, and Llama 4 runs every expert.
+OTHERWISE = ("falcon_mamba", "llama4_text", "mamba", "mamba2")
+
+
+def test_a_forward_pass_has_as_many_flops_as_transformers() -> None:
+    """Of every type of text that is read by default, on sequences shorter than any window."""
+    tokens, equal = 64, set[str]()
+    for kind, row in TYPES.items():
+        with contextlib.suppress(InputError):
+            model = imported(row["config"])
+            if "flops" in row and kind not in OTHERWISE:
+                layers = zip(
+                    model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True
+                )
+                ours = sum(count * layer_flops(model, tokens, each) for count, each in layers)
+                counted = tokens * (ours + _head_flops(model))
+                # 0.3 % of those with delta rules, whose chunks there are inverted step by step.
+                assert counted == pytest.approx(row["flops"], rel=3e-3), kind
+                equal.add(kind)
+    assert equal >= {"llama", "bert", "deepseek_v3", "qwen3_moe", "qwen3_next", "modernbert"}
+    assert len(equal) >= 107
