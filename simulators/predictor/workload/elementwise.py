@@ -136,15 +136,11 @@ def _clamp(shard: Shard, name: str, elements: int) -> Passes:
 def _activation(shard: Shard, name: str, elements: int) -> Passes:
     s = shard.element_bytes
     gated = shard.model.gated_mlp
-    if writes_gelu(shard) and shard.autocast:
-        return (
-            [Streaming(f"{name}_fwd", "elementwise", 76 * elements, launches=10)],
-            [Streaming(f"{name}_bwd", "elementwise", 118 * elements, launches=15)],
-        )
     if writes_gelu(shard):
+        ahead, back = ((76, 10), (118, 15)) if shard.autocast else ((18 * s, 8), (28 * s, 12))
         return (
-            [Streaming(f"{name}_fwd", "elementwise", 18 * s * elements, launches=8)],
-            [Streaming(f"{name}_bwd", "elementwise", 28 * s * elements, launches=12)],
+            [Streaming(f"{name}_fwd", "elementwise", ahead[0] * elements, ahead[1])],
+            [Streaming(f"{name}_bwd", "elementwise", back[0] * elements, back[1])],
         )
     if gated and shard.fusion == "eager":
         return (

@@ -48,19 +48,13 @@ def linear(
     shard = shard.of_product(name)
     dtype, size = shard.linear_dtype, shard.element_bytes
     local = tokens // shard.tp
-    if parallel == "column" and shard.sp:
-        forward = quantise(shard, name, local * inputs, gathered=True)
-        backward = quantise(shard, f"{name}_grad", tokens * outputs)
-        if shard.trains:
-            backward += transpose(shard, f"{name}_again", tokens * inputs)
-    elif parallel == "row" and shard.sp:
-        forward = quantise(shard, name, tokens * inputs)
-        backward = quantise(shard, f"{name}_grad", local * outputs, gathered=True)
-        if shard.trains:
-            backward += transpose(shard, f"{name}_grad", tokens * outputs)
-    else:
-        forward = quantise(shard, name, tokens * inputs)
-        backward = quantise(shard, f"{name}_grad", tokens * outputs)
+    column, row = (shard.sp and parallel == each for each in ("column", "row"))
+    forward = quantise(shard, name, (local if column else tokens) * inputs, gathered=column)
+    backward = quantise(shard, f"{name}_grad", (local if row else tokens) * outputs, gathered=row)
+    if shard.trains and column:
+        backward += transpose(shard, f"{name}_again", tokens * inputs)
+    elif shard.trains and row:
+        backward += transpose(shard, f"{name}_grad", tokens * outputs)
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
     products = len(apart) or 1
     tensors = products * (2 if _has_bias(shard, name) else 1)
@@ -92,7 +86,7 @@ def linear(
         forward.append(Streaming(f"{name}_input_cast", "cast", moved, products))
         added.append(Streaming(f"{name}_input_grad_cast", "cast", moved, products))
     if apart:
-        rows = local if reductions > 1 and parallel == "column" and shard.sp else tokens
+        rows = local if reductions > 1 and column else tokens
         moved = rows * inputs * (shard.stream_bytes if casts else size)
         # Autograd adds two at a time.
         sums, read = (products - 1, 3) if shard.fusion == "eager" else (1, products + 1)
@@ -104,7 +98,7 @@ def linear(
         bytes_ = int(tokens * width * element)
         return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps)
 
-    if parallel == "column" and shard.sp:
+    if column:
         each = gathered or inputs
         gathers = 1 if shard.fusion == "compiled" else reductions
         gather = _overlapping_gemm(shard, exchange("gather", "all_gather", each), len(product))
@@ -121,17 +115,12 @@ def linear(
         backward += [*dgrad, *added, *scattered, *wgrad, *summed]
     elif parallel == "column" and shard.tp > 1:
         forward += product
+        backward += dgrad + added
         if shard.overlap_tp_gradients and reductions == 1:
-            backward += [
-                *dgrad,
-                *added,
-                exchange("grad", "all_reduce", inputs, len(wgrad)),
-                *wgrad,
-            ]
+            backward += [exchange("grad", "all_reduce", inputs, len(wgrad)), *wgrad]
         else:
-            backward += [*dgrad, *added, *wgrad]
-            backward += [exchange("grad", "all_reduce", inputs)] * reductions
-    elif parallel == "row" and shard.sp:
+            backward += [*wgrad, *[exchange("grad", "all_reduce", inputs)] * reductions]
+    elif row:
         scatter = exchange("reduce", "reduce_scatter", outputs)
         pieces = _overlapping_gemm(shard, scatter, len(product))
         forward += pieces + product if shard.tp_comm_overlap else product + pieces
@@ -141,11 +130,10 @@ def linear(
             shard, exchange("reduce_grad", "all_gather", outputs), len(dgrad)
         )
         backward += dgrad + wgrad
-    elif parallel == "row" and shard.tp > 1:
-        forward += [*product, exchange("reduce", "all_reduce", outputs)]
-        backward += dgrad + wgrad
     else:
         forward += product
+        if parallel == "row" and shard.tp > 1:
+            forward.append(exchange("reduce", "all_reduce", outputs))
         backward += dgrad + added + wgrad
     if shard.trains:
         backward += separate_accumulation(shard, name, outputs * inputs, tensors)
