@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 
 from .published.groups import source_group
 from .published.jobs import Declarations, job_of, read_curves, shipped_declarations
-from .published.measured import measured_memory, printed_stage
+from .published.measured import measured_memory, predicted_memory_bytes, printed_stage
 from .published.outcome import NotReplayable
 from .published.published import DATA, PUBLISHED_RUNS, add_output
 from .published.regularity import mark_extrapolated
@@ -104,16 +104,11 @@ def evidence(
         off, measured = None, measured_memory(row)
         # What is reserved exceeds what is needed where segments do not expand, and so does what
         # the device shows: those runs just ran.
-        if measured is not None and measured[0] == "allocated":
-            stage = printed_stage(row)
-            printed = memory if stage is None else memory.per_stage[stage]
-            off = math.log(measured[1] / printed.peak_allocated_bytes)
-        elif (
-            measured is not None
-            and measured[0] == "reserved"
-            and job.framework.expandable_segments
-        ):
-            off = math.log(measured[1] / memory.peak_reserved_bytes)
+        needed = {"allocated"} | ({"reserved"} if job.framework.expandable_segments else set())
+        if measured is not None and measured[0] in needed:
+            off = math.log(
+                measured[1] / predicted_memory_bytes(measured[0], memory, printed_stage(row))
+            )
         if off is None and (outcome.heavier or outcome.picking) and not failed:
             continue
         room = math.log(memory.capacity_bytes / used)

@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.answer.flops import (
     layer_flops,
     step_flops,
 )
-from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.question.job import Job
 
 from .era import era_of
@@ -217,14 +217,9 @@ def printed_stage(row: Row) -> int | None:
     return 0 if label.get("project") == "nanotron" else None
 
 
-def predicted_memory_bytes(kind: str, prediction: Prediction, stage: int | None = None) -> int:
+def predicted_memory_bytes(kind: str, memory: Memory, stage: int | None = None) -> int:
     """The predicted figure that counts what ``kind`` does, of the worst stage or of ``stage``."""
-    memory = prediction.memory
+    if kind == "device":
+        return memory.capacity_bytes - memory.headroom_bytes
     counted = memory if stage is None else memory.per_stage[stage]
-    if kind == "allocated":
-        return counted.peak_allocated_bytes
-    if kind == "reserved":
-        return counted.peak_reserved_bytes
-    kind_bytes = memory.per_stage[memory.worst_stage].kind
-    outside = kind_bytes["context"] + kind_bytes["communication_buffers"]
-    return memory.peak_reserved_bytes + outside
+    return counted.peak_allocated_bytes if kind == "allocated" else counted.peak_reserved_bytes

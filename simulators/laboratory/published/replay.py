@@ -114,7 +114,7 @@ def replay_row(row: Row, declarations: Declarations, simulator: Simulator) -> Re
     if memory is not None:
         kind, measured_bytes = memory
         stage = printed_stage(row)
-        predicted = predicted_memory_bytes(kind, prediction, stage)
+        predicted = predicted_memory_bytes(kind, prediction.memory, stage)
         compared = MemoryResult(kind, measured_bytes, predicted)
         if memory_kind_statement(row) is None:
             where = "" if stage is None else f", of the {_ENDS[stage]} pipeline stage"

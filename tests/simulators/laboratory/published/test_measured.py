@@ -128,14 +128,10 @@ def test_what_a_memory_figure_counts(changes, kind):
     assert measured_memory(row) == (kind, 40 * 2**30)
 
 
-def test_the_device_holds_the_context_and_nccl_buffers_too():
-    found = prediction()
-    memory = found.memory
-    stage = replace(memory.per_stage[0], kind={"context": 7, "communication_buffers": 5})
-    found = replace(found, memory=replace(memory, per_stage=(stage,), worst_stage=0))
-    assert predicted_memory_bytes("device", found) == memory.peak_reserved_bytes + 12
-    assert predicted_memory_bytes("reserved", found) == memory.peak_reserved_bytes
-    assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+def test_the_device_holds_what_the_capacity_lacks():
+    memory = prediction().memory
+    used = memory.capacity_bytes - memory.headroom_bytes
+    assert predicted_memory_bytes("device", memory) == used
 
 
 @pytest.mark.parametrize(
@@ -152,14 +148,13 @@ def test_whose_memory_a_row_has(label, stage):
 
 @pytest.mark.parametrize("kind", ["allocated", "reserved"])
 def test_memory_of_a_stage(kind):
-    found = prediction()
-    memory = found.memory
+    memory = prediction().memory
     first = replace(memory.per_stage[0], peak_allocated_bytes=5, peak_reserved_bytes=6)
     last = replace(first, peak_allocated_bytes=3, peak_reserved_bytes=4)
-    found = replace(found, memory=replace(memory, per_stage=(first, last)))
-    figures = {stage: predicted_memory_bytes(kind, found, stage) for stage in (0, -1)}
-    assert figures == ({0: 5, -1: 3} if kind == "allocated" else {0: 6, -1: 4})
-    assert predicted_memory_bytes(kind, found) == getattr(memory, f"peak_{kind}_bytes")
+    memory = replace(memory, per_stage=(first, last))
+    figures = [predicted_memory_bytes(kind, memory, stage) for stage in (0, -1)]
+    assert figures == ([5, 3] if kind == "allocated" else [6, 4])
+    assert predicted_memory_bytes(kind, memory) == getattr(memory, f"peak_{kind}_bytes")
 
 
 def about(predicted_s=4.0, **changes):
