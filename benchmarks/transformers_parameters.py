@@ -25,30 +25,8 @@ from unittest.mock import patch
 import torch
 import transformers
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSpeechSeq2Seq,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as WITH_IMAGES,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as OF_TWO,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES as OF_SOUND,
-)
+from transformers import CONFIG_MAPPING, AutoConfig
+from transformers.models.auto import modeling_auto as auto
 
 from trainscout.commands.listing import parameters
 from trainscout.conf import config_json
@@ -60,6 +38,11 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
+CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+WITH_IMAGES = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+MASKED = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+OF_TWO = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+OF_SOUND = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED}
 RELEASED = Path("tests/conf/configurations.json")
 TOKENS = 64
@@ -96,11 +79,11 @@ def build(configuration: dict[str, Any], **options: Any) -> Any:
     kind = str(fields.pop("model_type"))
     config = AutoConfig.for_model(_SAME.get(kind, kind), **fields)
     is_text = kind not in WITH_IMAGES or (kind in CAUSAL and "vision_config" not in configuration)
-    builder: Any = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+    builder: Any = auto.AutoModelForCausalLM if is_text else auto.AutoModelForImageTextToText
     if kind in OF_TWO or kind in OF_SOUND:
-        builder = AutoModelForSeq2SeqLM if kind in OF_TWO else AutoModelForSpeechSeq2Seq
+        builder = auto.AutoModelForSeq2SeqLM if kind in OF_TWO else auto.AutoModelForSpeechSeq2Seq
     elif kind in MASKED and kind not in CAUSAL:
-        builder = AutoModelForMaskedLM
+        builder = auto.AutoModelForMaskedLM
     # Each token's experts as one product, which is what can be counted.
     config._experts_implementation = "batched_mm"
     with torch.device("meta"):

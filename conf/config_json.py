@@ -316,7 +316,8 @@ def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _simplified(given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     """What is predicted in another way than it runs."""
-    stated = [family.aside] if family.aside else []
+    masked = "masked words are predicted, with the logits of all tokens"
+    stated = [masked] * family.bidirectional + [family.aside] * bool(family.aside)
     if isinstance(further := given.get("num_nextn_predict_layers"), int) and further > 0:
         stated.append("modules for further tokens are left out (model.num_mtp_layers has them)")
     if isinstance(stored := given.get("quantization_config"), Mapping):

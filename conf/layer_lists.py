@@ -112,6 +112,11 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     return found, layers
 
 
+def _unsaid(name: str, stated: object, number: int, allowed: str | None = None) -> InputError:
+    problem = f"does not say what each of {number} layers is"
+    return InputError(f"{FILE}: {name}", stated, problem, allowed)
+
+
 def _chosen_before(config: Config, number: int) -> list[bool]:
     """Which layers attend to the keys that an earlier layer chose (GLM-5), by a list of names, by
     letters or by how many layers share."""
@@ -124,8 +129,7 @@ def _chosen_before(config: Config, number: int) -> list[bool]:
         first = config.whole("index_skip_topk_offset", 2) - 1
         words = ["shared" if max(at - first, 0) % every else "full" for at in range(number)]
     if len(words) != number or not set(words) <= {"full", "shared"}:
-        problem = f"does not say what each of {number} layers does"
-        raise InputError(f"{FILE}: index_topk_pattern", letters, problem, "a letter F or S each")
+        raise _unsaid("index_topk_pattern", letters, number, "a letter F or S each")
     return [word == "shared" for word in words]
 
 
@@ -218,8 +222,7 @@ def _compressed_layers(config: Config, number: int) -> list[str]:
         by_turns = ("sparse" if at % 2 else "compressed" for at in range(max(0, number - 2)))
         return [*["compressed"] * min(2, number), *by_turns]
     if not isinstance(stated, list) or len(stated) < number or not set(stated) <= set(_BY_RATE):
-        problem = f"does not say what each of {number} layers is"
-        raise InputError(f"{FILE}: compress_ratios", stated, problem, map(str, _BY_RATE))
+        raise _unsaid("compress_ratios", stated, number, ", ".join(map(str, _BY_RATE)))
     return [_BY_RATE[rate] for rate in stated[:number]]
 
 
@@ -324,10 +327,7 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         return ["index"] * number
     if isinstance(chosen := config.fields.get("sparse_attention_freq"), list):
         if len(chosen) != number:
-            problem = f"does not say what each of {number} layers is"
-            raise InputError(
-                f"{FILE}: sparse_attention_config", chosen, problem, f"{number} of 0, 1"
-            )
+            raise _unsaid("sparse_attention_config", chosen, number, f"{number} of 0, 1")
         return ["index" if each else "full" for each in chosen]
     return _windows(config, family, number)
 
@@ -342,8 +342,7 @@ def _whole_layers(config: Config, number: int) -> Sequence[int] | None:
             whole = [at for at, each in enumerate(stated) if each]
             return whole if name == "attn_type_list" else stated
         if stated is not None:
-            problem = f"does not say what each of {number} layers is"
-            raise InputError(f"{FILE}: {name}", stated, problem)
+            raise _unsaid(name, stated, number)
     return None
 
 
@@ -357,10 +356,7 @@ def _repeated(config: Config, number: int) -> list[str] | None:
     except (TypeError, ValueError):
         words = []
     if len(words) != number:
-        problem = f"does not say what each of {number} layers is"
-        raise InputError(
-            f"{FILE}: attention_types", stated, problem, '[[["global", "local"], 12]]'
-        )
+        raise _unsaid("attention_types", stated, number, '[[["global", "local"], 12]]')
     return words
 
 
