@@ -138,7 +138,7 @@ class Claims:
                 self._study.set_user_attr(f"beat:{self.owner}", beats)
 
     def _is_dead(self, owner: str) -> bool:
-        if owner.split(":")[0] == _machine():
+        if _is_of_this_machine(owner):
             return _died_here(owner)
         beat = self._study.user_attrs.get(f"beat:{owner}", 0)
         seen, since_s = self._beats.get(owner, (-1, 0.0))
@@ -157,6 +157,10 @@ def _machine() -> str:
     except OSError:
         # Not Linux: numbers are compared by beats alone.
         return f"{socket.gethostname()}/{uuid.uuid4().hex}".replace(":", "")
+
+
+def _is_of_this_machine(owner: str) -> bool:
+    return owner.split(":")[0] == _machine()
 
 
 def _died_here(owner: str) -> bool:
