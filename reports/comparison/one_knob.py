@@ -48,7 +48,6 @@ def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Nei
     other knob alone would do as well. Recipes that only spell the same one differently are left
     out. Those that fit come first, the shortest step first.
     """
-    base = predictions.of(recipe)
     job = predictions.job(recipe)
     plain, broken = canonical(job), frozenset(space.broken(_values(recipe, space)))
     around = _Around(recipe, space, predictions, broken)
@@ -68,7 +67,7 @@ def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Nei
                 continue
             best = min(found, key=lambda each: _order(predictions.of(each)))
             if best not in neighbours:
-                neighbours[best] = _neighbour(knob.name, recipe, best, base, predictions)
+                neighbours[best] = _neighbour(knob.name, recipe, best, predictions)
     return sorted(neighbours.values(), key=lambda each: _order(each.prediction))
 
 
@@ -161,18 +160,15 @@ def _partners(changed: Recipe, knob: Dimension, around: _Around) -> Iterator[tup
                 break
 
 
-def _neighbour(
-    knob: str, recipe: Recipe, found: Recipe, base: Prediction, predictions: Predictions
-) -> Neighbour:
+def _neighbour(knob: str, recipe: Recipe, found: Recipe, predictions: Predictions) -> Neighbour:
     others = tuple(name for name in changed_fields(recipe, found) if name != knob)
     fields = (knob, *others)
-    prediction = predictions.of(found)
     return Neighbour(
         fields=fields,
         before=tuple(getattr(recipe, name) for name in fields),
         after=tuple(getattr(found, name) for name in fields),
         recipe=found,
-        prediction=prediction,
+        prediction=predictions.of(found),
         distinguishable=distinguishable(recipe, found, predictions),
     )
 

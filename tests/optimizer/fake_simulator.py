@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.optimizer.trial import SearchResult
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -39,6 +40,11 @@ def toy_question(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2
     )
     cluster = Cluster("toy", num_nodes, 8, 8, 400.0, "infiniband", "made up")
     return Question(model, gpu, cluster, Training(batch, 1e9))
+
+
+def story(result: SearchResult) -> list[tuple[object, ...]]:
+    """All of a search that must not depend on timing, or on who simulates."""
+    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
 
 
 SPACE = {

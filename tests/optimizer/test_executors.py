@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
@@ -118,11 +118,6 @@ def test_a_recipe_that_hangs_is_given_up(executor, options, monkeypatch):
         hung = (recipe.tp, recipe.pp, recipe.micro_batch) == (2, 2, 1)
         assert (outcome.prediction is None) == hung
         assert ("timed out" in (outcome.error or "")) == hung
-
-
-def story(result):
-    """All that must not depend on who simulates."""
-    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
 
 
 def search(executor):

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import SAMPLERS
@@ -60,11 +60,6 @@ def converged(sampler):
     patience, batch_size = (6, 4) if sampler == "gp" else (12, 16)
     settings = {"n_trials": None, "min_trials": 24, "pruning": ()}
     return patience, search(sampler, patience=patience, batch_size=batch_size, **settings)
-
-
-def story(result):
-    """All that must not depend on timing or workers."""
-    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import optuna
 import pytest
 
 from tests.optimizer import postgres
-from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
+from tests.optimizer.fake_simulator import FAKE, SPACE, story, toy_question
 from tests.warm import client
 from tests.warm.session import warm_python
 from trainscout.optimizer.objective import Objective
@@ -42,10 +42,6 @@ def search(storage, **changes):
         seed=3,
         **changes,
     )
-
-
-def story(result):
-    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
 
 
 @pytest.fixture(scope="module")

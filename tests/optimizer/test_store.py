@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import backends
@@ -35,10 +35,6 @@ def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
         on_progress=on_progress,
         **arguments,
     )
-
-
-def story(result):
-    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
 
 
 @pytest.fixture(params=["journal", "sqlite"])

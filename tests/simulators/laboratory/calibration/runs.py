@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.simulators.jobs import GPT175B, TINY, make_job
+from tests.simulators.jobs import GPT175B, make_job
 from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -36,11 +36,6 @@ def cluster_jobs() -> list[Job]:
         replace(make_job(LARGE, nodes=nodes, batch=batch, tp=8), framework=FAST_HOST)
         for nodes, batch in ((2, 8), (4, 8), (4, 64), (8, 8), (8, 256))
     ]
-
-
-def launch_jobs() -> list[Job]:
-    """One node, kernels too small for the host to keep up with."""
-    return [make_job(TINY, tp=tp, micro_batch=size) for tp in (1, 2) for size in (1, 4)]
 
 
 def measured(jobs: Sequence[Job], noise: float = 0.0, **factors: Any) -> list[MeasuredRun]:

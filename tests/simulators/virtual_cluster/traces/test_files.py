@@ -56,10 +56,6 @@ GEMM = Op(
 EVENTS: tuple[Event, ...] = (Phase("setup", 0), Alloc(5, 262144, 0), GEMM, Free(5))
 
 
-def lines_of(path: Path) -> list[str]:
-    return gzip.decompress(path.read_bytes()).decode("ascii").splitlines()
-
-
 def put(path: Path, lines: list[str]) -> Path:
     path.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
     return path
