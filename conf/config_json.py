@@ -319,7 +319,9 @@ def _simplified(given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     masked = "masked words are predicted, with the logits of all tokens"
     stated = [masked] * family.bidirectional + [family.aside] * bool(family.aside)
     if isinstance(further := given.get("num_nextn_predict_layers"), int) and further > 0:
-        stated.append("modules for further tokens are left out (model.num_mtp_layers has them)")
+        stated.append(
+            "modules for further tokens are not read: model.num_mtp_layers says how many"
+        )
     if isinstance(stored := given.get("quantization_config"), Mapping):
         kind = stored.get("quant_method", "quantization_config")
         stated.append(f"weights train in training.precision, not as they are stored ({kind})")
