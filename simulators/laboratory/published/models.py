@@ -104,6 +104,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         num_mtp_layers=_mtp_layers(statement, assumed),
         moe=moe,
         mla=mla,
+        **_in_bf16(statement),
     )
     return model, tuple(assumed)
 
@@ -128,8 +129,15 @@ def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) 
         name=row.model,
         sequence_length=sequence,
         num_mtp_layers=_mtp_layers(statement, assumed),
-        num_layers_at_end_in_bf16=int(statement.get("last_in_bf16") or 0),
+        **_in_bf16(statement),
     )
+
+
+def _in_bf16(statement: Statement) -> dict[str, int]:
+    """Layers at either end that a row says to stay in bf16."""
+    both = int(statement.get("ends_in_bf16") or 0)
+    last = int(statement.get("last_in_bf16") or both)
+    return {"num_layers_at_start_in_bf16": both, "num_layers_at_end_in_bf16": last}
 
 
 def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:

@@ -93,6 +93,9 @@ def test_what_a_preset_says_beside_a_declared_shape():
     bare = replayable(gpu="B300-288GB", pp=1, dp=64, tp=1, **row)
     assert not bare.job.model.num_mtp_layers
     assert "multi-token prediction not published: none" in bare.assumptions
+    notes = "FP8 hybrid; first and last layer in BF16"
+    model = replayable(framework="NeMo 26.02", dtype="fp8", notes=notes).job.model
+    assert (model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["BERT-Large", "Jamba", "Nemotron_3_Ultra"])
