@@ -93,6 +93,7 @@ def test_a_text_config_is_never_overlooked() -> None:
         ("openai/gpt-oss-20b", {"model_type": ["gpt_oss"]}, "model_type"),
         ("openai/gpt-oss-20b", {"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ("Qwen/Qwen3-30B-A3B", {"mlp_only_layers": 1.5}, "mlp_only_layers"),
+        ("openai/gpt-oss-20b", {"model_type": "bert", "tie_word_embeddings": False}, "tie_word"),
         ("Qwen/Qwen3-VL-4B-Instruct", {"vision_config": {"model_type": [1]}}, "vision_config."),
     ],
 )
