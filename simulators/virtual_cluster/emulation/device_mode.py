@@ -28,6 +28,7 @@ from .rank_state import RankState
 from .sparse_tensors import SparseTensors
 
 aten = torch.ops.aten
+_DEVICE, _META = torch.ops.prim.device.default, torch.device("meta")
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 # Larger host tensors of numbers nobody has read hold no data either: models are often initialised
 # on the host, and eight billion weights would not fit there.
@@ -55,6 +56,9 @@ class DeviceMode(TorchDispatchMode):
         self._sparse = SparseTensors(state)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            # Asked below Python, about as often as there are operations.
+            return _META if args[0].fake_mode.in_kernel_invocation else args[0].fake_device
         kwargs = kwargs or {}
         # Shapes that DTensor and others ask for below a fake mode of their own are no execution.
         if torch._C._get_dispatch_mode(_FAKE_KEY) is not None:
@@ -63,8 +67,6 @@ class DeviceMode(TorchDispatchMode):
             if kind not in _OWN_TYPES and not issubclass(kind, FakeTensor):
                 # DTensor and the like take their turn; their parts come back here.
                 return NotImplemented
-        if func is torch.ops.prim.device.default:
-            return args[0].fake_device
         state = self.state
         tensors = tensors_in(args, kwargs)
         operation = None if isinstance(func, HigherOrderOperator) else describe(func)
