@@ -26,11 +26,11 @@ class DeviceCopies:
         self._state = state
 
     def read(self, func: Any, operation: str, args: Any) -> Any:
-        """``item`` and ``equal``: one value the script goes on with."""
+        """``item``, ``equal`` and ``allclose``: one value the script goes on with."""
         if operation == "item":
             return self.value(args[0], "item").item()
         readings = [self._state.values.read(tensor, operation) for tensor in args[:2]]
-        same = torch.equal(readings[0].value, readings[1].value)
+        same = getattr(torch, operation)(*(each.value for each in readings), *args[2:])
         worst = min(readings, key=lambda reading: _WORST.index(reading.grade))
         self._note(operation, same, worst.grade, worst.hint)
         return same

@@ -7,6 +7,7 @@ that a layer's operations cost microseconds from the second time on.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch import _meta_registrations
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
@@ -172,6 +174,10 @@ def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False)
     made_kind = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
     if made_kind is None:
         made_kind = _KINDS[kind] = types.new_class(kind.__name__, (kind, FakeTensor))
+        if issubclass(kind, UninitializedTensorMixin):
+            # It refuses to be asked, and the emulation asks.
+            made_kind.shape = torch._C.TensorBase.shape
+            made_kind.__torch_function__ = functools.partial(_without_shape, kind)
         made_kind.__module__, made_kind.__qualname__ = kind.__module__, kind.__qualname__
     with meta_kernels(source.fake_mode):
         meta = torch.ops.aten.detach.default(source)
@@ -180,6 +186,15 @@ def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False)
 
 
 _KINDS: dict[Any, Any] = {}
+
+
+def _without_shape(kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """What lazy modules do with a tensor that has no shape yet: moved, it has none still."""
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*args, **(kwargs or {}))
+    if type(result) is FakeTensor and func in kind._allowed_methods:
+        return dataless_of_kind(kind, result, args[0].requires_grad)
+    return result
 
 
 class meta_kernels:  # noqa: N801 - a context manager, in a form that costs a microsecond less

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
@@ -258,6 +259,9 @@ def _patch_modules(state: RankState) -> None:
     def of_kind(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         if is_host_data(data) and is_special_parameter(cls):
             data = _seeded(state, data)
+        elif issubclass(cls, UninitializedTensorMixin) and not state.is_child:
+            # Lazy modules go to the device before they know their shapes.
+            data = data if isinstance(data, FakeTensor) else without_data(state.dataless, data)
         if isinstance(data, FakeTensor) and not kwargs:
             return dataless_of_kind(cls, data, *args)
         return make_subclass(cls, data, *args, **kwargs)
@@ -284,6 +288,20 @@ def _patch_modules(state: RankState) -> None:
             return
         swap(first, second)
 
+    materialize = UninitializedTensorMixin.materialize
+
+    def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        # What becomes a parameter of torch's own type would not be on the device any more.
+        if not isinstance(self, FakeTensor):
+            return materialize(self, shape, device, dtype)
+        parameter = self.cls_to_become is torch.nn.Parameter
+        device = self._fake_device if device is None else device
+        self.data = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
+        self.__class__ = FakeTensor
+        self._is_param = parameter
+        return None
+
+    UninitializedTensorMixin.materialize = materialized
     torch.utils.swap_tensors = swap_tensors
     torch.nn.Parameter.__new__ = staticmethod(new)
     torch.nn.Module.register_buffer = buffer

@@ -35,7 +35,11 @@ _ALLOCATIONS = (
 )
 _FACTORIES = ("empty", "empty_strided", "full", "ones", "rand", "randn", "zeros")
 _PRODUCTS = ("mm", "bmm", "addmm", "addmm_", "baddbmm", "baddbmm_", "linear", "matmul")
-_READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
+_READS = {
+    aten._local_scalar_dense.default: "item",
+    aten.equal.default: "equal",
+    aten.allclose.default: "allclose",
+}
 COMMUNICATION = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor"))
 
 

@@ -83,7 +83,12 @@ def train(local_rank, node):
     assert torch.as_tensor(numpy.ones(2)).device == torch.tensor([1.0]).device == device
     torch.set_default_device(None)
     assert torch.tensor([-1.0, torch.ones(1, device=device)]).shape == (2,)
+    lazy = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d()).to(device)
+    assert lazy(torch.ones(4, 5, device=device)).shape == (4, 8)
+    assert [p.device for p in lazy.parameters() if p.requires_grad] == [device] * 4
     flat = torch.zeros(100, device=device)
+    assert torch.allclose(flat[:2], flat[2:4] + 1e-9)
+    assert not torch.allclose(flat[:2], flat[2:4] + 1)
     part = flat.untyped_storage()[40:120]
     view = torch.empty([], device=part.device).set_(source=part)
     assert (view.shape, view.data_ptr() - flat.data_ptr()) == ((20,), 40)

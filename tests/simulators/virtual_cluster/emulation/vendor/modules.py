@@ -35,6 +35,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     import xformers.ops
     from apex import amp  # noqa: F401 - older Transformers do where Apex is found
     from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
+    from flash_attn.flash_attn_interface import _wrapped_flash_attn_forward as wrapped
     from flash_attn.layers.rotary import RotaryEmbedding
     from flash_attn.losses.cross_entropy import CrossEntropyLoss
     from flash_attn.ops.triton.layer_norm import layer_norm_fn
@@ -42,6 +43,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_fwd as scan_forward
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
 
+    assert wrapped is _flash_attn_forward  # From 2.7 on, a registered operation.
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
 
     def flash(inputs: Any) -> Any:
