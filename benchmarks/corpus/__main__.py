@@ -40,6 +40,7 @@ SAMPLES = {
     "eighth": "the evening of 28 November 2026",
     "ninth": "the night of 28 November 2026",
     "tenth": "the night of 28 November 2026 (after the ninth)",
+    "eleventh": "29 November 2026",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
