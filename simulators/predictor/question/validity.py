@@ -469,8 +469,8 @@ def would_do(job: Job, violation: Violation) -> str | None:
     if held:
         more = ", ..." if len(held) > _MOST_SHOWN else ""
         return f"here {', '.join(held[:_MOST_SHOWN])}{more}"
-    if knob.kind is str and not knob.choices:
-        return knob.own_words or None
+    if knob.kind is str and not knob.choices and knob.own_words:
+        return knob.own_words
     return f"{knob.allowed if knob.is_limited else 'true or false'}; here other settings first"
 
 
