@@ -41,6 +41,7 @@ SAMPLES = {
     "ninth": "the night of 28 November 2026",
     "tenth": "the night of 28 November 2026 (after the ninth)",
     "eleventh": "29 November 2026",
+    "twelfth": "29 November 2026 (beside the eleventh)",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.

@@ -83,7 +83,7 @@ def _is_below(frame: FrameType) -> bool:
 def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
     if isinstance(error, InputError):
         return True
-    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ImportError)):
+    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)):
         return False
     fakes = sys.modules.get("torch._subclasses.fake_tensor")
     kinds = [

@@ -152,6 +152,7 @@ STOOD_IN = "import flash_attn; import flash_attn.no_such_module"
     ("script", "code", "stated"),
     [
         (MISSING, 1, "No such file or directory: 'no_such_file.pt'"),
+        ("import torch\n print()", 1, "IndentationError: unexpected indent"),
         (STOOD_IN, 3, "gap of the emulator: No module named 'flash_attn.no_such_module'"),
     ],
 )
