@@ -229,8 +229,8 @@ class Answers:
     def __init__(self, mode: DatalessMode) -> None:
         self._mode = mode
         self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        # By arguments without sizes: the mode's first answer, None where the kernel's differed.
-        self._sizeless: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        # By arguments without sizes: (), then an answer of both, False where they differed.
+        self._sizeless: dict[tuple[Any, ...], tuple[Any, ...] | bool] = {}
 
     def fresh(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation whose outputs are new tensors."""
@@ -248,7 +248,7 @@ class Answers:
         if known is not None:
             return self._build(known)
         sizeless = (id(func), default, _without_sizes(args), _without_sizes((*kwargs.items(),)))
-        like = self._sizeless.get(sizeless, ())
+        like = self._sizeless.get(sizeless)
         if like:
             known = self._known[key] = self._at_other_sizes(operation, func, args, kwargs, like)
             if known is not None:
@@ -257,9 +257,12 @@ class Answers:
         template = _template(result, args, kwargs)
         if template is not None:
             self._known[key] = template
-            if like == () and kwargs.get("device") is None and tensors_in(args, kwargs):
+            if like is None and kwargs.get("device") is None and tensors_in(args, kwargs):
+                self._sizeless[sizeless] = ()
+            elif like == ():
+                # Most operations of a model come at one size: they are compared at the second.
                 alike = self._by_meta_kernel(func, args, kwargs, template) == template
-                self._sizeless[sizeless] = template if alike else None
+                self._sizeless[sizeless] = template if alike else False
         return result
 
     def _at_other_sizes(
