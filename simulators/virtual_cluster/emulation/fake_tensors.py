@@ -17,7 +17,7 @@ from torch import _meta_registrations
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
@@ -171,7 +171,7 @@ def is_special_parameter(kind: type) -> bool:
 
 def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False) -> FakeTensor:
     """A fake tensor of ``source``'s memory that is a ``kind``, a subclass of tensors, too."""
-    made_kind = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
+    made_kind: Any = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
     if made_kind is None:
         made_kind = _KINDS[kind] = types.new_class(kind.__name__, (kind, FakeTensor))
         if issubclass(kind, UninitializedTensorMixin):

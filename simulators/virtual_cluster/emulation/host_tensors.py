@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
@@ -293,13 +293,13 @@ def _patch_modules(state: RankState) -> None:
     def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         # What becomes a parameter of torch's own type would not be on the device any more.
         if not isinstance(self, FakeTensor):
-            return materialize(self, shape, device, dtype)
+            materialize(self, shape, device, dtype)
+            return
         parameter = self.cls_to_become is torch.nn.Parameter
         device = self._fake_device if device is None else device
         self.data = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
         self.__class__ = FakeTensor
         self._is_param = parameter
-        return None
 
     UninitializedTensorMixin.materialize = materialized
     torch.utils.swap_tensors = swap_tensors
