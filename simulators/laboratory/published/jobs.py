@@ -76,6 +76,10 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
     if statement.says("power"):
         raise CannotReplayError("a lowered power limit is not modelled")
     gpu, about_gpu = gpu_of(row.gpu, declarations.gpus)
+    if held_tflops := statement.get("products"):
+        # Measured on the row's own board, as ``measured_collectives`` are on its cluster.
+        fraction = float(held_tflops) * 1e12 / gpu.peak("bf16")
+        gpu = replace(gpu, sustained_fraction=fraction)
     model, about_model = model_of(row, statement)
     degrees, about_degrees = degrees_of(row)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.laboratory.published.runs import declarations
+from tests.simulators.laboratory.published.runs import declarations, replayable
 from trainscout.simulators.laboratory.published.gpus import gpu_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.predictor.question.errors import InputError
@@ -114,3 +114,9 @@ def test_a_board_of_another_size_is_said_to_be_another():
     assert gpu.name == "a100_80"
     assert "another board than a100_80 (64 GB, not 80 GiB)" in assumed[0]
     assert not gpu_of("B200-180GB", declarations().gpus)[1]
+
+
+def test_what_a_board_holds_for_long_is_its_rows():
+    gpu = replayable(notes="one node; its 16-bit products hold 600 TFLOPS").job.gpu
+    assert gpu.sustained_fraction == pytest.approx(600e12 / gpu.peak("bf16"))
+    assert replayable().job.gpu.sustained_fraction is None

@@ -60,6 +60,14 @@ def test_plateau(gpu: str, dtype: str, low: float, high: float) -> None:
         assert low <= tflops(gpu, *shape, dtype) <= high, shape
 
 
+def test_plateau_of_a_board_that_says_what_it_holds() -> None:
+    # SimuMax's B200: 1095-1130 in Transformer Engine layers.
+    board = replace(GPUS["b200"], sustained_fraction=0.498)
+    for m, n, k in ((8192, 12288, 6144), (4096, 8192, 8192), (8192, 9216, 12288)):
+        found_s = price_kernels(board, [gemm(m, n, k, "bf16")]).seconds[0]
+        assert 1080 <= 2.0 * m * n * k / found_s / 1e12 <= 1140
+
+
 def burst_tflops(gpu: str, m: int, n: int, k: int) -> float:
     mask = np.zeros(1, dtype=bool)
     sizes = np.array([[m, n, k, 1]])
