@@ -104,9 +104,8 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         num_mtp_layers=_mtp_layers(statement, assumed),
         moe=moe,
         mla=mla,
-        **_in_bf16(statement),
     )
-    return model, tuple(assumed)
+    return _with_ends_in_bf16(model, statement), tuple(assumed)
 
 
 def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:
@@ -124,20 +123,22 @@ def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) 
         model = dataclasses.replace(model, moe=moe)
     if "super" in model.name and not statement.says("mtp"):
         assumed.append("multi-token prediction not published: none")
-    return dataclasses.replace(
+    model = dataclasses.replace(
         model,
         name=row.model,
         sequence_length=sequence,
         num_mtp_layers=_mtp_layers(statement, assumed),
-        **_in_bf16(statement),
     )
+    return _with_ends_in_bf16(model, statement)
 
 
-def _in_bf16(statement: Statement) -> dict[str, int]:
-    """Layers at either end that a row says to stay in bf16."""
+def _with_ends_in_bf16(model: Model, statement: Statement) -> Model:
+    """The layers at either end that a row says to stay in bf16 do."""
     both = int(statement.get("ends_in_bf16") or 0)
     last = int(statement.get("last_in_bf16") or both)
-    return {"num_layers_at_start_in_bf16": both, "num_layers_at_end_in_bf16": last}
+    return dataclasses.replace(
+        model, num_layers_at_start_in_bf16=both, num_layers_at_end_in_bf16=last
+    )
 
 
 def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:
