@@ -22,21 +22,21 @@ class EngineNotices:
 
     def __init__(self, state: RankState) -> None:
         self._state = state
-        self._works: dict[int, Any] = {}
+        self._arrivals: dict[int, Any] = {}
         self.future_of: Any = None
 
     def __call__(self, notice: int, event: int, stream: int) -> None:
         state = self._state
         if notice == native.RECORD:
             if self.future_of is not None:
-                self._works[event] = self.future_of
+                self._arrivals[event] = self.future_of
                 return
             state.order.record(event, stream)
             state.recorder.emit(EventRecord(event, stream))
         elif notice == native.BLOCK:
-            work = self._works.get(event)
-            if work is not None:
-                work.waited_on(stream)
+            arrival = self._arrivals.get(event)
+            if arrival is not None:
+                arrival.waited_on(stream)
                 return
             state.order.wait(event, stream)
             state.recorder.emit(EventWait(event, stream))

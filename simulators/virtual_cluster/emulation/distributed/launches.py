@@ -16,7 +16,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 
 from .combine import combine, fill
-from .work import HostWork, VirtualWork
+from .work import Arrival, HostWork, VirtualWork
 
 Tensors = list[torch.Tensor]
 
@@ -91,7 +91,7 @@ class Launches:
                 bytes_out=_bytes(outputs),
                 dtype=spec_of(tensors[0], None).dtype if tensors else "uint8",
                 stream=stream,
-                work=work.number,
+                work=work.arrival.number,
                 root=None if root is None else self._ranks[root],
                 splits_in=None if even else splits_in,
                 splits_out=None if even else splits_out,
@@ -103,7 +103,7 @@ class Launches:
         if kind != "barrier" and not state.peers_agree:
             # Shares of unlike sizes are nothing that all members could know of.
             even_shares = splits_in is None and splits_out is None
-            work.arrives = self._follow(
+            work.arrival.arrives = self._follow(
                 kind, inputs, outputs, sequence, root, reduction, even_shares
             )
         state.recorder.leave()
@@ -144,13 +144,13 @@ class Launches:
                 bytes=_bytes([tensor]),
                 dtype=spec_of(tensor, None).dtype,
                 stream=stream,
-                work=work.number,
+                work=work.arrival.number,
                 batch=self._batch,
                 storage=None if known is None else known.number,
                 site=state.recorder.sites.current(),
             )
         )
-        work.arrives = self._follow(kind, inputs, outputs, sequence, peer)
+        work.arrival.arrives = self._follow(kind, inputs, outputs, sequence, peer)
         state.recorder.leave()
         return work
 
@@ -267,9 +267,8 @@ class Launches:
         reads, writes = self._storages(inputs), self._storages(outputs)
         point = state.order.point(own_stream)
         number = state.numbers.work()
-        kept = [*inputs, *outputs]
-        work = VirtualWork(state, number, point, kept, result, blocks_host)
-        return work, reads, writes, stream
+        arrival = Arrival(state, number, point, [*inputs, *outputs], blocks_host)
+        return VirtualWork(state, arrival, result), reads, writes, stream
 
     def _parts(self, tensors: Tensors) -> Parts:
         parts = [self._state.memory.part(tensor) for tensor in tensors]

@@ -33,11 +33,11 @@ class _Over(dist._Work):
         """Nothing fails."""
 
 
-class VirtualWork(_Over):
-    """One launched communication.
+class Arrival:
+    """What streams wait for of one launched communication.
 
-    Like NCCL's, it keeps its tensors alive until a stream waits for it, so their memory is not
-    reused under way; ``wait`` holds back the current stream, not the host.
+    Like NCCL's, it keeps the tensors alive until a stream waits, so that their memory is not
+    reused under way; from then on those who hold the work or its future do.
     """
 
     def __init__(
@@ -46,17 +46,13 @@ class VirtualWork(_Over):
         number: int,
         point: Knowledge,
         tensors: list[torch.Tensor],
-        outputs: Any,
-        blocks_host: bool = False,
+        blocks_host: bool,
     ) -> None:
-        super().__init__()
         self._state = state
         self.number = number
         self._point = point
         self._tensors: list[torch.Tensor] | None = tensors
-        self._outputs = outputs
         self._blocks_host = blocks_host
-        self._future: Any = None
         # What is to be learnt from other ranks before anybody goes on with what came.
         self.arrives: Callable[[], None] | None = None
 
@@ -73,10 +69,21 @@ class VirtualWork(_Over):
         state.recorder.emit(WorkWait(self.number, stream, blocks))
         self._tensors = None
 
+
+class VirtualWork(_Over):
+    """One launched communication: ``wait`` holds back the current stream, not the host."""
+
+    def __init__(self, state: RankState, arrival: Arrival, outputs: Any) -> None:
+        super().__init__()
+        self._state = state
+        self.arrival = arrival
+        self._outputs = outputs
+        self._future: Any = None
+
     def wait(self, timeout: Any = None) -> bool:
         """Later work of the current stream runs after this communication."""
         self._state.recorder.enter()
-        self.waited_on(self._state.shim.stream())
+        self.arrival.waited_on(self._state.shim.stream())
         self._state.recorder.leave()
         return True
 
@@ -97,7 +104,7 @@ class VirtualWork(_Over):
             notices = self._state.notices
             device = torch.device("cuda", self._state.shim.device())
             self._future = torch.futures.Future(devices=[device])
-            notices.future_of = self
+            notices.future_of = self.arrival
             try:
                 self._future.set_result(self._outputs)
             finally:
