@@ -103,8 +103,8 @@ class Framework:
     """GeLU of models with learned positions is eight operations, of which three keep a tensor for
     the backward pass (``gelu_new`` of Transformers' GPT-2)."""
     packs_heads: bool = False
-    """Attention's output is copied into the layout of the projection that follows, and kept in
-    both, where a micro-batch has several sequences."""
+    """Attention has the batch outermost, all else the sequence (nanotron): where a micro-batch has
+    several, its output is copied for the projection that follows, and kept in both layouts."""
     recompute_stops_early: bool = False
     """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
     non-reentrant checkpoints since 2.1, JAX)."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from trainscout.simulators.predictor.question.layers import AttentionMixer
 
 from .adapters import input_bytes
-from .elementwise import norm_ops, repeat_ops, rope_ops
+from .elementwise import kept_of_norm, norm_ops, repeat_ops, rope_ops
 from .gathered_ring import gathered_ring
 from .ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
 from .linear import bias_grad, linear
@@ -67,27 +67,26 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     if model.qkv_bias:
         backward += bias_grad(shard, "qkv", shard.tokens * width)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
+    elements = (q + k) // shard.element_bytes
     normed, grouped = model.qk_norm or model.qk_norm_whole, shard.kv_heads < shard.heads
     if normed:
-        norms, undone = norm_ops(
-            shard, "qk_norm", (q + k) // shard.element_bytes, norms=2 if k else 1
-        )
+        norms, undone = norm_ops(shard, "qk_norm", elements, norms=2 if k else 1)
         forward += norms
         backward = undone + backward
-        saved.append(Alloc("qk_norm_input", q + k))
+        saved += [Alloc("qk_norm_input", q + k), *kept_of_norm(shard, "qk_norm", elements)]
     if model.position != "rope" and grouped and not (normed or shard.separate_projections):
         # Nothing writes queries anew but their being cut out of the packed product, all of which
         # keys and values keep alive.
         forward.append(Streaming("query_copy", "memcpy", 2 * q))
         saved.append(Alloc("packed_q", q))
-    if shard.fusion == "eager" and model.position == "rope":
-        # Attention reads slices of the packed product, which keep all of it alive; keys and
-        # values are written once more with their positions.
-        saved.append(Alloc("packed_kv", k + v))
     if model.position == "rope":
-        rotate, rotate_back = rope_ops(shard, (q + k) // shard.element_bytes)
+        rotate, rotate_back = rope_ops(shard, elements)
         forward += rotate
         backward = rotate_back + backward
+        apart = shard.separate_projections or shard.repeats_kv
+        if v and shard.fusion == "eager" and not apart:
+            # Values are a slice of the packed product, all of which they keep alive.
+            saved.append(Alloc("packed_qk", q + k))
     repeat, sum_repeated = repeat_ops(shard, k + v)
     forward += repeat
     backward = sum_repeated + backward

@@ -48,6 +48,13 @@ def writes_norm(shard: Shard) -> bool:
     return written and not shard.fused_norm
 
 
+def kept_of_norm(shard: Shard, name: str, elements: int) -> list[Alloc]:
+    """What an RMSNorm in operations keeps beyond its input's own bytes, ``s``: of the input it
+    keeps an fp32 copy alone (or itself, in fp32), and what it multiplied by the weight, ``4 + s``
+    (``LlamaRMSNorm``)."""
+    return [Alloc(f"{name}_written", 4 * elements)] if writes_norm(shard) else []
+
+
 def rope_ops(shard: Shard, elements: int) -> Passes:
     """Rotary positions of queries and keys, ``elements`` in all.
 

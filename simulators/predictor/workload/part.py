@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from .elementwise import norm_ops, writes_norm
+from .elementwise import kept_of_norm, norm_ops
 from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
@@ -155,9 +155,7 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float
     ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
     """
     elements, size = tokens * width, shard.stream_bytes
-    saved = [Alloc(f"{name}_input", elements * size)]
-    if shard.autocast and writes_norm(shard):
-        saved.append(Alloc(f"{name}_normalised", elements * size))
+    saved = [Alloc(f"{name}_input", elements * size), *kept_of_norm(shard, name, elements)]
     if keep_output:
         saved.append(Alloc(f"{name}_output", int(elements * keep_output)))
     forward, backward = norm_ops(shard, name, elements)

@@ -73,7 +73,7 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
         outputs = [
             tensor.tag
             for tensor in part.saved
-            if tensor.tag.endswith("_output") or (modules >= _STREAM and tensor.tag == _BETWEEN)
+            if not tensor.tag.endswith("_input") or (modules >= _STREAM and tensor.tag == _BETWEEN)
         ]
         return _drop(part, outputs, part.forward)
     if modules >= _STREAM and part.module == ATTENTION_RESIDUAL:

@@ -102,7 +102,7 @@ def test_eager_slices_without_rotation_are_not_written_again() -> None:
         {tensor.tag for part in attention_parts(each, WHOLE) for tensor in part.saved}
         for each in eager
     ]
-    assert ["packed_kv" in each for each in tags] == [False, True]
+    assert ["packed_qk" in each for each in tags] == [False, True]
 
 
 def every_block_pair(model: Model, **recipe: object) -> list[tuple[Block, Block]]:
