@@ -136,6 +136,9 @@ def run() -> NoReturn:
     Python would take apart all that was made before it leaves, which is a twentieth of one
     prediction and an eighth of a search; what has to happen at the end happens here.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     code = main()
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -97,3 +97,9 @@ def test_a_process_ends_with_its_code_when_all_has_happened(word, code):
     ended = subprocess.run([sys.executable, "-c", program, word], capture_output=True, cwd=ROOT)
     assert ended.returncode == code
     assert ended.stdout.decode().splitlines()[-1] == "last"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_process_without_a_standard_stream_ends_as_any_other(closed):
+    command = f"'{sys.executable}' -m trainscout list models {closed}"
+    assert subprocess.run(command, shell=True, capture_output=True, cwd=ROOT).returncode == 0
