@@ -120,6 +120,14 @@ def test_launch_files_of_every_framework_that_can(searched):
     assert (directory / "launch.sh").read_text() == same.read_text()
 
 
+@pytest.mark.parametrize("storage", [[], ["search.storage=another.journal"]])
+def test_results_are_not_written_over_those_of_another_search(searched, storage, tmp_path):
+    _, directory = searched
+    done = run_here("optimize", *SMALL, *storage, f"hydra.run.dir={directory}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "already holds a search" in done.stderr
+
+
 def test_an_unknown_framework_is_refused_before_anything_is_written(tmp_path):
     done = run("optimize.py", "launch.framework=torchtitn", cwd=tmp_path)
     assert done.returncode == 2

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.conf.input_errors import as_input_error
+from trainscout.reports.files import TOP_RECIPES, TRIALS
 from trainscout.simulators.predictor.io.command_line import explain
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -32,12 +33,17 @@ class CheckFirst(Callback):
             directory = Path(config.hydra.run.dir)
             plan = build_plan(config)
             if plan.options.storage is not None:
-                check_writable("hydra.run.dir", directory)
+                _check_directory(directory, resume=config.resume or config.join)
                 check_plan(plan, plan.options.storage)
             else:
                 chosen = OmegaConf.is_interpolation(config.hydra.run, "dir")
                 among = directory.parent if chosen else directory
-                _check_directory(directory, among, resume=config.resume)
+                _check_directory(directory, resume=config.resume)
+                if config.resume and not (directory / STORE).exists():
+                    problem = f"there is no search in {among}"
+                    earlier = "the model and cluster of an earlier search"
+                    allowed = f"{earlier}, or hydra.run.dir=<its directory>"
+                    raise InputError("resume", "true", problem, allowed)
                 check_plan(plan, str(directory / STORE) if config.resume else None)
             if not config.resume or plan.options.storage is not None:
                 _reserve(config)
@@ -61,23 +67,13 @@ def refusing(config: DictConfig) -> Iterator[None]:
         raise SystemExit(explain(as_input_error(error), debug=config.debug)) from None
 
 
-def _check_directory(directory: Path, among: Path, *, resume: bool) -> None:
+def _check_directory(directory: Path, *, resume: bool) -> None:
     check_writable("hydra.run.dir", directory)
-    store = directory / STORE
-    if store.exists() and not resume:
-        raise InputError(
-            "hydra.run.dir",
-            directory,
-            "already holds a search",
-            "another directory, or resume=true to go on with it",
-        )
-    if resume and not store.exists():
-        raise InputError(
-            "resume",
-            "true",
-            f"there is no search in {among}",
-            "the model and cluster of an earlier search, or hydra.run.dir=<its directory>",
-        )
+    held = [name for name in (STORE, TOP_RECIPES, TRIALS) if (directory / name).exists()]
+    if held and not resume:
+        problem = f"already holds a search ({held[0]})"
+        allowed = "another directory, or resume=true to go on with it"
+        raise InputError("hydra.run.dir", directory, problem, allowed)
 
 
 def _reserve(config: DictConfig) -> None:
