@@ -17,7 +17,7 @@ from hydra.errors import (
     OverrideParseException,
     SearchPathException,
 )
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -137,6 +137,9 @@ def explain_omegaconf_error(
         allowed = f"{allowed} of sequences"
     if isinstance(error, ValidationError) and allowed is not None:
         return InputError(field, value, "has the wrong type", allowed, _number_meant(value))
+    if str(error).startswith("Cannot merge"):
+        form = "a list" if isinstance(error.parent_node, ListConfig) else "a mapping"
+        return InputError(field, value, "has the wrong type", form)
     return InputError(field, value, _first_sentence(error), allowed or "a value that can be read")
 
 
@@ -202,7 +205,8 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
             _first_sentence(error),
             "a file of --config-dir",
         )
-    group, _, name = error.missing_cfg_file.rpartition("/")
+    whole = error.missing_cfg_file
+    group, _, name = whole.rpartition("/") if whole.startswith("hydra/") else whole.partition("/")
     if group == "model" and name and Path(name).is_dir():
         problem = "is a directory without the model's configuration"
         return InputError(group, name, problem, f"a directory with {FILE}, or a model's name")

@@ -110,6 +110,10 @@ def measured_runs(
     runs: list[MeasuredRun] = []
     notes: list[str] = []
     origins: list[Path | str] = []
+    for field, paths in (("runs", options.runs), ("--from-log", options.from_log)):
+        for number, path in enumerate(paths):
+            if path.resolve() in [before.resolve() for before in paths[:number]]:
+                raise InputError(field, path, "is given twice", "each file once")
     for path in options.runs:
         found, left = read_table(path)
         _some("runs", path, found, left)

@@ -10,7 +10,7 @@ from benchmarks.attack import files, jobs, mutations
 SLICE = {
     "jobs": 60,
     "mutations": 7,
-    "mistakes": 6,
+    "mistakes": 20,
     # The fifth is searched by two and eight workers, too, which take ten seconds to start.
     "searches": 1 if settings.default.max_examples < 100 else 5,
     "kills": 4,

@@ -66,6 +66,17 @@ def check_plausible(question: Question) -> None:
         near = str(max(1, round(sequences / length)))
         most = f"1..{int(_MOST_TOKENS_A_STEP / length)}"
         raise InputError("training.global_batch_size", sequences, problem, most, near)
+    cluster, gpu = question.cluster, question.gpu
+    nics_bytes_per_s = cluster.nics_per_node * cluster.nic_gbps * 1e9 / 8
+    link_gbs = max(nics_bytes_per_s, gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s) / 1e9
+    for row in cluster.measured:
+        # What switches sum counts twice; Gb/s would be eight times as many.
+        if row.bus_gbs > 4 * link_gbs:
+            problem = f"has {row.kind} at {row.bus_gbs:g} GB/s over links of {link_gbs:g}"
+            allowed = f"bus bandwidth in GB/s, at most {4 * link_gbs:g}"
+            raise InputError(
+                "cluster.measured_collectives", cluster.measured_collectives, problem, allowed
+            )
 
 
 def _quantities(question: Question) -> Iterator[tuple[str, str, float]]:
