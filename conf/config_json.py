@@ -22,6 +22,7 @@ from trainscout.conf.named_files import FILE
 from trainscout.conf.sound_config import SECONDS, SOUNDS, WHISPERED, encoder_fields, sound_fields
 from trainscout.conf.vision_config import OLDER, TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
@@ -415,8 +416,7 @@ def read_config(file: Path) -> dict[str, Any]:
             declared, naming its field.
     """
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise InputError("model", file, "is too large for a configuration", "1 MiB")
+        check_size("model", file, MOST_BYTES)
         # Windows' editors begin a file with a mark.
         given = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:

@@ -41,6 +41,7 @@ from trainscout.optimizer.space import (
     mapping_of,
 )
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.question.launch import (
     Launch,
     Linear,
@@ -390,6 +391,7 @@ def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Te
     for name, content in mapping_of("files", spec.get("files")).items():
         path = folder / str(content)
         try:
+            check_size(f"files.{name}", path)
             files[str(name)] = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"files.{name}", content, f"cannot be read: {error}") from error

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.question.job import Job
 
 SECONDS, TOKENS, SAMPLES = "seconds", "tokens per second and GPU", "samples per second"
@@ -125,8 +126,7 @@ def _match(text: str) -> tuple[Format, str, re.Match[str]] | None:
 
 def _lines(path: Path, field: str) -> Iterator[tuple[int, str]]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(field, path, "is too large", f"at most {_MOST_BYTES} bytes")
+        check_size(field, path, _MOST_BYTES)
         with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file, 1):
                 # A progress bar writes over itself.

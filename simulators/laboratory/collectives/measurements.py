@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 KIB = 1024
@@ -92,6 +93,7 @@ def read_table(path: Path) -> tuple[list[Measurement], list[Skipped]]:
         InputError: when the file cannot be read, lacks a needed column or holds no rows.
     """
     try:
+        check_size("table", path)
         with path.open(newline="", encoding="utf-8") as lines:
             reader = csv.DictReader(lines)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]

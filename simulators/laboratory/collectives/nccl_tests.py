@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.input_files import check_size
 
 _TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
 _FILE = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)", re.IGNORECASE)
@@ -167,8 +168,7 @@ def _number(text: str) -> float | None:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError("output", path, "is too large", f"at most {_MOST_BYTES} bytes")
+        check_size("output", path, _MOST_BYTES)
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from enumerate(file, 1)
     except OSError as error:

@@ -34,6 +34,7 @@ from trainscout.simulators.predictor.interference.overlap import (
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.input_files import check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,6 +129,7 @@ def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = F
         if table.suffix == ".json":
             source = io.StringIO(rows_text(read_measurements("table", table).get("slowdowns")))
         try:
+            check_size("table", table)
             rows = pd.read_csv(source)
         except (OSError, ValueError) as error:
             raise InputError("table", table, f"cannot be read ({error})") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.input_files import check_size
 
 from .cells import CellError, batch_in, is_plain, number_in, words_in
 
@@ -132,8 +133,7 @@ def csv_lines(path: Path) -> list[tuple[int, list[str]]]:
         InputError: for a file that cannot be read, or is none.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
+        check_size("runs", path, MAX_BYTES)
         with path.open(encoding="utf-8-sig", newline="") as file:
             table = csv.reader(file, strict=True)
             return [(table.line_num, cells) for cells in table if any(map(str.strip, cells))]

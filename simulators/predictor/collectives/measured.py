@@ -38,6 +38,7 @@ from trainscout.simulators.predictor.question.cluster import (
     MeasuredCollective,
 )
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.input_files import check_size
 
 FIELD = "cluster.measured_collectives"
 GIB = 2**30
@@ -60,8 +61,7 @@ def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredC
             meant, naming the line, the column and what is allowed.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(field, path, "is too large", f"at most {_MOST_BYTES} bytes")
+        check_size(field, path, _MOST_BYTES)
         if path.suffix == ".json":
             text = rows_text(read_measurements(field, path).get("collectives"))
             rows = list(_rows(csv.DictReader(io.StringIO(text), strict=True), path, field))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.input_files import check_size
 
 from .csv_files import csv_text
 
@@ -22,8 +23,7 @@ def read_measurements(field: str, path: Path) -> dict[str, Any]:
         InputError: naming ``field``, for a file that cannot be read, is too large, or is none.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(field, path, "is too large", f"at most {MOST_BYTES} bytes")
+        check_size(field, path, MOST_BYTES)
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error

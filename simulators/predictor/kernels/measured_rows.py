@@ -22,6 +22,7 @@ from trainscout.simulators.predictor.io.measurements import read_measurements, r
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.input_files import check_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,6 +137,7 @@ def _read_csv(path: Path, source: Path | io.StringIO) -> tuple[str, pd.DataFrame
     import pandas as pd
 
     try:
+        check_size("table", path)
         rows = pd.read_csv(source, low_memory=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import InputError
+from .input_files import check_size
 
 SUFFIX = ".csv"
 FIELD = "recipe.schedule"
@@ -97,6 +98,7 @@ def read_schedule(name: str) -> ScheduleFile:
 def _content(path: str) -> str:
     try:
         # Spreadsheets begin a file with a mark of its encoding.
+        check_size(FIELD, Path(path))
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "is no text"
