@@ -281,11 +281,8 @@ class HuggingFaceReader:
     ) -> Framework:
         """The software with what arguments switch in it."""
         changes = segments_of(self.environment)
-        attention = self.options.text("--attn_implementation")
-        if attention == "eager":
+        if self.options.text("--attn_implementation") == "eager":
             changes["attention"] = "unfused"
-        elif attention is not None and attention.startswith("flash_attention"):
-            changes["repeats_kv"] = False
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
         return replace(base, **changes)

@@ -113,6 +113,8 @@ def framework_of(
         changes |= _nemo(statement, era, gpu)
         changes["fp8_param_gather"] = _quantised_parameters(statement, era)
         changes |= _gates(row, statement, era)
+    if name in _SINCE["takes_grouped"]:
+        changes["repeats_kv"] = era.before(_SINCE["takes_grouped"][name])
     if name == "torchtitan":
         changes |= _torchtitan(row, statement, era)
     if name in ("huggingface", "deepspeed") and row.gated_mlp == 0:

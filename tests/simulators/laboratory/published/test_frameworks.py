@@ -312,6 +312,12 @@ def test_torchtitan_compiles_its_loss_from_2025():
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
     assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
+    for label, year, repeats in (
+        ("TorchTitan (PyTorch FSDP2)", 2026, False),
+        ("Hugging Face Transformers", 2024, True),
+        ("Hugging Face Transformers", 2026, False),
+    ):
+        assert framework(framework=label, notes=f"May {year}").repeats_kv == repeats
     plain = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)")
     assert (plain.name, plain.complex_rope, plain.repeats_kv) == ("torch_compile", False, False)
 

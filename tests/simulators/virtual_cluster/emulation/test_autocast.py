@@ -69,14 +69,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def blocks(case: str, mode: str = "float32") -> dict[str, ir.Block]:
-    """Both passes of a layer as predicted, its weights in ``mode``. The attention of today takes
-    grouped keys and values as they are."""
+    """Both passes of a layer as predicted, its weights in ``mode``."""
     model, framework = CASES[case]
     catalogue = load_catalogue()
     declared = replace(
         catalogue.frameworks[framework],
         autocast=mode == "float32",
-        repeats_kv=False,
         separate_projections=model.gated_mlp,
     )
     cluster = replace(catalogue.clusters["a100_256"], num_nodes=1, gpus_per_node=1)
