@@ -28,8 +28,9 @@ _TORCH = {
     "2.4": 2024.55,
 }
 _TORCH |= {"2.5": 2024.8, "2.6": 2025.05, "2.7": 2025.3, "2.8": 2025.6, "2.9": 2025.8}
-_TORCH |= {"2.10": 2026.05}
-_TORCH_LATEST = 2026.2
+_TORCH |= {"2.10": 2026.05, "2.11": 2026.2}
+# What came after 2.11, before the next.
+_TORCH_LATEST = 2026.35
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
 _NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))

@@ -314,6 +314,9 @@ def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
         changes["cross_entropy"] = "eager"
     if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
+    early = era.before(_SINCE["compiled_dispatch_in_torchtitan"])
+    if early or statement.says("compile", "no"):
+        changes["written_dispatch"] = "fp32"
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
         changes["accumulate_grads_fp32"] = True

@@ -22,6 +22,7 @@ ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
+WRITTEN_DISPATCHES = ("", "half", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
@@ -196,6 +197,10 @@ class Framework:
     """With experts padded to a capacity, tokens are sent to them and collected by products with
     masks of every token and every place (GShard's einsums), over the tokens of one ``sequence``
     (MaxText) or of a ``micro_batch`` (DeepSpeed); "": by kernels that move them."""
+    written_dispatch: str = ""
+    """Tokens are picked for experts by index, weighed and summed by PyTorch's operations, each a
+    kernel: in 16 bits (``half``: Transformers from version 5 on), or in ``fp32`` unless DeepEP
+    exchanges them (TorchTitan); "": by kernels that permute and weigh at once."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False
@@ -297,6 +302,7 @@ class Framework:
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
+        require_choice("framework.written_dispatch", self.written_dispatch, WRITTEN_DISPATCHES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"

@@ -25,7 +25,7 @@ from .elementwise import activation_ops, clamped_inputs
 from .ir import Alloc, Collective, Gemm, GroupedGemm, HostSync, Op, Streaming
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
-from .part import Part
+from .part import WEIGH, Part
 from .quantise import cast_weights, quantise
 from .shard import Shard
 
@@ -237,6 +237,7 @@ def _experts(shard: Shard) -> Part:
     if shard.fused_experts:
         # What lies between the two layers happens in the products' epilogues.
         between_forward, between_backward = [], []
+    weighed, unweighed = _written(shard, sent // size)
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
         *_loop(shard, "fwd", groups, rows_in),
@@ -247,8 +248,10 @@ def _experts(shard: Shard) -> Part:
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
         *add_biases,
         *_combine(shard, sent, received),
+        *weighed,
     ]
     backward: list[Op] = [
+        *unweighed,
         # The gradient of a combine is a dispatch, and the other way round.
         *_dispatch(shard, sent, received, suffix="_bwd"),
         *_loop(shard, "bwd", groups, rows_in),
@@ -269,7 +272,7 @@ def _experts(shard: Shard) -> Part:
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
             # Where an expert's activation applies its weight, nothing else needs its output.
-            *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
+            *([] if shard.fusion == "fused" else [_output(shard, sent)]),
         ),
         forward_peak_bytes=received + sent,
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
@@ -284,6 +287,40 @@ def _loop(shard: Shard, pass_: str, groups: int, rows: int) -> list[Op]:
         return []
     launches = _LOOP_LAUNCHES[pass_] * groups
     return [Streaming(f"expert_loop_{pass_}", "elementwise", 8 * rows, launches=launches)]
+
+
+def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
+    """What PyTorch's operations move besides permuting ``elements`` of token copies.
+
+    In 16 bits a product with the weights and a sum, ``3s``; then a copy of the sum's gradient for
+    each of its terms, zeros to put gradients into, adding to what stands there (twice), both
+    factors' gradients and their sum, ``10s`` (recorded from Transformers 5.24; DeepEP's in
+    TorchTitan move as much). In fp32 a row
+    appended for padding, zeros, a cast and a batched product, ``4s + 8``; then both gradients of
+    that, a cast, those of padding and its removal, and the sum of what two first layers pass
+    back, ``10s + 12`` (TorchTitan of December 2025, models/moe).
+    """
+    if not shard.written_dispatch:
+        return [], []
+    s = shard.element_bytes
+    ahead, back = (3 * s, 2), (10 * s, 8)
+    if _weighs_wide(shard):
+        ahead, back = (4 * s + 8, 5), (10 * s + 12, 9)
+    return (
+        [Streaming(WEIGH, "elementwise", ahead[0] * elements, ahead[1])],
+        [Streaming(f"{WEIGH}_bwd", "elementwise", back[0] * elements, back[1])],
+    )
+
+
+def _weighs_wide(shard: Shard) -> bool:
+    """Whether what experts made is weighed in fp32."""
+    exchanged_once = shard.moe.dispatcher == "deepep" and shard.ep > 1
+    return shard.written_dispatch == "fp32" and not exchanged_once
+
+
+def _output(shard: Shard, sent: int) -> Alloc:
+    """What the router's weights multiply, kept for their gradient."""
+    return Alloc("expert_output", sent * 4 // shard.element_bytes if _weighs_wide(shard) else sent)
 
 
 def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:

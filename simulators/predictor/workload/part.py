@@ -12,6 +12,8 @@ from .ir import Alloc, Block, Collective, Free, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
 ATTENTION_RESIDUAL = "attention_residual"
+# What weighs what experts made, where operations of its own do (``moe``).
+WEIGH = "weigh_copies"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def compose(
 
 def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
     """A forward pass without its last product and what follows: no gradient reads their results,
-    so that recomputation which stops early, or whose dead code is removed, never makes them."""
+    so that recomputation which stops early, or whose dead code is removed, never makes them. Where
+    weights multiply what experts made, the weights' gradients read it."""
+    weighed = [at for at, op in enumerate(ops) if getattr(op, "name", "") == WEIGH]
     products = [op for op in ops if isinstance(op, Gemm | GroupedGemm)]
     if not products:
         return tuple(ops)
@@ -114,7 +118,7 @@ def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
         for index, op in enumerate(ops)
         if isinstance(op, Gemm | GroupedGemm | Collective) and op.name.startswith(stem)
     )
-    return tuple(ops[:first])
+    return tuple(ops[: max(first, *weighed)] if weighed else ops[:first])
 
 
 def checkpointed(

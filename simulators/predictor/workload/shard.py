@@ -78,6 +78,7 @@ class Shard:
     fused_latent_rope: bool
     fused_experts: bool
     loops_experts: bool
+    written_dispatch: str
     masked_dispatch: str
     fusion: str
     fused_norm: bool

@@ -309,6 +309,19 @@ def test_torchtitan_compiles_its_loss_from_2025():
     assert framework(framework=label, notes="Dec 2024; torch.compile").cross_entropy == "eager"
 
 
+@pytest.mark.parametrize(
+    ("notes", "written"),
+    [
+        ("Dec 2025; torch.compile", "fp32"),
+        ("July 2026; compiled", ""),
+        ("July 2026; not compiled", "fp32"),
+    ],
+)
+def test_torchtitan_compiles_its_dispatch_from_april_2026(notes, written):
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert framework(framework=label, notes=notes).written_dispatch == written
+
+
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
     assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)

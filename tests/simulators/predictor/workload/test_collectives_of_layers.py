@@ -388,6 +388,35 @@ def test_a_loop_over_experts_launches_for_each() -> None:
         assert len(loop.ops) == len(plain.ops) + 1
 
 
+@pytest.mark.parametrize(
+    ("written", "dispatcher", "moved", "kept"),
+    [
+        ("half", "alltoall", (6, 20), 2),
+        ("fp32", "alltoall", (16, 32), 4),
+        ("fp32", "deepep", (6, 20), 2),
+    ],
+)
+def test_written_dispatch_weighs_every_copy(
+    written: str, dispatcher: str, moved: tuple[int, int], kept: int
+) -> None:
+    """Bytes an element of a token copy: in fp32 unless DeepEP exchanges them."""
+    moe = replace(MOE.moe, dispatcher=dispatcher, shared_ffn_hidden_size=0)
+    eager = Shard.of(make_job(replace(MOE, moe=moe), ep=2))
+    shard = replace(eager, written_dispatch=written, fusion="eager", recompute_stops_early=True)
+    copies = shard.local_tokens * MOE.moe.top_k * MOE.hidden_size
+    forward, backward = layer_blocks(shard, EXPERT_LAYER, "none")
+    names = ("weigh_copies", "weigh_copies_bwd")
+    for block, name, size in zip((forward, backward), names, moved, strict=True):
+        (weighed,) = (op for op in block.ops if isinstance(op, Streaming) and op.name == name)
+        assert weighed.bytes == size * copies
+    assert Alloc("expert_output", kept * copies) in forward.ops
+    # The weights' gradients read what experts made, which a recomputed layer makes again.
+    for each, again in ((shard, 2), (replace(shard, written_dispatch=""), 1)):
+        rerun = layer_blocks(each, EXPERT_LAYER, "full")[1]
+        exchanges = [op for op in rerun.ops if isinstance(op, Collective) and is_exchange(op)]
+        assert len(exchanges) == 2 + again
+
+
 @pytest.mark.parametrize(("masks", "groups"), [("sequence", 4), ("micro_batch", 1)])
 def test_masks_multiply_tokens_by_places_twice_forward_and_thrice_backward(
     masks: str, groups: int
