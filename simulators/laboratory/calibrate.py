@@ -141,7 +141,9 @@ def measured_runs(
 
 
 def _some(field: str, source: object, found: Sequence[MeasuredRun], left: Sequence[str]) -> None:
-    if left and not found:
+    if not found and not left:
+        raise InputError(field, source, "has no runs")
+    if not found:
         problem = "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
         raise InputError(field, source, problem)
 

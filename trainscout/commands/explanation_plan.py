@@ -152,5 +152,9 @@ def _best_of(path: Path) -> tuple[Compared, float | None]:
     if file.suffix == ".json":
         entries = json.loads(file.read_text("utf-8"))
         entry = entries[0] if isinstance(entries, list) else entries
-        step_s = entry.get("prediction", {}).get("step_time_s")
+        prediction = entry.get("prediction", {})
+        if not isinstance(prediction, dict):
+            problem = f"has {prediction!r} as the prediction of a recipe"
+            raise InputError("against", str(file), problem, "a file as a search wrote it")
+        step_s = prediction.get("step_time_s")
     return Compared("best", f"best of {path}", recipes[0]), step_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,6 +43,9 @@ def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
     lines = csv_lines(path)
     header = tuple(map(str.strip, lines[0][1])) if lines else ()
     if {"cluster", "gpus"} & {column_of(name) for name in header}:
+        if long := [line for line, cells in lines[1:] if len(cells) > len(header)]:
+            problem = f"has more cells than columns in line {long[0]}"
+            raise InputError("runs", path, problem, f"{len(header)} cells")
         rows = [
             (line, dict(zip(header, map(str.strip, cells), strict=False)))
             for line, cells in lines[1:]
@@ -60,7 +63,7 @@ def own_runs(
         InputError: for a column that is none, or measurements without a unit.
     """
     names = {name: column_of(name) for name in header}
-    _check_header(tuple(names.values()), where)
+    _check_header([column_of(name) for name in header], where)
     runs, left = [], []
     for line, entries in rows:
         cells = {names[name]: text for name, text in entries.items()}
@@ -110,7 +113,9 @@ def column_of(name: str) -> str:
 
 
 def _check_header(header: Sequence[str], where: str) -> None:
-    for name in header:
+    for number, name in enumerate(header):
+        if name in header[:number]:
+            raise InputError("runs", name, f"is a column of {where} twice", "each column once")
         if name in _UNITLESS:
             allowed = "the unit in its name: " + ", ".join(MEASURED)
             raise InputError("runs", name, f"has no unit in {where}", allowed)
@@ -125,6 +130,17 @@ def _check_header(header: Sequence[str], where: str) -> None:
 
 
 def _measured_s(cells: Mapping[str, str], job: Job) -> float:
+    """The first of ``MEASURED`` that a row has, from which others may differ by a tenth."""
+    found = dict(_all_measured_s(cells, job))
+    if not found:
+        raise InputError("runs", None, "has no measurement", " or ".join(MEASURED))
+    if max(found.values()) > 1.1 * min(found.values()):
+        times = ", ".join(f"{seconds:.4g} s" for seconds in found.values())
+        raise InputError("runs", " and ".join(found), f"are of different steps: {times}")
+    return next(iter(found.values()))
+
+
+def _all_measured_s(cells: Mapping[str, str], job: Job) -> Iterator[tuple[str, float]]:
     for name in MEASURED:
         text = cells.get(name, "")
         if not text:
@@ -136,12 +152,12 @@ def _measured_s(cells: Mapping[str, str], job: Job) -> float:
         if not 0 < value < float("inf"):
             raise InputError(name, text, "is no time or rate", "a number > 0")
         if name in STEP_TIMES:
-            return value * STEP_TIMES[name]
-        if name == "samples_per_s":
-            return job.training.global_batch_size / value
-        per_gpu = name.endswith("_per_gpu")
-        return job.tokens_per_step / (value * (job.world_size if per_gpu else 1))
-    raise InputError("runs", None, "has no measurement", " or ".join(MEASURED))
+            yield name, value * STEP_TIMES[name]
+        elif name == "samples_per_s":
+            yield name, job.training.global_batch_size / value
+        else:
+            gpus = job.world_size if name.endswith("_per_gpu") else 1
+            yield name, job.tokens_per_step / (value * gpus)
 
 
 # Predictions that were tracked are no measurements.
@@ -164,8 +180,8 @@ def read_experiment(
     except ImportError as error:
         allowed = "pip install mlflow"
         raise InputError("--from-mlflow", name, "needs MLflow", allowed) from error
-    client = MlflowClient(tracking_uri)
     try:
+        client = MlflowClient(tracking_uri)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             known = [each.name for each in client.search_experiments()]

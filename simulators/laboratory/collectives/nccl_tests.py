@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.input_files import check_size
 
 _TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = _parser().parse_args(arguments)
     check_output("--output", options.output, options.outputs)
+    if options.nodes is not None:
+        require_positive("--nodes", options.nodes)
     found: list[Timed] = []
     notes: list[str] = []
     for path in options.outputs:
@@ -161,9 +164,10 @@ def _named_file(stem: str) -> str | None:
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

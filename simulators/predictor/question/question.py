@@ -39,6 +39,7 @@ LIMITS = {
     "gpu.pcie_bytes_per_s": Limit(1e8, 1e13, "bytes/s", _BILLIONS),
     "gpu.peak_flops": Limit(1e11, 1e17, "FLOP/s", (1e12, 1e9)),
     "gpu.price_usd_per_hour": Limit(1e-4, 50.0, "US dollars an hour of one GPU", (1e-2,)),
+    "gpu.sms": Limit(1, 2000, "streaming multiprocessors", ()),
     "training.tokens": Limit(1e5, 1e17, "tokens", _BILLIONS),
 }
 
