@@ -15,7 +15,7 @@ from trainscout.optimizer.survey import Survey
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
 
 _FIELD = "search.warm_start"
 _TOP_RECIPES = "top_recipes.json"
@@ -68,13 +68,10 @@ def _recipe(field: str, path: Path, entry: Any) -> Recipe:
     kept = {name: value for name, value in fields.items() if name not in _DERIVED}
     for name, value in kept.items():
         require_choice(field, name, RECIPE_DEFAULTS)
-        if not isinstance(value, (bool, int, str, type(None))):
-            raise InputError(
-                f"{field}: {name}",
-                value,
-                "is no value of a recipe",
-                "a number, a word, true, false",
-            )
+        if value is not None and type(value) is not KNOBS[name].kind:
+            allowed = {bool: "true or false", int: "a whole number", str: "a word"}
+            problem = "is no value of a recipe"
+            raise InputError(f"{field}: {name}", value, problem, allowed[KNOBS[name].kind])
     return Recipe(**kept)
 
 

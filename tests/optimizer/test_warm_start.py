@@ -59,6 +59,7 @@ def test_every_surveyed_recipe_is_nearest_to_itself():
     [
         ('{"tpp": 2}', "tp"),
         ('{"tp": [2]}', "no value"),
+        ('{"tp": "two"}', "a whole number"),
         ("[1, 2]", "no recipe"),
         ("{}", "no recipe"),
         ("{", "cannot be read"),
