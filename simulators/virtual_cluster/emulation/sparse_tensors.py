@@ -87,6 +87,8 @@ class SparseTensors:
     def _by_values(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """An operation of one tensor, done to its values."""
         kwargs = {key: value for key, value in kwargs.items() if key != "layout"}
+        if args[0].layout is torch.sparse_csr:
+            return self._by_values_of_rows(func, args, kwargs)
         source = args[0] if name in _LINEAR else self._rule_coalesce(args[0])
         indices, values = self._parts(source)
         made = func(values, *args[1:], **kwargs)
@@ -96,6 +98,19 @@ class SparseTensors:
             return made
         coalesced = aten.is_coalesced.default(source)
         return self._made(indices.to(made.device), made, tuple(source.shape), coalesced=coalesced)
+
+    def _by_values_of_rows(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The same of a matrix by rows, whose elements are summed already."""
+        given = args[0].values()
+        made = func(given, *args[1:], **kwargs)
+        if describe(func).kind == WRITE:
+            return args[0]
+        if not isinstance(made, torch.Tensor) or made.shape != given.shape:
+            return made
+        starts, columns = (
+            part.to(made.device) for part in (args[0].crow_indices(), args[0].col_indices())
+        )
+        return self._by_rows(starts, columns, made, tuple(args[0].shape))
 
     def _of_one_kind(self, indices: Any, values: Any) -> tuple[Any, Any]:
         """Of the host, where only one was too much to hold: values are filled in where known."""
@@ -144,7 +159,11 @@ class SparseTensors:
         found = self._rule_to_sparse(tensor) if strided else self._rule_coalesce(tensor)
         (rows, columns), values = self._parts(found)
         starts = torch._convert_indices_from_coo_to_csr(rows, tensor.shape[0])
-        given = (starts, columns, values, tuple(tensor.shape))
+        return self._by_rows(starts, columns, values, tuple(tensor.shape))
+
+    def _by_rows(self, starts: Any, columns: Any, values: Any, size: tuple[int, ...]) -> Any:
+        self._any = True
+        given = (starts, columns, values, size)
         named = {"dtype": values.dtype, "layout": torch.sparse_csr}
         if not isinstance(values, FakeTensor):
             return aten._sparse_csr_tensor_unsafe.default(*given, **named, device=values.device)
@@ -176,6 +195,8 @@ class SparseTensors:
         return self._parts(tensor)[1]
 
     def _rule_detach(self, tensor: Any) -> Any:
+        if tensor.layout is torch.sparse_csr:
+            return self._by_values_of_rows(aten.detach.default, (tensor,), {})
         coalesced = aten.is_coalesced.default(tensor)
         return self._made(*self._parts(tensor), tuple(tensor.shape), coalesced=coalesced)
 

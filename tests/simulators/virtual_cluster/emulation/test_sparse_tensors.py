@@ -81,6 +81,10 @@ for each in (sparse, dense):
     rows = each.to_sparse_csr()
     print("form by rows", rows.crow_indices().tolist(), rows.col_indices().tolist())
     print("form by rows", rows.values().tolist(), (rows @ torch.ones(3, 4, device=device)).shape)
+host = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]]).to_sparse_csr()
+moved = host.to(device)
+print("form moved", moved.layout, moved.shape, moved.crow_indices().tolist())
+print("form moved", (moved * 2).values().tolist(), moved.detach()._nnz(), moved.sum().item())
 """
 
 
