@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import runpy
 import subprocess
@@ -44,6 +45,7 @@ from .virtual_rank import VirtualRank, emulate
 
 if TYPE_CHECKING:
     from .rank_state import RankState
+    from .recorder import Recorder
 
 # Processes that ``multiprocessing`` starts as new interpreters (``spawn``, ``forkserver``).
 #
@@ -301,6 +303,14 @@ def set_up(options: RankOptions, virtual: VirtualRank) -> int:
     return code
 
 
+def _end_processes(recorder: Recorder) -> None:
+    """End what an ended script's processes wait for: nobody will tell them to stop, and Python
+    waits for them when it ends. After what the script itself does then."""
+    if recorder.has_enough:
+        for child in multiprocessing.active_children():
+            child.terminate()
+
+
 def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
     """Trace one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
@@ -309,6 +319,7 @@ def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
     except InputError as error:
         return explain(error, debug=False)
     watch(options.rank)
+    atexit.register(_end_processes, virtual.state.recorder)
     try:
         code = run_rank(options, virtual, FileSink(writer))
     except InputError as error:

@@ -176,8 +176,9 @@ def test_a_run_that_trained_nothing_breaks_an_invariant(tmp_path: Path) -> None:
 
 
 TRAINING = """
-import torch
+import multiprocessing, time, torch
 
+multiprocessing.Process(target=time.sleep, args=(600,)).start()
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 try:
