@@ -116,6 +116,14 @@ def _patch_reads(state: RankState) -> None:
     torch.tensor = tensor
     for owner, name in ((torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, lifting(getattr(owner, name)))
+    made_of = lifting(torch.Tensor.__new__)
+
+    def new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        # What comes from below the dispatcher is a tensor of no class of theirs.
+        made: torch.Tensor = made_of(torch.Tensor, *args, **kwargs)
+        return made if cls is torch.Tensor else made.as_subclass(cls)
+
+    torch.Tensor.__new__ = staticmethod(new)
 
 
 class _StoragePart:

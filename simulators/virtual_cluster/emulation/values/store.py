@@ -154,7 +154,14 @@ class Store:
         if value.untyped_storage()._cdata == mirror.memory._cdata:
             # Part of a tensor gathered into the whole of it: the two overlap.
             value = value.clone()
-        mirror.window(tensor).copy_(value)
+        window = mirror.window(tensor)
+        if 0 in window.stride():
+            # Expanded: of elements at one place one is written.
+            value = value.expand(window.shape)
+            for dim, stride in enumerate(window.stride()):
+                if stride == 0 and window.shape[dim]:
+                    window, value = window.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+        window.copy_(value)
         mirror.set_grade(tensor, known.grade)
 
     def _mirrored(self, entry: dict[_Geometry, Shadow], nbytes: int) -> _Mirror | None:

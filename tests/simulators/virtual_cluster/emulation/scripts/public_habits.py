@@ -31,6 +31,10 @@ def _(rows):
     return rows.new_empty(torch.library.get_ctx().new_dynamic_size(), rows.shape[1])
 
 
+class Own(torch.Tensor):
+    """A tensor type of a script."""
+
+
 class Marked(torch.nn.Parameter):
     """A framework's own type of parameter, made of one that is on the device."""
 
@@ -82,7 +86,12 @@ def train(local_rank, node):
     torch.set_default_device(device)  # As PINNs do, with data that come from NumPy.
     assert torch.as_tensor(numpy.ones(2)).device == torch.tensor([1.0]).device == device
     torch.set_default_device(None)
-    assert torch.tensor([-1.0, torch.ones(1, device=device)]).shape == (2,)
+    for make in (torch.tensor, torch.Tensor, Own):
+        assert make([-1.0, torch.ones(1, device=device)]).shape == (2,)
+    assert isinstance(Own([1.0]), Own)
+    model.register_buffer("degrees", torch.arange(4.0).view(4, 1).expand(4, 3))
+    assert model.degrees.sum(1).tolist() == [0, 3, 6, 9]
+    del model.degrees
     lazy = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d()).to(device)
     assert lazy(torch.ones(4, 5, device=device)).shape == (4, 8)
     assert [p.device for p in lazy.parameters() if p.requires_grad] == [device] * 4
