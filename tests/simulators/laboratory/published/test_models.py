@@ -162,6 +162,25 @@ def test_recipes_for_performance_force_the_balance_and_the_library_s_do_not(labe
     assert outcome.job.model.moe.load_imbalance == load
 
 
+@pytest.mark.parametrize(
+    ("label", "ep", "notes", "load"),
+    [
+        ("TorchTitan (PyTorch FSDP2)", 8, "", 1.6),
+        ("TorchTitan (PyTorch FSDP2)", 8, "force-balanced routing", 1.0),
+        ("Hugging Face Transformers", 8, "", 1.13),
+        ("Megatron-Core", 8, "", 1.0),
+        # Four experts a GPU are as uneven as half of one, and of two GPUs the busier one is less
+        # far above the mean than the busiest of eight.
+        ("TorchTitan (PyTorch FSDP2)", 2, "", 1 + 0.6 / 2 * 0.5895 / 1.4342),
+        ("TorchTitan (PyTorch FSDP2)", 1, "", 1.0),
+    ],
+)
+def test_trainers_of_pytorch_leave_routers_alone(label, ep, notes, load):
+    row = replace(EXPERTS, framework=label, ep=ep, num_experts=8, notes=notes)
+    outcome = job_of(row, declarations())
+    assert outcome.job.model.moe.load_imbalance == pytest.approx(load, abs=1e-4)
+
+
 def test_what_a_script_leaves_on_is_read():
     plain = replayable(gpu="H100-80GB-SXM").job.model
     notes = "the script has linear biases, learned positions and dropout of 0.1"
