@@ -38,6 +38,14 @@ from .vendor import PACKAGES
 from .virtual_rank import check_platform, check_ranks
 
 AUTO = "auto"
+# What starts a script's ranks: the commands, and the modules behind them.
+_STARTERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "mpirun", "srun")
+_STARTER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands",
+    "deepspeed.launcher",
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -138,6 +146,14 @@ def checked_script(words: Sequence[str]) -> tuple[str, ...]:
         raise InputError("script", "", "is missing", f"{file} or {module}")
     if script == ("-m",):
         raise InputError("script", "-m", "names no module", module)
+    module_of = script[1] if script[0] == "-m" else ""
+    if Path(script[0]).name in _STARTERS or module_of.startswith(_STARTER_MODULES):
+        raise InputError(
+            "script",
+            module_of or script[0],
+            "starts ranks, which this command does itself",
+            f"{file} or {module}: what it starts; what its options set, as environment variables",
+        )
     if script[0] != "-m" and not Path(script[0]).is_file():
         raise InputError("script", script[0], "is no file", f"{file} or {module}")
     return script
