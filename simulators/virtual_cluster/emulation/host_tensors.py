@@ -289,7 +289,9 @@ def _patch_modules(state: RankState) -> None:
 
     def swap_tensors(first: Any, second: Any) -> None:
         # Module.to and the like go on with the first; a swap would refuse what others refer to.
-        if isinstance(first, FakeTensor) and isinstance(second, FakeTensor):
+        both = isinstance(first, FakeTensor) and isinstance(second, FakeTensor)
+        # Data of the meta device is of another type, which ``data`` does not take.
+        if both and (first.device.type == "meta") == (second.device.type == "meta"):
             first.data = second.data
             if first.is_leaf:
                 first.requires_grad_(second.requires_grad)

@@ -74,6 +74,12 @@ def train(local_rank, node):
     old = model.weight.__dict__
     again = type(model.weight)(torch.ones(4, 16), requires_grad=False, **old)
     assert isinstance(again, torch.nn.Parameter)
+    # As Accelerate loads a model that is sharded: emptied where it stands, filled anew.
+    held, refilled = model.state_dict(), model.weight
+    assert model.to("meta").weight is refilled
+    assert refilled.is_meta
+    model.to_empty(device=device).load_state_dict(held)
+    assert [each.device for each in model.parameters()] == [device] * 2
     empty = torch.empty  # Others in its place, as Accelerate's while it makes a model.
     torch.empty = lambda *args, **named: empty(*args, **{**named, "device": device})
     assert torch.ones(2, 3, device=device).shape == (2, 3)
