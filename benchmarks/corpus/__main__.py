@@ -42,6 +42,7 @@ SAMPLES = {
     "tenth": "the night of 28 November 2026 (after the ninth)",
     "eleventh": "29 November 2026",
     "twelfth": "29 November 2026 (beside the eleventh)",
+    "thirteenth": "29 November 2026 (after the twelfth)",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
