@@ -127,9 +127,9 @@ def _steps(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             yield Finding("iterations", rank, "whole trace", problem, cause, not stepped)
     if not stepped:
         problem = "no optimizer step launched any operation"
-        # One whose states are on the host launches nothing.
-        certain = not entered
-        yield Finding("optimizer step", rank, "whole trace", problem, _skipped(trace), certain)
+        host = "its states are on the host, where nothing is launched, or " if entered else ""
+        cause = host + _skipped(trace)
+        yield Finding("optimizer step", rank, "whole trace", problem, cause, not entered)
     elif wanted.steps is not None and len(stepped) != wanted.steps:
         problem = f"{len(stepped)} optimizer steps ran, {wanted.steps} were expected"
         yield Finding("optimizer step", rank, "whole trace", problem, _skipped(trace))
