@@ -96,7 +96,7 @@ def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
     assert finding.invariant == "optimizer step"
     # The optimizer was called.
     assert not finding.certain
-    assert "its states are on the host" in finding.cause
+    assert "its states are on the host" in finding.likely_cause
 
 
 def test_fewer_steps_than_asked_are_found() -> None:
