@@ -82,19 +82,7 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     least.
     """
     tuning = Tuning()
-    # What is left out as a whole: each run's number of it, (n,).
-    kinds = {
-        "source": table.sources,
-        "framework": table.frameworks,
-        "cluster": table.clusters,
-        "gpu": table.gpus,
-        "architecture": table.architectures,
-    }
-    left_out = {
-        kind: (groups, _leave_out(table, groups))
-        for kind, groups in kinds.items()
-        if kind == "source" or len(np.unique(groups)) > 1
-    }
+    left_out = _left_out_by_kind(table)
 
     def held(kinds: Iterable[str], tried: Tuning) -> list[float]:
         return [
@@ -141,6 +129,27 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         # A run more or less of a small group is much of it: back to where intervals hold.
         tuning = replace(tuning, tail_factor=round(tuning.tail_factor - 0.001, 3))
     return tuning, _coverage(table, left_out, tuning, level)
+
+
+def coverage(table: ResidualTable, tuning: Tuning, level: float = LEVEL) -> Coverage:
+    """How often runs left out are inside with a given tuning."""
+    return _coverage(table, _left_out_by_kind(table), tuning, level)
+
+
+def _left_out_by_kind(table: ResidualTable) -> dict[str, tuple[NDArray[np.int64], _LeftOut]]:
+    """What is left out as a whole: each run's number of it, (n,), and what tells of it then."""
+    kinds = {
+        "source": table.sources,
+        "framework": table.frameworks,
+        "cluster": table.clusters,
+        "gpu": table.gpus,
+        "architecture": table.architectures,
+    }
+    return {
+        kind: (groups, _leave_out(table, groups))
+        for kind, groups in kinds.items()
+        if kind == "source" or len(np.unique(groups)) > 1
+    }
 
 
 def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None:
