@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
-from trainscout.simulators.predictor.workload.moe import dropped_routings
+from trainscout.simulators.predictor.workload.expert_loads import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
 
 from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY

@@ -32,8 +32,8 @@ from trainscout.simulators.predictor.network.collectives.patterns import OF_NCCL
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.expert_loads import rank_loads
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
-from trainscout.simulators.predictor.workload.moe import rank_loads
 from trainscout.simulators.predictor.workload.shard import Shard
 
 # Bytes the GPU that sends most sends, per byte of NCCL's size.

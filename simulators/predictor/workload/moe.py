@@ -14,14 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
-from trainscout.simulators.predictor.moe.imbalance import rank_loads as loads_of_ranks
-from trainscout.simulators.predictor.moe.router import Router
-from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.model import Model
-
 from .adapters import expert_adapter, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
+from .expert_loads import busiest, routed_rows
 from .ir import Alloc, Collective, Gemm, GroupedGemm, HostSync, Op, Streaming
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
@@ -37,82 +32,6 @@ _WEIGHTS = "dispatch_weights"
 # operations forward and 20 backward, products among them; what finds its tokens (``nonzero``) is
 # several kernels and a wait.
 _LOOP_LAUNCHES = {"fwd": 13, "bwd": 20}
-
-
-def routed_rows(shard: Shard) -> int:
-    """Token copies one rank sends to experts, after the capacity limit if there is one."""
-    moe = shard.moe
-    rows = shard.local_tokens * moe.top_k
-    if moe.capacity_factor is None:
-        return rows
-    capacity = math.ceil(rows / moe.num_experts * moe.capacity_factor) * moe.num_experts
-    if moe.pad_to_capacity:
-        # Every expert is padded or cut to its capacity.
-        return capacity
-    return min(capacity, round(rows * (1 - dropped_routings(shard))))
-
-
-def _busiest(shard: Shard, amount: int) -> int:
-    """What of ``amount``, a rank's mean, reaches the rank with the most popular experts."""
-    return amount if shard.moe.padded else round(amount * _imbalance(shard))
-
-
-def _imbalance(shard: Shard) -> float:
-    """How many times the mean the busiest rank receives, on average over the layers."""
-    moe = shard.moe
-    if not moe.routed:
-        # Nobody receives more than the capacity of its experts.
-        return max(1.0, min(moe.load_imbalance, moe.capacity_factor or math.inf))
-    layers = _expert_layers(shard.model)
-    return rank_imbalance(_of_sources(shard), shard.ep, layers, moe.capacity_factor)
-
-
-def _of_sources(shard: Shard) -> Router:
-    """The routings of all ranks' tokens; capacity counts by source: each cuts its own."""
-    sources = 1 if shard.moe.capacity_factor is not None else shard.ep * shard.etp
-    return _routing(shard.moe, shard.local_tokens * sources)
-
-
-def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
-    """Share of all tokens that each expert-parallel rank receives, in up to ``num_layers`` layers
-    that differ; empty when all receive as many."""
-    moe, ep = shard.model.moe, shard.ep
-    if moe is None or ep == 1 or moe.padded:
-        return ()
-    if moe.routed:
-        router = _of_sources(shard)
-        layers = min(num_layers, _expert_layers(shard.model))
-        return tuple(
-            loads_of_ranks(router, ep, layer, moe.capacity_factor) for layer in range(layers)
-        )
-    if (imbalance := _imbalance(shard)) == 1:
-        return ()
-    busiest = min(1.0, imbalance / ep)
-    return ((busiest, *[(1 - busiest) / (ep - 1)] * (ep - 1)),)
-
-
-def dropped_routings(shard: Shard) -> float:
-    """Share of all routings that hot experts at their capacity drop; nothing else is known to."""
-    moe = shard.model.moe
-    if moe is None or not moe.routed or moe.capacity_factor is None:
-        return 0.0
-    router = _routing(moe, shard.local_tokens)
-    return dropped_share(router, moe.capacity_factor, _expert_layers(shard.model))
-
-
-def _routing(moe: Moe, tokens: int) -> Router:
-    return Router(
-        moe.num_experts,
-        tokens,
-        moe.top_k,
-        moe.hot_ratio,
-        moe.hot_weight,
-        measured=moe.measured_layers or None,
-    )
-
-
-def _expert_layers(model: Model) -> int:
-    return sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
 
 
 def moe_parts(shard: Shard) -> list[Part]:
@@ -215,7 +134,7 @@ def _experts(shard: Shard) -> Part:
     shard = shard.of_module("experts")
     moe, model, size = shard.moe, shard.model, shard.element_bytes
     rows_out = routed_rows(shard)
-    rows_in = _busiest(shard, rows_out * shard.etp)
+    rows_in = busiest(shard, rows_out * shard.etp)
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
     hidden, width = _travelling(shard), moe.ffn_hidden_size // shard.etp
@@ -331,7 +250,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         return [*gathered, Streaming(f"permute{suffix}", "permute", 2 * received, launches=2)]
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
-        arrived = _busiest(shard, sent)
+        arrived = busiest(shard, sent)
         ops: list[Op] = [
             _exchanged_once(f"dispatch{suffix}", traffic, shard),
             Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
@@ -342,7 +261,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
             # The router's weights stand in the mask that combines, which has a gradient too.
             ops.append(replace(ops[0], name="combine_mask_grad"))
         if shard.ep > 1:
-            most = _busiest(shard, sent)
+            most = busiest(shard, sent)
             ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
             ops.append(_weights(shard, suffix))
     if shard.etp > 1:
@@ -369,12 +288,12 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
             ops.append(_gathered_weights(shard, "reduce_scatter"))
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
-        arrived = _busiest(shard, sent)
+        arrived = busiest(shard, sent)
         ops.append(Streaming(f"unpermute{suffix}", "permute", copies + arrived, launches=2))
         ops.append(_exchanged_once(f"combine{suffix}", traffic, shard))
         return ops
     if shard.ep > 1:
-        most = _busiest(shard, sent)
+        most = busiest(shard, sent)
         ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
     return ops + _permute(shard, f"unpermute{suffix}", sent)
 
@@ -418,7 +337,7 @@ def _weights(shard: Shard, suffix: str) -> Collective:
 
 def _gathered_weights(shard: Shard, kind: str) -> Collective:
     """The weights of all token copies that an expert's ranks share (backward: their gradients)."""
-    size = _busiest(shard, routed_rows(shard) * shard.etp) * shard.element_bytes
+    size = busiest(shard, routed_rows(shard) * shard.etp) * shard.element_bytes
     return Collective(f"{_WEIGHTS}_shared", kind, size, "etp", shard.dtype)
 
 
@@ -443,7 +362,7 @@ def _reached(destinations: int, shard: Shard) -> float:
 
 def _received_once(shard: Shard) -> int:
     """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
-    return _busiest(shard, round(_token_bytes(shard) * _reached(shard.ep, shard)))
+    return busiest(shard, round(_token_bytes(shard) * _reached(shard.ep, shard)))
 
 
 def _sent_once(shard: Shard) -> int:
@@ -453,7 +372,7 @@ def _sent_once(shard: Shard) -> int:
     between domains decides.
     """
     destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
-    return _busiest(shard, round(_token_bytes(shard) * _reached(destinations, shard)))
+    return busiest(shard, round(_token_bytes(shard) * _reached(destinations, shard)))
 
 
 def _among_all(shard: Shard, name: str, kind: str) -> list[Op]:

@@ -17,7 +17,6 @@ from torch import _meta_registrations
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
@@ -174,7 +173,7 @@ def dataless_of_kind(kind: Any, source: FakeTensor, requires_grad: bool = False)
     made_kind: Any = kind if issubclass(kind, FakeTensor) else _KINDS.get(kind)
     if made_kind is None:
         made_kind = _KINDS[kind] = types.new_class(kind.__name__, (kind, FakeTensor))
-        if issubclass(kind, UninitializedTensorMixin):
+        if issubclass(kind, torch.nn.parameter.UninitializedTensorMixin):
             # It refuses to be asked, and the emulation asks.
             made_kind.shape = torch._C.TensorBase.shape
             made_kind.__torch_function__ = functools.partial(_without_shape, kind)

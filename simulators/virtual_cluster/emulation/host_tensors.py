@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map_only
 
@@ -267,7 +266,7 @@ def _patch_modules(state: RankState) -> None:
     def of_kind(cls: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
         if is_host_data(data) and is_special_parameter(cls):
             data = _seeded(state, data)
-        elif issubclass(cls, UninitializedTensorMixin) and not state.is_child:
+        elif issubclass(cls, torch.nn.parameter.UninitializedTensorMixin) and not state.is_child:
             # Lazy modules go to the device before they know their shapes.
             data = data if isinstance(data, FakeTensor) else without_data(state.dataless, data)
         if isinstance(data, FakeTensor) and not kwargs:
@@ -298,7 +297,7 @@ def _patch_modules(state: RankState) -> None:
             return
         swap(first, second)
 
-    materialize = UninitializedTensorMixin.materialize
+    materialize = torch.nn.parameter.UninitializedTensorMixin.materialize
 
     def materialized(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
         # What becomes a parameter of torch's own type would not be on the device any more.
@@ -311,7 +310,7 @@ def _patch_modules(state: RankState) -> None:
         self.__class__ = FakeTensor
         self._is_param = parameter
 
-    UninitializedTensorMixin.materialize = materialized
+    torch.nn.parameter.UninitializedTensorMixin.materialize = materialized
     torch.utils.swap_tensors = swap_tensors
     torch.nn.Parameter.__new__ = staticmethod(new)
     torch.nn.Module.register_buffer = buffer
