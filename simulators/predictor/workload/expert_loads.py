@@ -61,8 +61,8 @@ def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
         )
     if (imbalance := _imbalance(shard)) == 1:
         return ()
-    busiest = min(1.0, imbalance / ep)
-    return ((busiest, *[(1 - busiest) / (ep - 1)] * (ep - 1)),)
+    most = min(1.0, imbalance / ep)
+    return ((most, *[(1 - most) / (ep - 1)] * (ep - 1)),)
 
 
 def dropped_routings(shard: Shard) -> float:

@@ -213,11 +213,10 @@ def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
 
     In 16 bits a product with the weights and a sum, ``3s``; then a copy of the sum's gradient for
     each of its terms, zeros to put gradients into, adding to what stands there (twice), both
-    factors' gradients and their sum, ``10s`` (recorded from Transformers 5.24; DeepEP's in
-    TorchTitan move as much). In fp32 a row
-    appended for padding, zeros, a cast and a batched product, ``4s + 8``; then both gradients of
-    that, a cast, those of padding and its removal, and the sum of what two first layers pass
-    back, ``10s + 12`` (TorchTitan of December 2025, models/moe).
+    factors' gradients and their sum, ``10s`` (recorded from Transformers 5.24; TorchTitan's with
+    DeepEP move as much). In fp32 a row appended for padding, zeros, a cast and a batched product,
+    ``4s + 8``; then both gradients of that, a cast, those of padding and its removal, and the sum
+    of what two first layers pass back, ``10s + 12`` (TorchTitan of December 2025, models/moe).
     """
     if not shard.written_dispatch:
         return [], []
