@@ -7,6 +7,8 @@ within limits, and nothing in them is ever executed.
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import re
 import threading
 import zlib
@@ -15,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable
 from trainscout.simulators.predictor.question.errors import InputError
@@ -24,12 +25,9 @@ from .codec import MalformedError, decode_event, decode_header, encode_event, en
 from .events import Event, Header, Trace
 
 FIELD = "trace"
-GZIP_WINDOW = 16 + zlib.MAX_WBITS
 # The compressor costs a tenth of the encoding, and traces shrink to a tenth.
 COMPRESSION_LEVEL = 6
 WRITE_LINES = 1024
-READ_BYTES = 1 << 16
-TEXT_BYTES = 1 << 20
 _NAME = re.compile(r"rank_(\d{5,})\.trace\.gz")
 
 
@@ -65,7 +63,7 @@ class TraceWriter:
         self._path = path
         self._lines = [encode_header(header)]
         self._lock = threading.Lock()
-        self._compress = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, GZIP_WINDOW)
+        self._compress = zlib.compressobj(COMPRESSION_LEVEL, wbits=16 + zlib.MAX_WBITS)
         self._place = ExitStack()
         try:
             self._file = self._place.enter_context(replacing_bytes(path))
@@ -149,9 +147,7 @@ class TraceReader:
             raise self._bad(1, str(error)) from None
 
     def __iter__(self) -> Iterator[Event]:
-        number = 1
-        for line in self._lines:
-            number += 1
+        for number, line in enumerate(self._lines, start=2):
             if number - 1 > self._limits.events:
                 raise self._bad(number, f"has more than {self._limits.events} events")
             try:
@@ -173,53 +169,32 @@ class TraceReader:
         return InputError(FIELD, f"{self._path}:{line}", problem)
 
     def _checked_lines(self) -> Generator[str, None, None]:
-        number, rest = 1, b""
-        for piece in self._pieces():
-            lines = (rest + piece).split(b"\n")
-            rest = lines.pop()
-            for line in lines:
-                yield self._ascii(number, line)
-                number += 1
-            if len(rest) > self._limits.line_bytes:
-                raise self._bad(number, f"is longer than {self._limits.line_bytes} bytes")
-        if rest:
-            raise self._bad(number, "does not end: the file was cut short")
-
-    def _ascii(self, number: int, line: bytes) -> str:
-        if len(line) > self._limits.line_bytes:
-            raise self._bad(number, f"is longer than {self._limits.line_bytes} bytes")
+        longest, left = self._limits.line_bytes, self._limits.text_bytes
         try:
-            return line.decode("ascii")
+            with gzip.open(self._path, "rt", encoding="ascii", newline="\n") as file:
+                for number in itertools.count(1):
+                    line = file.readline(longest + 1)
+                    left -= len(line)
+                    if left < 0:
+                        problem = f"holds more than {self._limits.text_bytes} bytes of text"
+                        raise InputError(FIELD, self._path, problem)
+                    if line[-1:] == "\n":
+                        yield line[:-1]
+                    elif len(line) > longest:
+                        raise self._bad(number, f"is longer than {longest} bytes")
+                    elif line:
+                        raise self._bad(number, "does not end: the file was cut short")
+                    else:
+                        return
+        except EOFError:
+            raise InputError(FIELD, self._path, "was cut short") from None
         except UnicodeDecodeError:
-            raise self._bad(number, "is not ASCII") from None
-
-    def _pieces(self) -> Iterator[bytes]:
-        """The text, decompressed in pieces of at most ``TEXT_BYTES``."""
-        try:
-            with self._path.open("rb") as file:
-                yield from self._decompressed(file)
+            raise InputError(FIELD, self._path, "is not ASCII") from None
+        except (gzip.BadGzipFile, zlib.error):
+            raise InputError(FIELD, self._path, "is not gzip, or damaged") from None
         except OSError as error:
             problem = f"cannot be read: {error.strerror or error}"
             raise InputError(FIELD, self._path, problem) from error
-        except zlib.error:
-            raise InputError(FIELD, self._path, "is not gzip, or damaged") from None
-
-    def _decompressed(self, file: BinaryIO) -> Iterator[bytes]:
-        decompress = zlib.decompressobj(GZIP_WINDOW)
-        total = 0
-        compressed = b""
-        while not decompress.eof:
-            compressed = decompress.unconsumed_tail or file.read(READ_BYTES)
-            piece = decompress.decompress(compressed, TEXT_BYTES)
-            if not compressed and not piece:
-                raise InputError(FIELD, self._path, "was cut short")
-            total += len(piece)
-            if total > self._limits.text_bytes:
-                problem = f"holds more than {self._limits.text_bytes} bytes of text"
-                raise InputError(FIELD, self._path, problem)
-            yield piece
-        if decompress.unused_data or file.read(1):
-            raise InputError(FIELD, self._path, "has something after its end")
 
 
 def write_trace(path: Path, trace: Trace) -> None:

@@ -9,29 +9,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.errors import InputError
+
+from . import events
 from .collate import check_order, communication, match
 from .collate.communication import site_text
-from .events import (
-    BACKWARD,
-    FORWARD,
-    OPTIMIZER,
-    Collective,
-    Event,
-    Group,
-    Op,
-    Parameters,
-    Phase,
-    PointToPoint,
-    Site,
-    Synchronise,
-    Trace,
-    ValueRead,
-    Violation,
-    WorkWait,
-)
 from .fused import Held
 
 # A step may keep a little more than the one before: a list of losses, a larger scratch buffer.
@@ -43,12 +28,8 @@ LOOP_LENGTH = 100
 ERRORS = frozenset(("unknown peer", "unknown handle"))
 # What optimizers do to each parameter, unless to all at once. Norms are not among them: some
 # frameworks clip gradients one by one on a GPU too.
-_PER_PARAMETER = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("add_", "addcdiv_", "addcmul_", "div_", "lerp_", "mul", "mul_", "sqrt", "sub_"),
-    )
-)
+_OF_ONE = ("add_", "addcdiv_", "addcmul_", "div_", "lerp_", "mul", "mul_", "sqrt", "sub_")
+_PER_PARAMETER = frozenset(f"aten.{name}" for name in _OF_ONE)
 
 
 @dataclass(frozen=True)
@@ -81,13 +62,14 @@ class Finding:
         return f"{self.invariant}: {who}{self.where}: {self.problem}; {self.likely_cause}"
 
 
-def check_trace(trace: Trace, expected: Expected | None = None) -> tuple[Finding, ...]:
+def check_trace(trace: events.Trace, expected: Expected | None = None) -> tuple[Finding, ...]:
     """The broken invariants of one rank, none if it is sound."""
     wanted = expected or Expected()
-    return tuple(finding for check in _CHECKS for finding in check(trace, wanted))
+    found = _steps(trace, wanted), _parameters(trace, wanted)
+    return tuple(itertools.chain(*found, *(check(trace) for check in _CHECKS)))
 
 
-def check_together(traces: Sequence[Trace]) -> tuple[Finding, ...]:
+def check_together(traces: Sequence[events.Trace]) -> tuple[Finding, ...]:
     """The broken invariants of what some or all ranks of one job do together."""
     cause = "ranks took different branches on values that one of them could not know"
     found = []
@@ -105,21 +87,21 @@ def check_together(traces: Sequence[Trace]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _steps(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _steps(trace: events.Trace, wanted: Expected) -> Iterator[Finding]:
     """Training really ran: forward, backward and an optimizer step, as often as asked."""
     launched: Counter[str] = Counter()
     entered, stepped = False, set[int]()
-    phase, step = "setup", 0
+    phase, step = events.SETUP, 0
     for event in trace.events:
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             phase, step = event.phase, event.step
-            entered |= phase == OPTIMIZER
-        elif isinstance(event, Op):
+            entered |= phase == events.OPTIMIZER
+        elif isinstance(event, events.Op):
             launched[phase] += 1
-            if phase == OPTIMIZER:
+            if phase == events.OPTIMIZER:
                 stepped.add(step)
     rank = trace.header.rank
-    for name in (FORWARD, BACKWARD):
+    for name in (events.FORWARD, events.BACKWARD):
         if not launched[name]:
             problem = f"no operation was launched in any {name} pass"
             # Models without modules, or without gradients of autograd's, train as well.
@@ -135,15 +117,15 @@ def _steps(trace: Trace, wanted: Expected) -> Iterator[Finding]:
         yield Finding("optimizer step", rank, "whole trace", problem, _skipped(trace))
 
 
-def _skipped(trace: Trace) -> str:
+def _skipped(trace: events.Trace) -> str:
     """Where the script may have taken the wrong turn: its last reads of unknown values."""
-    sites = _sites(trace.events)
+    sites = _sites(trace)
     reads = [
         f"{event.operation}={event.value} at {_place(sites, event.site)}"
         for event in trace.events
-        if isinstance(event, ValueRead) and event.grade == "invented"
+        if isinstance(event, events.ValueRead) and event.grade == "invented"
     ]
-    if not any(isinstance(event, Op) for event in trace.events):
+    if not any(isinstance(event, events.Op) for event in trace.events):
         return "nothing ran on a GPU, as where a script chooses the CPU"
     if not reads:
         return "the script ended before training, or trains in a way that is not recognised"
@@ -151,13 +133,13 @@ def _skipped(trace: Trace) -> str:
     return f"the script may have branched on values that nobody could know: {places}"
 
 
-def _parameters(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _parameters(trace: events.Trace, wanted: Expected) -> Iterator[Finding]:
     """The parameters are on the device, whole, and as many as the model has."""
     rank = trace.header.rank
     live = Held()
     for event in trace.events:
         live.follow(event)
-        if isinstance(event, Parameters):
+        if isinstance(event, events.Parameters):
             break
     else:
         if wanted.parameters is not None or wanted.parameter_bytes is not None:
@@ -185,18 +167,17 @@ def _parameters(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             yield Finding("parameters", rank, where, problem, cause)
 
 
-def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _memory(trace: events.Trace) -> Iterator[Finding]:
     """From the second step on, each ends with the memory the one before ended with."""
-    del wanted
     ends: dict[int, int] = {}
     live = Held()
     inside: int | None = None
     for event in trace.events:
         live.follow(event)
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             if inside is not None:
                 ends[inside] = live.total_bytes
-            inside = event.step if event.phase == OPTIMIZER else None
+            inside = event.step if event.phase == events.OPTIMIZER else None
     if inside is not None:
         ends[inside] = live.total_bytes
     steps = sorted(ends)
@@ -211,15 +192,14 @@ def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             yield Finding("memory returns", trace.header.rank, where, problem, cause, False)
 
 
-def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _loops(trace: events.Trace) -> Iterator[Finding]:
     """Optimizers handle all parameters at once, as on a GPU."""
-    del wanted
     counts: dict[int, Counter[str]] = {}
-    phase, step = "setup", 0
+    phase, step = events.SETUP, 0
     for event in trace.events:
-        if isinstance(event, Phase):
+        if isinstance(event, events.Phase):
             phase, step = event.phase, event.step
-        elif phase != OPTIMIZER or not isinstance(event, Op):
+        elif phase != events.OPTIMIZER or not isinstance(event, events.Op):
             continue
         elif event.name.rpartition(".")[0] in _PER_PARAMETER:
             counts.setdefault(step, Counter())[event.name] += 1
@@ -236,19 +216,18 @@ def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             return
 
 
-def _works(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _works(trace: events.Trace) -> Iterator[Finding]:
     """Every communication is waited for, by a stream or by the host."""
-    del wanted
-    open_works: dict[int, Collective | PointToPoint] = {}
+    open_works: dict[int, events.Collective | events.PointToPoint] = {}
     for event in trace.events:
-        if isinstance(event, (Collective, PointToPoint)):
+        if isinstance(event, events.Collective | events.PointToPoint):
             open_works[event.work] = event
-        elif isinstance(event, WorkWait):
+        elif isinstance(event, events.WorkWait):
             open_works.pop(event.work, None)
-        elif isinstance(event, Synchronise) and event.scope == "device":
+        elif isinstance(event, events.Synchronise) and event.scope == "device":
             open_works.clear()
     if open_works:
-        sites = _sites(trace.events)
+        sites = _sites(trace)
         first = next(iter(open_works.values()))
         problem = f"{len(open_works)} communications are never waited for, the first a "
         problem += f"{first.kind} of group {first.group}"
@@ -257,67 +236,40 @@ def _works(trace: Trace, wanted: Expected) -> Iterator[Finding]:
         yield Finding("works end", trace.header.rank, where, problem, cause, False)
 
 
-def _calls(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _calls(trace: events.Trace) -> Iterator[Finding]:
     """A rank uses only communicators it is in, and none of their calls is lost."""
-    del wanted
-    rank = trace.header.rank
-    sites = _sites(trace.events)
-    groups: dict[str, Group] = {}
-    following: Counter[str] = Counter()
-    for event in trace.events:
-        if isinstance(event, Group):
-            groups[event.name] = event
-            ranks, size = len(event.ranks), trace.header.world_size
-            # As torch describes it.
-            if event.description == "default_pg" and ranks != size:
-                problem = f"the script's world has {ranks} ranks, the job {size}"
-                cause = "it asks another launcher than torchrun, as of MPI"
-                yield Finding("world", rank, "whole trace", problem, cause, False)
-        if not isinstance(event, (Collective, PointToPoint)):
-            continue
-        group = groups.get(event.group)
-        where = _place(sites, event.site)
-        if group is None or rank not in group.ranks:
-            problem = f"{event.kind} of group {event.group}, which the rank is not in"
-            cause = "the group was made before the trace began, or for other ranks"
-            yield Finding("collectives match", rank, where, problem, cause)
-            return
-        if isinstance(event, Collective):
-            if event.sequence != following[event.group]:
-                problem = f"call {event.sequence} of group {event.group} follows call "
-                problem += f"{following[event.group] - 1}"
-                cause = "calls were recorded twice, or not at all"
-                yield Finding("collectives match", rank, where, problem, cause)
-                return
-            following[event.group] += 1
+    rank, size = trace.header.rank, trace.header.world_size
+    groups = (event for event in trace.events if isinstance(event, events.Group))
+    for group in groups:
+        # As torch describes it.
+        if group.description == "default_pg" and len(group.ranks) != size:
+            problem = f"the script's world has {len(group.ranks)} ranks, the job {size}"
+            cause = "it asks another launcher than torchrun, as of MPI"
+            yield Finding("world", rank, "whole trace", problem, cause, False)
+    try:
+        communication(trace)
+    except InputError as error:
+        cause = "calls were recorded twice or not at all, or the group made before the trace began"
+        yield Finding("collectives match", rank, "whole trace", error.problem, cause)
 
 
-def _violations(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+def _violations(trace: events.Trace) -> Iterator[Finding]:
     """Nothing was done that a GPU would punish."""
-    del wanted
-    sites = _sites(trace.events)
+    sites = _sites(trace)
     for event in trace.events:
-        if isinstance(event, Violation):
+        if isinstance(event, events.Violation):
             where = _place(sites, event.site)
             error = event.kind in ERRORS
             cause = "on a GPU this is an error" if error else "on a GPU this may be a race"
             yield Finding(event.kind, trace.header.rank, where, event.message, cause, error)
 
 
-def _sites(events: Sequence[Event]) -> dict[int, Site]:
-    return {event.number: event for event in events if isinstance(event, Site)}
+def _sites(trace: events.Trace) -> dict[int, events.Site]:
+    return {event.number: event for event in trace.events if isinstance(event, events.Site)}
 
 
-def _place(sites: Mapping[int, Site], number: int | None) -> str:
+def _place(sites: Mapping[int, events.Site], number: int | None) -> str:
     return site_text(sites, number) or "unknown place"
 
 
-_CHECKS: tuple[Callable[[Trace, Expected], Iterator[Finding]], ...] = (
-    _steps,
-    _parameters,
-    _memory,
-    _loops,
-    _works,
-    _calls,
-    _violations,
-)
+_CHECKS = (_memory, _loops, _works, _calls, _violations)

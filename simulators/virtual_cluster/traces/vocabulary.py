@@ -53,8 +53,7 @@ class Kernel:
 
     ``schema`` is ``name(arguments) -> outputs``; ``launches`` how many kernels really run for one
     call (multi-tensor kernels: per launch of theirs); ``outputs`` and ``note`` are for readers.
-    ``read`` and ``written`` name tensors that move other than once: how often they are read or
-    written, in ``moved_bytes``.
+    ``read`` names tensors that are not read once, and how often they are, in ``moved_bytes``.
     """
 
     schema: str
@@ -69,19 +68,12 @@ class Kernel:
         return self.schema.partition("(")[0]
 
     @cached_property
-    def arguments(self) -> tuple[str, ...]:
-        """Names of the arguments, in the order of ``Op.inputs``."""
+    def arguments(self) -> dict[str, bool]:
+        """Names of the arguments, in the order of ``Op.inputs``, and whether they are written."""
         inside = self.schema.partition("(")[2].rpartition(") ->")[0]
         # Annotations such as (a!) hold no commas, so arguments are what commas separate.
-        return tuple(part.split()[-1] for part in inside.split(",") if part.strip())
-
-    @cached_property
-    def mutated(self) -> frozenset[str]:
-        """Names of the arguments that are written."""
-        inside = self.schema.partition("(")[2].rpartition(") ->")[0]
-        return frozenset(
-            part.split()[-1] for part in inside.split(",") if re.search(r"\(\w!\)", part)
-        )
+        parts = [part for part in inside.split(",") if part.strip()]
+        return {part.split()[-1]: bool(re.search(r"\(\w!\)", part)) for part in parts}
 
 
 _TABLE: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("emulated_kernels.yaml"))
@@ -112,19 +104,17 @@ _CHUNKS_PER_LAUNCH = 320
 _CHUNK_ELEMENTS = 2048 * 32
 
 
-def kernel_of(op: Op) -> Kernel | None:
-    """What ``emulated.<kernel>`` or ``emulated.<kernel>.default`` is; None for other operations.
+def kernel_of(op: Op) -> Kernel:
+    """What ``emulated.<kernel>`` or ``emulated.<kernel>.default`` is.
 
     Raises:
-        InputError: an emulated kernel this version does not know.
+        InputError: another operation, or an emulated kernel this version does not know.
     """
     namespace, _, rest = op.name.partition(".")
-    if namespace != NAMESPACE:
-        return None
-    name = rest.removesuffix(".default")
-    if name not in KERNELS:
+    kernel = KERNELS.get(rest.removesuffix(".default")) if namespace == NAMESPACE else None
+    if kernel is None:
         raise InputError("trace.op.name", op.name, "is no known emulated kernel", KERNELS)
-    return KERNELS[name]
+    return kernel
 
 
 def arguments(op: Op) -> dict[str, Argument]:
@@ -134,8 +124,6 @@ def arguments(op: Op) -> dict[str, Argument]:
         InputError: it is no emulated kernel, or has another number of arguments.
     """
     kernel = kernel_of(op)
-    if kernel is None:
-        raise InputError("trace.op.name", op.name, "is no emulated kernel")
     if len(op.inputs) != len(kernel.arguments):
         raise InputError(
             f"trace.op[{op.name}].inputs",
@@ -174,13 +162,11 @@ def tensor_bytes(tensor: TensorSpec) -> int:
 def moved_bytes(op: Op) -> int:
     """Bytes a memory-bound emulated kernel reads plus writes."""
     kernel = kernel_of(op)
-    if kernel is None:
-        raise InputError("trace.op.name", op.name, "is no emulated kernel")
     total = sum(tensor_bytes(tensor) for tensor in op.outputs)
     for name, argument in arguments(op).items():
         size = sum(tensor_bytes(tensor) for tensor in tensors(argument))
         total += size * (kernel.read or {}).get(name, 1)
-        if name in kernel.mutated:
+        if kernel.arguments[name]:
             total += size
     return total
 
@@ -188,8 +174,6 @@ def moved_bytes(op: Op) -> int:
 def launches(op: Op) -> int:
     """How many kernels a memory-bound emulated operation really launches."""
     kernel = kernel_of(op)
-    if kernel is None:
-        raise InputError("trace.op.name", op.name, "is no emulated kernel")
     if not kernel.name.startswith("multi_tensor"):
         return kernel.launches
     lists = [list(tensors(argument)) for argument in op.inputs if isinstance(argument, tuple)]

@@ -81,8 +81,7 @@ def match(ranks: Sequence[Communication]) -> Matching:
     send to a rank that was not traced.
     """
     found = list(_missing_communicators(ranks))
-    collectives = _collectives(ranks)
-    transfers = _transfers(ranks)
+    collectives, transfers = _met(ranks, Collective), _met(ranks, PointToPoint)
     traced = {rank.rank for rank in ranks}
     for rendezvous in collectives:
         found += _unlike(rendezvous)
@@ -92,42 +91,32 @@ def match(ranks: Sequence[Communication]) -> Matching:
     return Matching(collectives, transfers, tuple(_first_of_each(found)))
 
 
-def _collectives(ranks: Sequence[Communication]) -> tuple[Rendezvous, ...]:
-    launches: dict[tuple[Communicator, int], list[Launch]] = defaultdict(list)
+def _identity(launch: Launch) -> tuple[Communicator, tuple[int, ...], int]:
+    """Equal for the launches that meet: communicator, ends of a transfer, number."""
+    event, ends = launch.event, ()
+    if type(event) is PointToPoint:
+        ends = (launch.rank, event.peer) if event.kind == "send" else (event.peer, launch.rank)
+    return launch.communicator, ends, event.sequence
+
+
+def _met(ranks: Sequence[Communication], kind: type) -> tuple[Rendezvous, ...]:
+    """Collectives, ranks in the communicator's order; or sends with their receives, these last."""
+    met: dict[tuple[Communicator, tuple[int, ...], int], list[Launch]] = defaultdict(list)
     for rank in ranks:
         for launch in rank.launches:
-            if type(launch.event) is Collective:
-                launches[launch.communicator, launch.event.sequence].append(launch)
+            if type(launch.event) is kind:
+                met[_identity(launch)].append(launch)
     return tuple(
-        Rendezvous(communicator, sequence, tuple(_in_order(communicator, group)))
-        for (communicator, sequence), group in launches.items()
+        Rendezvous(communicator, sequence, tuple(_in_order(ends or communicator.ranks, group)))
+        for (communicator, ends, sequence), group in met.items()
     )
 
 
-def _in_order(communicator: Communicator, launches: list[Launch]) -> list[Launch]:
+def _in_order(ranks: tuple[int, ...], launches: list[Launch]) -> list[Launch]:
     if len(launches) == 1:
         return launches
-    position = {rank: i for i, rank in enumerate(communicator.ranks)}
+    position = {rank: i for i, rank in enumerate(ranks)}
     return sorted(launches, key=lambda launch: position[launch.rank])
-
-
-def _transfers(ranks: Sequence[Communication]) -> tuple[Rendezvous, ...]:
-    """Sends with their receives: the sender's launch first."""
-    launches: dict[tuple[Communicator, int, int, int], list[Launch]] = defaultdict(list)
-    for rank in ranks:
-        for launch in rank.launches:
-            event = launch.event
-            if type(event) is PointToPoint:
-                ends = (rank.rank, event.peer) if event.kind == "send" else (event.peer, rank.rank)
-                launches[(launch.communicator, *ends, event.sequence)].append(launch)
-    return tuple(
-        Rendezvous(
-            communicator,
-            sequence,
-            tuple(sorted(group, key=lambda launch: _kind(launch) != "send")),
-        )
-        for (communicator, _, _, sequence), group in launches.items()
-    )
 
 
 def _kind(launch: Launch) -> str:
@@ -298,16 +287,6 @@ def check_order(ranks: Sequence[Communication]) -> tuple[OrderProblem, ...]:
     taken as done.
     """
     return (*_circle(ranks), *_inversions(ranks))
-
-
-def _identity(launch: Launch) -> Hashable:
-    """Equal for the launches that meet."""
-    event = launch.event
-    if type(event) is Collective:
-        return (launch.communicator, event.sequence)
-    assert type(event) is PointToPoint
-    ends = (launch.rank, event.peer) if event.kind == "send" else (event.peer, launch.rank)
-    return (launch.communicator, ends, event.sequence)
 
 
 @dataclass(eq=False, slots=True)

@@ -266,12 +266,10 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"no gzip at all")
     with pytest.raises(InputError, match="not gzip"):
         read_trace(path)
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match="cut short"):
-        read_trace(path)
-    path.write_bytes(gzip.compress(b""))
-    with pytest.raises(InputError, match="not JSON"):
-        read_trace(path)
+    for empty in (b"", gzip.compress(b"")):
+        path.write_bytes(empty)
+        with pytest.raises(InputError, match="not JSON"):
+            read_trace(path)
     path.write_bytes(gzip.compress(b"\xff\n"))
     with pytest.raises(InputError, match="not ASCII"):
         read_trace(path)
@@ -280,10 +278,10 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 def test_something_after_the_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write_trace(path, Trace(HEADER, EVENTS))
-    for more in (b"\0", path.read_bytes()):
+    for more, problem in ((b"x", "is not gzip"), (path.read_bytes(), "is not an array")):
         longer = tmp_path / "longer"
         longer.write_bytes(path.read_bytes() + more)
-        with pytest.raises(InputError, match="after its end"):
+        with pytest.raises(InputError, match=problem):
             read_trace(longer)
 
 

@@ -167,10 +167,10 @@ def test_communication_that_nobody_waits_for_is_found() -> None:
 
 def test_calls_that_are_lost_or_of_strangers_are_found() -> None:
     (finding,) = check_trace(trace(*step(0), *step(2)))
-    assert "call 2 of group dp follows call 0" in finding.problem
+    assert "number 2 follows 0 on data [0, 1]" in finding.problem
     strange = dataclasses.replace(reduction(1), group="tp")
     (finding,) = check_trace(trace(*step(0), strange, WorkWait(1, 0)))
-    assert "which the rank is not in" in finding.problem
+    assert "which it never made or is no member of" in finding.problem
 
 
 def test_a_script_whose_world_is_not_the_jobs_is_found() -> None:

@@ -22,6 +22,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.files import read_trace
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
+    NAMESPACE,
     arguments,
     kernel_of,
     moved_bytes,
@@ -41,12 +42,12 @@ class Pass:
 
     def kernels(self, *names: str) -> list[Op]:
         """Emulated kernels, of these names if any, in launch order."""
-        found = [op for op in self.of(Op) if kernel_of(op) is not None]
+        found = [op for op in self.of(Op) if op.name.startswith(f"{NAMESPACE}.")]
         return [op for op in found if not names or kernel_name(op) in names]
 
     def gemms(self) -> list[tuple[str, str, tuple[int, int, int]]]:
         """Use, layout and ``m, n, k`` of every product."""
-        return [_gemm(op) for op in self.kernels() if _stands_for(op) == "gemm"]
+        return [_gemm(op) for op in self.kernels() if kernel_of(op).stands_for == "gemm"]
 
     def collectives(self) -> list[tuple[str, int]]:
         """Kind and bytes, the larger of both sides."""
@@ -59,14 +60,7 @@ class Pass:
 
 def kernel_name(op: Op) -> str:
     """``gemm`` of ``emulated.gemm.default``."""
-    kernel = kernel_of(op)
-    assert kernel is not None
-    return kernel.name
-
-
-def _stands_for(op: Op) -> str:
-    kernel = kernel_of(op)
-    return "" if kernel is None else kernel.stands_for
+    return kernel_of(op).name
 
 
 def _gemm(op: Op) -> tuple[str, str, tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
     read_layer,
     run_script,
 )
-from trainscout.simulators.virtual_cluster.traces.events import Alloc, Free, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.events import Alloc, Event, Free, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.files import read_trace
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     arguments,
-    kernel_of,
     launches,
     tensors,
 )
@@ -46,6 +46,10 @@ class Modules:
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Modules:
     folder = tmp_path_factory.mktemp("modules")
     return Modules(folder, run_script("modules.py", folder))
+
+
+def vendor_kernels(events: Iterable[Event]) -> list[Op]:
+    return [each for each in events if isinstance(each, Op) and each.name.startswith("emulated.")]
 
 
 def names(ops: list[Op]) -> list[str]:
@@ -233,7 +237,7 @@ def test_weight_gradients_can_wait(modules: Modules) -> None:
     # Those of experts have their memory at once.
     assert modules.figures["late"] == [False] * 2 + [True] * 2 + [True] * 4 + [True]
     events = read_trace(modules.folder / "late.trace").events
-    kernels = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
+    kernels = vendor_kernels(events)
     assert [(kernel_name(op), arguments(op)["use"]) for op in kernels] == [
         ("gemm", "forward"),
         ("grouped_gemm_into", "forward"),
@@ -246,7 +250,7 @@ def test_weight_gradients_can_wait(modules: Modules) -> None:
 
 def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None:
     events = read_trace(modules.folder / "optimizers.trace").events
-    steps = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
+    steps = vendor_kernels(events)
     counts = Counter(
         (kernel_name(op), len(list(tensors(op.inputs[0]))), len(list(tensors(op.inputs))))
         for op in steps
