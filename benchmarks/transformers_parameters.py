@@ -30,10 +30,9 @@ from transformers.models.auto import modeling_auto as auto
 
 from trainscout.commands.listing import parameters
 from trainscout.conf import config_json
+from trainscout.conf.encoder_config import SOUNDS, TOWERS
+from trainscout.conf.encoder_config import WITH_IMAGES as READ_WITH_IMAGES
 from trainscout.conf.families import families
-from trainscout.conf.sound_config import SOUNDS
-from trainscout.conf.vision_config import TOWERS
-from trainscout.conf.vision_config import WITH_IMAGES as READ_WITH_IMAGES
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model

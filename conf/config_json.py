@@ -15,12 +15,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainscout.conf.encoder_config import (
+    OLDER,
+    SECONDS,
+    SOUNDS,
+    TOWERS,
+    WHISPERED,
+    WITH_IMAGES,
+    encoder_fields,
+    sound_fields,
+    tower_fields,
+    tower_kind,
+)
 from trainscout.conf.families import Family, families, transformers_defaults
 from trainscout.conf.hub_names import SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.named_files import FILE
-from trainscout.conf.sound_config import SECONDS, SOUNDS, WHISPERED, encoder_fields, sound_fields
-from trainscout.conf.vision_config import OLDER, TOWERS, WITH_IMAGES, tower_fields, tower_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.question.layers import (

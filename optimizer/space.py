@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.knob import NUMERICS
-from trainscout.simulators.predictor.question.precision_rules import lacks
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
+from trainscout.simulators.predictor.question.rules import lacks
 from trainscout.simulators.predictor.question.training import PRECISION_BITS, PRECISIONS
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.pipeline_rules import Broken
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.rules import Broken
 from trainscout.simulators.predictor.question.validity import RULES, Rule, Violation
 
 JobOf = Callable[[Recipe], Job]

@@ -15,7 +15,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, writing
-from trainscout.simulators.predictor.moe.dispatch import token_bounds
+from trainscout.simulators.predictor.moe.loads import token_bounds
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.moe.dispatch import (
+from trainscout.simulators.predictor.moe.loads import (
     copies_between,
     copies_by_expert,
     cut_to_capacity,

@@ -43,8 +43,7 @@ from trainscout.simulators.virtual_cluster.traces.files import read_directory, r
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 
 from .calibration.questions import job_of_settings, settings_of
-from .device.results import Rows
-from .device.timing import host_seconds, open_torch
+from .device.timing import Rows, host_seconds, open_torch
 from .device.torch_collectives import CollectiveDevice, TorchCollectives, node_counts
 from .interference import measure as interference
 from .interference.slowdown_rows import read_samples

@@ -19,8 +19,7 @@ from .published.regularity import mark_extrapolated
 from .published.rows import read_rows
 from .searched.answer import Answer, answer, default_software
 from .searched.grouping import PublishedQuestion, most_telling, published_questions
-from .searched.page import questions_page
-from .searched.summary import answer_tables, report
+from .searched.report import answer_tables, questions_page, report
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -15,9 +15,8 @@ from tests.in_process import command
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.config_json import model_fields
+from trainscout.conf.encoder_config import SOUNDS, TOWERS, WITH_IMAGES
 from trainscout.conf.families import families, transformers_defaults
-from trainscout.conf.sound_config import SOUNDS
-from trainscout.conf.vision_config import TOWERS, WITH_IMAGES
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.uncertainty.posterior import (
     covariance,
 )
 
-from .suggest import suggest
+from .suggest_command import suggest
 from .support import relative, supported
 
 KNOWN = (1, 3, 5, 10)

@@ -18,8 +18,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
-from trainscout.simulators.laboratory.device.results import Rows
-from trainscout.simulators.laboratory.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
+from trainscout.simulators.laboratory.device.timing import (
+    LAUNCH_S,
+    Rows,
+    burst_s,
+    calls_for,
+    open_torch,
+)
 from trainscout.simulators.laboratory.device.torch_kernels import (
     Built,
     TorchKernels,

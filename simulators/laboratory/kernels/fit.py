@@ -31,34 +31,137 @@ from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.kernels.attention import WIDE_HEAD, attention_seconds
 from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_CLASS,
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
+    AttentionCoefficients,
     GroupedCoefficients,
 )
+from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, LOOP_CEILING
 from trainscout.simulators.predictor.kernels.measured_rows import (
     CAST_INCLUDED,
     TRAINING_DTYPES,
     attention_kernel,
     match_gpu,
     read_tables,
+    streaming_bytes,
+    streaming_kind,
     sustained,
     unusable,
 )
 from trainscout.simulators.predictor.kernels.prices import price_batch
-from trainscout.simulators.predictor.kernels.row_batches import ALIKE, grouped_batches
+from trainscout.simulators.predictor.kernels.row_batches import (
+    ALIKE,
+    ATTENTION_SHAPE,
+    attention_flops,
+    grouped_batches,
+)
 from trainscout.simulators.predictor.kernels.streaming import MOVES_BYTES, streaming_seconds
-from trainscout.simulators.predictor.kernels.streaming_rows import streaming_bytes, streaming_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-from .fit_attention import fit_attention
 from .fit_gemm import HELD_OUT_SHARE, LONGEST_BURST_FLOPS, enough_rows, fit_gemm
 from .regression import Floats, Parameter, cross_validated, decode, residuals, rounded, solve
 
 if TYPE_CHECKING:
     import pandas as pd
+
+ATTENTION_ROWS = 1500
+# Rows of one pass against the pass with the fewest.
+MOST_OF_A_PASS = 4
+PASSES = ("fwd", "bwd")
+ATTENTION_PARAMETERS = (
+    Parameter("efficiency", 0.7, 0.1, LOOP_CEILING, log=False),
+    Parameter("softmax_s_per_score", 2e-11, 1e-13, 1e-9),
+    Parameter("partial_wave", 0.5, 0.0, 1.0, log=False),
+    Parameter("item_latency_s", 1e-6, 1e-8, 3e-5),
+    Parameter("dram_efficiency", 0.6, 0.2, 1.0, log=False),
+    Parameter("causal_overhead_tokens", 500.0, 64.0, 4000.0),
+    Parameter("wide_head_factor", 1.1, 1.0, 2.0),
+    Parameter("launch_s", 3e-6, 1e-6, 1e-5),
+)
+_ATTENTION_START = np.array([p.encode(p.start) for p in ATTENTION_PARAMETERS])
+
+
+def attention_log_error(
+    rows: pd.DataFrame, passes: dict[str, AttentionCoefficients], gpu: Gpu, dtype: str
+) -> Floats:
+    """log(predicted / measured); a ``fwd+bwd`` row is the sum of both passes."""
+    shapes = rows[ATTENTION_SHAPE].to_numpy(np.int64)
+    per_sm = gpu.peak(dtype) / gpu.sms
+    total = np.zeros(len(rows))
+    for name, coefficients in passes.items():
+        seconds, _ = attention_seconds(
+            shapes,
+            name == "bwd",
+            ELEMENT_BYTES[dtype],
+            coefficients,
+            gpu.sms,
+            per_sm,
+            per_sm,
+            gpu.memory_bandwidth_bytes_per_s,
+        )
+        total += np.where(rows["pass"].str.contains(name, regex=False), seconds, 0.0)
+    logs: Floats = np.log(total * 1e6 / rows["time_us"].to_numpy(np.float64))
+    return logs
+
+
+def fit_attention(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
+    """Coefficients of the passes the rows hold, and residuals by pass from five-fold
+    cross-validation over (heads, head size, sequence length) groups.
+
+    Raises:
+        InputError: when too few rows are usable.
+    """
+    rate = attention_flops(rows) / rows["time_us"] / 1e6
+    usable = rate * 1e12 <= gpu.peak(dtype)
+    if "tflops" in rows.columns:
+        # A rate that disagrees with the shape: a window or a varlen batch, not full attention.
+        usable &= ~(np.abs(rate / rows["tflops"] - 1) >= 0.1)
+    # Training adds up in a fixed order only when told to. With 16-bit heads of 128 that takes 16
+    # to 19 % longer (cuDNN on GB200 and GB300, 38 pairs of rows), with others no longer.
+    slow = (rows["head_dim"] <= WIDE_HEAD) & (PRECISION_CLASS[dtype] == "half")
+    usable &= ~(slow & rows["flag"].str.contains("deterministic"))
+    rows = rows[usable]
+    enough_rows(len(rows))
+    # Forward rows are plentiful; they must not crowd out the rare ones with a backward.
+    scarcest = int(rows["pass"].value_counts().min())
+    quota = ATTENTION_ROWS if rows["pass"].nunique() == 1 else MOST_OF_A_PASS * scarcest
+    shuffled = rows.sample(frac=1.0, random_state=0)
+    rows = shuffled[shuffled.groupby("pass").cumcount() < quota]
+    present = [name for name in PASSES if rows["pass"].str.contains(name, regex=False).any()]
+    parameters = list(ATTENTION_PARAMETERS) * len(present)
+    start = np.tile(_ATTENTION_START, len(present))
+    size = len(ATTENTION_PARAMETERS)
+
+    def passes(encoded: Floats) -> dict[str, AttentionCoefficients]:
+        return {
+            name: AttentionCoefficients(
+                **decode(ATTENTION_PARAMETERS, encoded[index * size : (index + 1) * size])
+            )
+            for index, name in enumerate(present)
+        }
+
+    def fitted(part: pd.DataFrame) -> dict[str, AttentionCoefficients]:
+        def log_error(encoded: Floats) -> Floats:
+            # A weak pull to the start keeps directions the rows do not see (the split of a
+            # fwd+bwd time, the softmax share at one head size) at plausible values.
+            pull = 0.02 * (encoded - start)
+            return np.concatenate([attention_log_error(part, passes(encoded), gpu, dtype), pull])
+
+        return passes(solve(parameters, log_error))
+
+    def unseen(out: pd.DataFrame, others: pd.DataFrame) -> Floats:
+        return attention_log_error(out, fitted(others), gpu, dtype)
+
+    shape = ["heads", "head_dim", "seq_k", "causal"]
+    final = {name: dataclasses.asdict(value) for name, value in fitted(rows).items()}
+    return {
+        "coefficients": rounded(final),
+        "residuals": cross_validated(rows, shape, "pass", unseen),
+    }
 
 
 PAGING_FREE_TOKENS = 8192
@@ -253,7 +356,7 @@ def _existing(output: Path | None, name: str) -> dict[str, Any]:
     return read_yaml(path, "--output") or {}
 
 
-PARAMETERS = (
+GROUPED_PARAMETERS = (
     Parameter("group_s", 4e-6, 1e-8, 5e-5),
     Parameter("weight_gradient_factor", 1.1, 1.0, 2.0, log=False),
 )
@@ -268,7 +371,7 @@ def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
     enough_rows(len(rows))
 
     def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:
-        coefficients = GroupedCoefficients(**decode(PARAMETERS, encoded))
+        coefficients = GroupedCoefficients(**decode(GROUPED_PARAMETERS, encoded))
         seconds = np.zeros(len(part))
         for positions in part.groupby(ALIKE["grouped_gemm"], sort=False).indices.values():
             for batch in grouped_batches(part.iloc[positions], dtype):
@@ -278,12 +381,12 @@ def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
         return logs
 
     def fitted(part: pd.DataFrame) -> Floats:
-        return solve(PARAMETERS, lambda encoded: log_error(part, encoded))
+        return solve(GROUPED_PARAMETERS, lambda encoded: log_error(part, encoded))
 
     def unseen(out: pd.DataFrame, others: pd.DataFrame) -> Floats:
         return log_error(out, fitted(others))
 
-    coefficients = GroupedCoefficients(**rounded(decode(PARAMETERS, fitted(rows))))
+    coefficients = GroupedCoefficients(**rounded(decode(GROUPED_PARAMETERS, fitted(rows))))
     return {
         "coefficients": dataclasses.asdict(coefficients),
         "residuals": cross_validated(rows, ["groups", "n", "k"], "stage", unseen),

@@ -11,8 +11,7 @@ import dataclasses
 import sys
 from typing import Protocol
 
-from trainscout.simulators.laboratory.device.results import Rows
-from trainscout.simulators.laboratory.device.timing import burst_s, open_torch, sustained_s
+from trainscout.simulators.laboratory.device.timing import Rows, burst_s, open_torch, sustained_s
 from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
 from trainscout.simulators.predictor.kernels.table_rows import row_of
 from trainscout.simulators.predictor.question.errors import InputError

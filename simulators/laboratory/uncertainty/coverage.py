@@ -10,8 +10,11 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND, similarity, unlike
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL, Own, interval
-from trainscout.simulators.predictor.uncertainty.neighbours import source_balanced
-from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
+from trainscout.simulators.predictor.uncertainty.table import (
+    ResidualTable,
+    Tuning,
+    source_balanced,
+)
 
 FOLDS = 5
 _HALVINGS = 12

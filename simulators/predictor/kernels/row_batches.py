@@ -27,8 +27,9 @@ from .measured_rows import (
     SUSTAINED_FLAGS,
     TRAINING_DTYPES,
     attention_kernel,
+    streaming_bytes,
+    streaming_kind,
 )
-from .streaming_rows import streaming_bytes, streaming_kind
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from . import pipeline_rules, precision_rules
+from . import rules
 from .errors import InputError
 from .framework import declared_framework
-from .host_rules import host_optimizer, offloading
 from .job import Job
 from .knob import LAYOUT
 from .knobs.recomputation import RECOMPUTE_MODULES
 from .layers import Mixer
-from .pipeline_rules import Broken
 from .recipe import KNOBS, knobs_entering
+from .rules import Broken, host_optimizer, offloading
 from .training import PRECISION_BITS
 
 
@@ -370,16 +369,16 @@ RULES: dict[str, Rule] = {
         if knob.is_limited
     },
     "framework": Rule(("framework", "precision"), _framework),
-    "precision": Rule(("precision",), precision_rules.precision),
+    "precision": Rule(("precision",), rules.precision),
     "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
     "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
     "schedule": Rule(
         ("framework", "schedule", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
-        pipeline_rules.schedule,
+        rules.schedule,
     ),
-    "pipeline_splits_layers": Rule(_LAYOUT, pipeline_rules.splits_layers),
-    "virtual_stages": Rule(("pp", "vpp"), pipeline_rules.virtual_stages),
+    "pipeline_splits_layers": Rule(_LAYOUT, rules.splits_layers),
+    "virtual_stages": Rule(("pp", "vpp"), rules.virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
@@ -387,7 +386,7 @@ RULES: dict[str, Rule] = {
     "beside_the_hidden_state": Rule(("tp", "pp"), _beside_the_hidden_state),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule(
-        (*_WORLD, "vpp", "schedule", "micro_batch"), pipeline_rules.enough_micro_batches
+        (*_WORLD, "vpp", "schedule", "micro_batch"), rules.enough_micro_batches
     ),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
@@ -398,7 +397,7 @@ RULES: dict[str, Rule] = {
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading
     ),
     "optimizer_states": Rule(
-        ("optimizer_states", "zero_stage", "precision"), precision_rules.optimizer_states
+        ("optimizer_states", "zero_stage", "precision"), rules.optimizer_states
     ),
     "host_optimizer": Rule(
         ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),
@@ -406,11 +405,11 @@ RULES: dict[str, Rule] = {
     ),
     "fp8_param_gather": Rule(
         ("fp8_param_gather", "precision", "zero_stage", "optimizer_offload"),
-        precision_rules.quantised_parameters,
+        rules.quantised_parameters,
     ),
     "quantised_products": Rule(
         ("fp8_dot_product_attention", "fp8_output_proj", "precision", "framework"),
-        precision_rules.quantised_products,
+        rules.quantised_products,
     ),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group

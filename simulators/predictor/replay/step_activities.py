@@ -24,8 +24,7 @@ from trainscout.simulators.predictor.network.collectives import (
     play,
     together,
 )
-from trainscout.simulators.predictor.network.collectives.placement import groups
-from trainscout.simulators.predictor.network.collectives.transfers import split, transfers
+from trainscout.simulators.predictor.network.collectives.transfers import groups, split, transfers
 from trainscout.simulators.predictor.network.together import Activities, Message
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology.routing import find_routes

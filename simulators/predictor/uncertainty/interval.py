@@ -14,8 +14,7 @@ from trainscout.simulators.predictor.question.job import Job
 
 from .fabric import fabric_error
 from .features import Features, features_of
-from .neighbours import quantiles, source_balanced
-from .table import ResidualTable, Tuning, published_residuals
+from .table import ResidualTable, Tuning, published_residuals, quantiles, source_balanced
 
 LEVEL = 0.8
 """Share of measured steps that an error bar is meant to hold."""

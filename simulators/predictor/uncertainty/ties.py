@@ -18,8 +18,14 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 from .features import Features
 from .interval import LEVEL
-from .neighbours import quantiles, source_balanced
-from .table import SWITCHES, ResidualTable, doublings_of, published_residuals
+from .table import (
+    SWITCHES,
+    ResidualTable,
+    doublings_of,
+    published_residuals,
+    quantiles,
+    source_balanced,
+)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from .adapters import input_bytes
 from .elementwise import kept_of_norm, norm_ops, repeat_ops, rope_ops
 from .gathered_ring import gathered_ring
 from .ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
-from .linear import bias_grad, linear
+from .linear import bias_grad, exchange, linear
 from .parameters import projected_widths
 from .part import Part, norm
 from .quantise import quantise
-from .scan import exchange
 from .shard import Shard
 from .sparse_attention import index_parts
 

@@ -13,8 +13,8 @@ from .elementwise import norm_ops
 from .ir import Alloc, Op, Streaming
 from .linear import linear
 from .part import Part
-from .scan import again, chunks, convolution, product
 from .shard import Shard
+from .state_space import again, chunks, convolution, product
 
 
 def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:

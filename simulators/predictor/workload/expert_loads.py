@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
-from trainscout.simulators.predictor.moe.imbalance import rank_loads as loads_of_ranks
+from trainscout.simulators.predictor.moe.loads import dropped_share, rank_imbalance
+from trainscout.simulators.predictor.moe.loads import rank_loads as loads_of_ranks
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.model import Model

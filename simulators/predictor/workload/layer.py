@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
-from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
+from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
 
 from .adapters import adapter_weights, column_input_bytes, latent_bytes
+from .attention import attention_parts
+from .compressed_attention import compressed_parts
+from .cross_attention import cross_parts
+from .delta_net import delta_parts
 from .diffusion import diffusion_layer_parameters, diffusion_layer_parts
 from .hyper_connections import read_part, write_part
-from .ir import Alloc, Block, Gemm, GroupedGemm
-from .mixer import mixer_parts
+from .ir import Alloc, Block, Gemm, GroupedGemm, Streaming
 from .mlp import mlp_part
 from .moe import moe_parts
 from .parameters import LocalParameters, layer_parameters
@@ -22,6 +26,33 @@ from .per_layer_input import layer_part
 from .quantise import weight_copies
 from .recompute import OPERATIONS, recompute_parts
 from .shard import Shard
+from .state_space import mamba1_parts, mamba2_parts, short_conv_parts
+
+_PARTS: Mapping[str, Callable[[Shard, Any], list[Part]]] = {
+    "attention": attention_parts,
+    "mamba2": mamba2_parts,
+    "delta": delta_parts,
+    "mamba1": mamba1_parts,
+    "short_conv": short_conv_parts,
+    "compressed": compressed_parts,
+    "cross": cross_parts,
+}
+
+
+def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
+    """The parts of one mixer, norm to output projection; those in parallel share the norm, and
+    run one after another."""
+    hidden = shard.model.hidden_size
+    parts = [hidden_norm(shard, "attention_norm", column_input_bytes(shard, "qkv"))]
+    parallel = len(mixer.parts)
+    for name, part in mixer.parts.items():
+        parts += _PARTS[name](shard, part)
+    if parallel > 1:
+        # Outputs are added up, and so are the gradients of what they share.
+        moved = (parallel + 1) * shard.local_tokens * hidden * shard.element_bytes
+        sums = Streaming("mixers_sum", "elementwise", moved)
+        parts.append(Part((sums,), (Streaming("mixers_grad_sum", "elementwise", moved),)))
+    return parts
 
 
 @functools.lru_cache(maxsize=4096)

@@ -210,3 +210,12 @@ def bias_grad(shard: Shard, name: str, elements: int) -> list[Op]:
     if not shard.trains:
         return []
     return [Streaming(f"{name}_bias_grad", "reduce", elements * shard.element_bytes)]
+
+
+def exchange(shard: Shard, name: str, size: int) -> list[Op]:
+    """``size`` bytes packed by destination, exchanged over ``cp``, and put in order after it."""
+    return [
+        Streaming(f"{name}_pack", "memcpy", 2 * size),
+        Collective(name, "all_to_all", size, "cp", shard.dtype),
+        Streaming(f"{name}_unpack", "memcpy", 2 * size),
+    ]

@@ -1,22 +1,80 @@
-"""Mamba-2: projections, convolution and the scan as products of chunks (state-space duality).
+"""Mixers with a state, and what they have in common: a causal convolution before, products chunk
+by chunk, and shards of the sequence that become shards of the heads.
 
-Its fused kernels (``mamba_ssm``'s) are priced as the products and the bytes that the algorithm has
-(arXiv 2405.21060, section 6), at the shares of the peak and of the bandwidth measured on H100.
+Mamba-2's fused kernels (``mamba_ssm``'s) are priced as the products and the bytes that the
+algorithm has (state-space duality, arXiv 2405.21060, section 6), at the shares of the peak and of
+the bandwidth measured on H100.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from trainscout.simulators.predictor.question.layers import Mamba2
+from trainscout.simulators.predictor.question.layers import Mamba1, Mamba2, ShortConv
 
 from .adapters import input_bytes
-from .elementwise import norm_ops
-from .ir import Alloc, Gemm, Streaming
-from .linear import linear
+from .elementwise import Passes, norm_ops
+from .ir import Alloc, Gemm, Op, Streaming
+from .linear import exchange, linear
 from .part import Part
-from .scan import again, by_heads, chunks, convolution, product
 from .shard import Shard
+
+
+def convolution(shard: Shard, name: str, channels: int, remade: bool = False) -> Part:
+    """A depthwise causal convolution of few taps with its SiLU, a pass over its channels each way
+    (``causal_conv1d``): bound by memory, its input kept. Backward adds gradients of taps and
+    biases up in fp32, cleared before and cast after; ``remade``: it runs forward again first."""
+    moved = shard.tokens * channels * shard.element_bytes
+    forward = Streaming(f"{name}_conv_fwd", "conv_fwd", 2 * moved)
+    return Part(
+        (forward,),
+        (
+            *([forward] if remade else ()),
+            Streaming(f"{name}_conv_bwd", "conv_bwd", 3 * moved, launches=5),
+        ),
+        (Alloc(f"{name}_conv_input", moved),),
+        forward_peak_bytes=moved,
+        backward_peak_bytes=2 * moved,
+    )
+
+
+def product(shard: Shard, name: str, within: str, batch: int, m: int, n: int, k: int) -> Passes:
+    """``batch`` small products and, backward, those of both gradients, within fused kernels."""
+    forward = Gemm(f"{name}_fwd", m, n, k, shard.dtype, batch, within=f"{within}_fwd")
+    backward = replace(forward, within=f"{within}_bwd")
+    return (
+        [forward],
+        [
+            replace(backward, name=f"{name}_dgrad", n=k, k=n, layout="NN"),
+            replace(backward, name=f"{name}_wgrad", m=n, n=k, k=m, layout="NT"),
+        ],
+    )
+
+
+def again(ops: Iterable[Op]) -> list[Op]:
+    """Forward products that backward's kernels make once more."""
+    return [
+        replace(op, within=op.within.replace("_fwd", "_bwd")) if isinstance(op, Gemm) else op
+        for op in ops
+    ]
+
+
+def chunks(shard: Shard, chunk: int) -> tuple[int, int]:
+    """Chunks of a micro-batch, and tokens of one; of all sequence shards together, whose heads
+    are then as many times fewer."""
+    whole = shard.sequence * shard.cp
+    length = min(chunk, whole)
+    return shard.batch * -(-whole // length), length
+
+
+def by_heads(shard: Shard, name: str, width: int) -> list[Op]:
+    """The exchange that makes shards of the heads of shards of the sequence, or the other way
+    round, ``width`` elements a token (Megatron-Core's ``MambaContextParallel``)."""
+    if shard.cp == 1:
+        return []
+    return exchange(shard, name, shard.tokens * width * shard.element_bytes)
+
 
 # Kernels of ``mamba_chunk_scan_combined`` (mamba_ssm, August 2026), counted in profiles.
 _LAUNCHES, _BACKWARD_LAUNCHES = 5, 31
@@ -142,3 +200,115 @@ def _scan(shard: Shard, ssm: Mamba2) -> Part:
         forward_peak_bytes=passed + moved,
         backward_peak_bytes=2 * passed + 2 * moved,
     )
+
+
+# For each token, channel and state, in multiply-adds (csrc/selective_scan of mamba_ssm). Forward
+# takes about as many, but its exponential takes the time of eight: an SM starts 16 of these a
+# clock, and 128 of those (CUDA C++ programming guide, arithmetic throughput). Backward scans from
+# both ends and makes the gradients of step, decay, B and C.
+_SCAN_FORWARD, _SCAN_BACKWARD = 8, 25
+
+
+def mamba1_parts(shard: Shard, ssm: Mamba1) -> list[Part]:
+    """The parts of one mixer, from the projection in to the projection out, whole on a rank.
+
+    No timing of its scan, one kernel a pass, is published. It keeps states in registers and is
+    bound by what it computes of each, not by memory: priced as so many products on fp32 units, and
+    the bytes it moves.
+    """
+    hidden, size, tokens = shard.model.hidden_size, shard.element_bytes, shard.tokens
+    inner, small = ssm.inner, ssm.rank + 2 * ssm.state
+    into, into_back = linear(shard, "ssm_in", tokens, hidden, 2 * inner)
+    select, select_back = linear(shard, "ssm_select", tokens, inner, small)
+    step, step_back = linear(shard, "ssm_step", tokens, ssm.rank, inner)
+    out, out_back = linear(shard, "ssm_out", tokens, inner, hidden)
+    norms, norms_back = norm_ops(shard, "ssm_norm", tokens * small) if ssm.norms else ([], [])
+    full, values = tokens * hidden * size, tokens * inner * size
+    selected = Alloc("ssm_selected", tokens * small * size)
+    # One function for the whole mixer (mamba_inner_fn) makes the convolution's output and the
+    # steps again; norms between them leave every tensor to autograd.
+    kept = [Alloc("ssm_inputs", values), Alloc("ssm_steps", values)] if ssm.norms else []
+    return [
+        Part(
+            tuple(into),
+            tuple(into_back),
+            (Alloc("ssm_gate", values),),
+            forward_peak_bytes=2 * values,
+            backward_peak_bytes=2 * values + full,
+        ),
+        convolution(shard, "ssm", inner),
+        Part(
+            (*select, *norms, *step),
+            (*step_back, *norms_back, *select_back),
+            (selected, *kept),
+            forward_peak_bytes=values,
+            backward_peak_bytes=2 * values,
+        ),
+        _selective_scan(shard, ssm),
+        Part(
+            tuple(out),
+            tuple(out_back),
+            (
+                Alloc(
+                    "ssm_out_input",
+                    int(tokens * inner * input_bytes(shard, "ssm_out")),
+                ),
+            ),
+            forward_peak_bytes=full,
+            backward_peak_bytes=2 * full,
+        ),
+    ]
+
+
+def _selective_scan(shard: Shard, ssm: Mamba1) -> Part:
+    """Inputs, steps and gates in, outputs out; backward reads them, the output and its gradient,
+    and writes three gradients."""
+    tokens, size = shard.tokens, shard.element_bytes
+    values, states = tokens * ssm.inner * size, tokens * 2 * ssm.state * size
+
+    def computed(name: str, products: int) -> Gemm:
+        return Gemm(name, tokens, ssm.inner, products * ssm.state, "fp32", estimated=True)
+
+    return Part(
+        (
+            computed("ssm_scan_fwd", _SCAN_FORWARD),
+            Streaming("ssm_scan_fwd", "elementwise", 4 * values + states),
+        ),
+        (
+            computed("ssm_scan_bwd", _SCAN_BACKWARD),
+            Streaming("ssm_scan_bwd", "elementwise", 8 * values + 3 * states),
+        ),
+        (Alloc("ssm_output", values),),
+        forward_peak_bytes=values,
+        backward_peak_bytes=3 * values,
+    )
+
+
+def short_conv_parts(shard: Shard, conv: ShortConv) -> list[Part]:
+    """The parts of one mixer (LFM2), whole on a rank: ``out(C conv(B x))``, all projected."""
+    hidden, tokens = shard.model.hidden_size, shard.tokens
+    into, into_back = linear(shard, "conv_in", tokens, hidden, 3 * conv.channels)
+    out, out_back = linear(shard, "conv_out", tokens, conv.channels, hidden)
+    full = tokens * hidden * shard.element_bytes
+    values = tokens * conv.channels * shard.element_bytes
+    kept = input_bytes(shard, "conv_out")
+    return [
+        Part(
+            (*into, Streaming("conv_gate_fwd", "elementwise", 3 * values)),
+            (Streaming("conv_gate_bwd", "elementwise", 5 * values), *into_back),
+            (Alloc("conv_projected", 3 * values),),
+            forward_peak_bytes=values,
+            backward_peak_bytes=3 * values + full,
+        ),
+        convolution(shard, "short", conv.channels),
+        Part(
+            (Streaming("conv_output_gate_fwd", "elementwise", 3 * values), *out),
+            (*out_back, Streaming("conv_output_gate_bwd", "elementwise", 5 * values)),
+            (
+                Alloc("conv_output", values),
+                Alloc("conv_out_input", int(tokens * conv.channels * kept)),
+            ),
+            forward_peak_bytes=full,
+            backward_peak_bytes=2 * full,
+        ),
+    ]

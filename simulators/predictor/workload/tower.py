@@ -21,8 +21,8 @@ from .linear import linear
 from .mlp import mlp_part
 from .parameters import LocalParameters, layer_parameters
 from .part import Part, norm, residual
-from .scan import convolution
 from .shard import Shard
+from .state_space import convolution
 
 _LAYER = Layer("tower", DENSE)
 

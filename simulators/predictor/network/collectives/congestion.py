@@ -23,9 +23,8 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .patterns import by_node, exchange, pattern
-from .placement import groups
 from .play import EngineSettings, Played, play
-from .transfers import Floats, Ints, Transfers, together, transfers
+from .transfers import Floats, Ints, Transfers, groups, together, transfers
 
 RING, TREE, HIERARCHICAL = "ring", "tree", "hierarchical"
 PAIRS, HIERARCHICAL_PAIRS, NEIGHBOURS, ROUND = (

@@ -5,9 +5,7 @@ from __future__ import annotations
 from numba import njit
 
 from . import engine_arrays as t
-from . import hpcc
-from .dcqcn import catch_up, notified
-from .delay_control import acknowledged
+from .congestion_control import catch_up, delay_came_back, notified, stamp, stamps_came_back
 from .heap import push
 from .recovery import acknowledged_in_order, free, later_by, leave_ring, resend
 
@@ -50,7 +48,7 @@ def transmit(  # type: ignore[no-untyped-def]
     """Put a packet on the wire: it arrives when sent whole and carried over."""
     size = wire_bytes(packets[packet, t.BYTES], whole)
     if whole[t.PACED] == t.HPCC and packets[packet, t.HOP] > 0:
-        hpcc.stamp(packet, port, now, ports, packets)
+        stamp(packet, port, now, ports, packets)
     free_at = now + int(size * ps_per_byte[port] + 0.5)
     ports[main_row(port, whole), t.FREE_AT] = free_at
     ports[port, t.BYTES_SENT] += size
@@ -84,9 +82,9 @@ def take_acks(  # type: ignore[no-untyped-def]
             notified(flow, acked_at, flows, rates, whole, part)
         if size > 0 and (whole[t.PACED] == t.TIMELY or whole[t.PACED] == t.SWIFT):
             rtt = acked_at - packets[packet, t.LEFT_AT]
-            acknowledged(flow, acked_at, rtt, size, flows, rates, whole, part)
+            delay_came_back(flow, acked_at, rtt, size, flows, rates, whole, part)
         if size > 0 and whole[t.PACED] == t.HPCC:
-            hpcc.acknowledged(flow, packet, ps_per_byte, flows, rates, packets, whole, part)
+            stamps_came_back(flow, packet, ps_per_byte, flows, rates, packets, whole, part)
         if whole[t.RECOVERY] == t.SELECTIVE_REPEAT and flows[flow, t.LOST] != t.NONE:
             before = packets[packet, t.LEFT_AT] - later_by(flow, flows, whole)
             resend(flow, before, flows, packets, count)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainscout.simulators.laboratory.calibration.suggest import suggest
+from trainscout.simulators.laboratory.calibration.suggest_command import suggest
 
 
 def test_nothing_is_to_be_gained_where_all_err_alike():

@@ -10,7 +10,7 @@ import pytest
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import Traffic
-from trainscout.simulators.laboratory.device.results import Rows
+from trainscout.simulators.laboratory.device.timing import Rows
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference import measure
 from trainscout.simulators.laboratory.interference.measure import KEY, Together, probes, traffics

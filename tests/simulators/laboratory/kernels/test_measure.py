@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainscout.simulators.laboratory.device.results import Rows
+from trainscout.simulators.laboratory.device.timing import Rows
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.kernels.measure import measure_kernel, row_of
 from trainscout.simulators.predictor.kernels.table_rows import KEYS

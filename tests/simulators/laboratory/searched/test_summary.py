@@ -3,9 +3,10 @@ import pytest
 from tests.simulators.laboratory.searched.samples import made_up
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.searched.page import _notes, questions_page
-from trainscout.simulators.laboratory.searched.summary import (
+from trainscout.simulators.laboratory.searched.report import (
+    _notes,
     most_lost_first,
+    questions_page,
     rank,
     targets,
 )

@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.kernels.prices import EVIDENCE_ORDER, price
 from trainscout.simulators.predictor.kernels.streaming import LAUNCH_FLOOR_S
 from trainscout.simulators.predictor.question.layers import Mamba2, Mixer
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming, kernel_flops
-from trainscout.simulators.predictor.workload.mixer import mixer_parts
+from trainscout.simulators.predictor.workload.layer import mixer_parts
 from trainscout.simulators.predictor.workload.shard import Shard
 
 TABLE = Path(trainscout.simulators.laboratory.__file__).parent / "data" / "h100_kernels.csv"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe.dispatch import (
+from trainscout.simulators.predictor.moe.loads import (
     copies_between,
     copies_by_expert,
     cut_to_capacity,

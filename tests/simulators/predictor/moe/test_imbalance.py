@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.moe.imbalance import dropped_share, rank_imbalance
+from trainscout.simulators.predictor.moe.loads import dropped_share, rank_imbalance
 from trainscout.simulators.predictor.moe.router import Router
 from trainscout.simulators.predictor.question.errors import InputError
 

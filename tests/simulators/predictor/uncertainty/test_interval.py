@@ -15,10 +15,11 @@ from trainscout.simulators.predictor.uncertainty.interval import (
     UNSEEN_SLOWER,
     log_interval,
 )
-from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
 from trainscout.simulators.predictor.uncertainty.table import (
     Tuning,
     published_residuals,
+    quantiles,
+    source_balanced,
 )
 
 values = st.lists(st.floats(-1, 1), min_size=2, max_size=30)

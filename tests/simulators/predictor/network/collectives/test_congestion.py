@@ -17,8 +17,7 @@ from trainscout.simulators.predictor.network.collectives import (
     congestion_model,
 )
 from trainscout.simulators.predictor.network.collectives.congestion import _plays, transfers_of
-from trainscout.simulators.predictor.network.collectives.placement import groups
-from trainscout.simulators.predictor.network.collectives.transfers import together
+from trainscout.simulators.predictor.network.collectives.transfers import groups, together
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError

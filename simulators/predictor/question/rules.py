@@ -1,0 +1,191 @@
+"""Rules of pipelines, of what is computed and kept in how many bits, and of what lies on the host.
+
+As the rules of ``question.validity``, which says in which order they run: from a job to the field
+to change and the reason, or None when they hold.
+"""
+
+from __future__ import annotations
+
+from .errors import InputError
+from .gpu import Gpu
+from .job import Job
+from .schedule_file import is_file, read_schedule
+from .schedules import OWN, schedule_kind
+from .training import QUANTISED, arithmetic_of
+
+Broken = tuple[str, str] | None
+
+
+def splits_layers(job: Job) -> Broken:
+    try:
+        job.layers_per_chunk  # noqa: B018 - the split is the check
+    except InputError as error:
+        return error.field, error.problem
+    return None
+
+
+def virtual_stages(job: Job) -> Broken:
+    recipe = job.recipe
+    if recipe.vpp == 1:
+        return None
+    if recipe.pp == 1:
+        return "vpp", "virtual pipeline stages need pp > 1"
+    return None
+
+
+def enough_micro_batches(job: Job) -> Broken:
+    recipe, count, kind = job.recipe, job.num_micro_batches, schedule_kind(job.schedule)
+    if is_file(job.schedule):
+        has = read_schedule(job.schedule).micro_batches
+        problem = f"schedule={job.schedule} has {has} micro-batches, and a step has {count}"
+        return None if count == has else ("micro_batch", problem)
+    if kind.both_ways and count % 2:
+        return "schedule", f"{job.schedule} needs an even number of micro-batches ({count})"
+    if kind.ends_meet and count < job.least_micro_batches:
+        least = f"at least {job.least_micro_batches}, as pp={recipe.pp}"
+        return "schedule", f"{job.schedule} needs more micro-batches ({count}): {least}"
+    if not kind.ends_meet and count % job.micro_batch_round:
+        return "vpp", (
+            f"the interleaved schedule needs micro-batches ({count}) in multiples of "
+            f"pp={recipe.pp}"
+        )
+    return None
+
+
+def schedule(job: Job) -> Broken:
+    recipe, name = job.recipe, job.schedule
+    if is_file(recipe.schedule):
+        return _own_schedule(job)
+    kind = schedule_kind(name)
+    if name not in job.framework.schedules:
+        has = ", ".join(job.framework.schedules)
+        return "schedule", f"{job.framework.name} has no schedule {name}, only {has}"
+    if kind.ends_meet and recipe.vpp != 2:
+        return "vpp", f"schedule={name} has two chunks on each stage: vpp=2"
+    if kind.both_ways and recipe.pp % 2:
+        return "pp", f"schedule={name} mirrors the stages: an even number of them"
+    if name == "zb-h2" and recipe.vpp > 1:
+        return "vpp", "schedule=zb-h2 has one chunk on each stage: vpp=1"
+    return _ends_or_compiled(job, name)
+
+
+def _own_schedule(job: Job) -> Broken:
+    recipe, name = job.recipe, job.recipe.schedule
+    if OWN not in job.framework.schedules:
+        return "schedule", f"{job.framework.name} loads no schedules from files"
+    file = read_schedule(name)
+    if recipe.pp != file.stages:
+        return "pp", f"schedule={name} has {file.stages} ranks"
+    if recipe.vpp != file.chunks:
+        return "vpp", f"schedule={name} has {file.chunks} parts of the model on each rank"
+    return _ends_or_compiled(job, name)
+
+
+def _ends_or_compiled(job: Job, name: str) -> Broken:
+    recipe, kind = job.recipe, schedule_kind(name)
+    if kind.ends_meet and (recipe.first_stage_layers or recipe.last_stage_layers):
+        field = "first_stage_layers" if recipe.first_stage_layers else "last_stage_layers"
+        return field, f"under schedule={name} the first stage holds the model's end too"
+    if kind.splits_backward and job.framework.fusion == "compiled":
+        problem = "does not split backward passes of compiled layers: framework.fusion=eager"
+        return "schedule", f"schedule={name}: {job.framework.name} {problem}"
+    return None
+
+
+def precision(job: Job) -> Broken:
+    """As ``Rule.broken``."""
+    lacked = lacks(job.gpu, job.precision)
+    for module, own in () if lacked else job.module_precision:
+        if (unsupported := lacks(job.gpu, own)) is not None:
+            lacked = f"training.module_precision.{module} is {own}, and {unsupported}"
+    return None if lacked is None else ("precision", lacked)
+
+
+def lacks(gpu: Gpu, precision: str) -> str | None:
+    """What a GPU would need for a precision and has not, in words."""
+    if precision == "mxfp8" and not gpu.architecture.microscaling:
+        return f"{gpu.name} has no tensor cores that scale blocks of 32 values"
+    if arithmetic_of(precision) not in gpu.peak_flops:
+        return f"{gpu.name} has no {precision} arithmetic, only {', '.join(gpu.peak_flops)}"
+    return None
+
+
+def optimizer_states(job: Job) -> Broken:
+    """As ``Rule.broken``."""
+    if job.recipe.optimizer_states is None:
+        return None
+    if job.training.optimizer == "sgd":
+        return "optimizer_states", "the precision-aware optimizer is Adam"
+    if job.training.optimizer == "adam_pure_bf16":
+        return "optimizer_states", "an optimizer without an fp32 copy of the weights keeps no less"
+    if job.recipe.zero_stage == 0:
+        return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
+    if job.keeps_fp32:
+        return "optimizer_states", "weights that are kept in fp32 have no other copy"
+    return None
+
+
+def quantised_parameters(job: Job) -> Broken:
+    """As ``Rule.broken``."""
+    recipe, field = job.recipe, "fp8_param_gather"
+    if not recipe.fp8_param_gather or job.precision not in QUANTISED:
+        return None
+    if recipe.zero_stage == 0:
+        return field, "parameters kept in 8 bits need a sharded optimizer: zero_stage >= 1"
+    if recipe.optimizer_offload and job.precision != "fp8":
+        # As Megatron-LM's validate_args has it.
+        return field, "the optimizer on the host updates parameters of delayed scales (fp8) only"
+    return None
+
+
+def quantised_products(job: Job) -> Broken:
+    """As ``Rule.broken``."""
+    recipe, precision = job.recipe, job.precision
+    if precision not in QUANTISED:
+        return None
+    if recipe.fp8_output_proj and precision != "mxfp8":
+        return "fp8_output_proj", f"logits are multiplied in 8 bits in mxfp8, not in {precision}"
+    if recipe.fp8_output_proj and job.model.tied_embeddings:
+        return "fp8_output_proj", "the embedding, which is the output's weight too, has 16 bits"
+    if recipe.fp8_dot_product_attention and precision == "fp8_block":
+        return "fp8_dot_product_attention", "no attention takes blocks of 128 (fp8_block)"
+    if recipe.fp8_dot_product_attention and job.attention == "unfused":
+        return "fp8_dot_product_attention", "unfused attention multiplies in 16 bits"
+    return None
+
+
+def offloading(job: Job) -> tuple[str, str] | None:
+    """As ``Rule.broken``."""
+    recipe, field = job.recipe, "offloaded_layers"
+    if not recipe.offloaded_layers:
+        return None
+    # As Megatron-Core's configuration refuses them.
+    if recipe.pp > 1:
+        return field, "activations are copied to the host without a pipeline only"
+    if recipe.recompute != "none":
+        return field, "activations that are recomputed are not copied to the host: recompute=none"
+    if recipe.offloaded_layers >= job.model.num_layers:
+        return field, f"leaves none of the {job.model.num_layers} layers on the GPU"
+    if job.framework.cuda_graphs:
+        return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
+    return None
+
+
+def host_optimizer(job: Job) -> tuple[str, str] | None:
+    """As ``Rule.broken``."""
+    recipe, field, how = job.recipe, "optimizer_offload", job.framework.host_optimizer
+    if not recipe.optimizer_offload:
+        return None
+    if how == "none":
+        return field, f"{job.framework.name} has no optimizer on the host"
+    if job.training.optimizer == "sgd" or job.keeps_fp32:
+        return field, "the optimizer on the host is Adam of 16-bit weights"
+    if recipe.optimizer_states is not None or job.optimizer == "adam_pure_bf16":
+        return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
+    if how == "pipelined" and recipe.zero_stage != 1:
+        return field, "the hybrid optimizer is the distributed one: zero_stage=1"
+    if how == "serial" and recipe.zero_stage < 2:
+        return field, "ZeRO-Offload keeps gradients on the host too: zero_stage >= 2"
+    if how == "serial" and recipe.zero_stage == 2 and recipe.optimizer_offload < 100:
+        return field, "a part of the optimizer stays on the GPU under zero_stage=3 only"
+    return None
