@@ -1,13 +1,13 @@
-"""Arguments of Transformers' Trainer, TRL and LLaMA-Factory, Accelerate's file, DeepSpeed's JSON,
-as a job.
+"""Arguments of Transformers' Trainer, TRL and the tools around them (``fine_tuning``) as a job.
 
 Names and defaults are those of ``transformers/training_args.py`` 4.40 to 5 and
-``deepspeed/runtime/config.py``. Keys of the JSON are read as ``--ds.section.key``; what says
-``auto`` there is what the arguments say, as Transformers fills it in.
+``deepspeed/runtime/config.py`` (``--ds.section.key``); what says ``auto`` there is what the
+arguments say, as Transformers fills it in.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,14 +16,15 @@ from typing import Any
 
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
-from trainscout.reports.dialects.options import Options, Reading, Unknown, words_of_table
+from trainscout.reports.dialects.fine_tuning import tool_of
+from trainscout.reports.dialects.options import Options, Reading, Unknown
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import FROZEN, LORA_TARGETS, Dpo, Lora
 
 TITLE = "Hugging Face Trainer"
 _KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"
@@ -35,31 +36,45 @@ _LENGTHS = (
     *("--max_seq_length", "--max_length", "--block_size", "--cutoff_len", "--model_max_length"),
     *("--max_seq_len", "--sequence_len"),
 )
+# How those that train other weights than all, or than adapters of low rank, are called.
+_ADAPTS = ("lora", "qlora")
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 _ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
 _ADAPTED["qkv_proj"] = "linear_qkv"
+# Where Transformers' models keep their layers, alone and beside towers; an expression for names of
+# modules may choose one layer of so many.
+_STEMS = ("model.", "model.language_model.", "language_model.model.", "model.text_model.")
+_MOST_PERIOD = 8
 # Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
 # generates, those of them that a frozen copy may hold back, and others that have scripts.
 _PENALISED = ("grpo", "rloo")
 _GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
-_MIXED = ("no", "fp16", "bf16", "fp8")
+# Types of mixed precision by Accelerate's names and PyTorch's.
+_MIXED = {"no": None, "fp16": "fp16", "bf16": "bf16", "fp8": "fp8_current"}
+_MIXED |= {"float16": "fp16", "float32": "fp16", "bfloat16": "bf16"}
 
 
 class HuggingFaceReader:
     """The parts of a job as the arguments say them; ``model_name`` is the Hub's, or a path."""
 
-    degrees = 1
     # Arguments name a model, and describe none.
     whole = False
 
     def __init__(
-        self, words: Sequence[str], environment: Mapping[str, str], program: str = ""
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        program: str = "",
+        started: str | None = None,
     ) -> None:
         self.environment, self.program = environment, program
-        self.options = options = Options([_plain(word) for word in words])
+        plain = [_plain(word) for word in words]
+        self._tool = tool = tool_of(Options(plain).names, started)
+        older = {} if tool is None else {own: (name, None) for own, name in tool.names.items()}
+        self.options = options = Options(plain, older, {} if tool is None else tool.defaults)
         self.model_name = options.text("--model_name_or_path")
         for name in ("--deepspeed", "--deepspeed_config"):
             options.has(name)
@@ -67,7 +82,12 @@ class HuggingFaceReader:
         deepspeed = self._zero is not None or options.has("--ds.train_batch_size")
         deepspeed |= options.has("--ds.train_micro_batch_size_per_gpu")
         self.title = DEEPSPEED_TITLE if deepspeed else TITLE
+        if tool is not None:
+            self.title = tool.title
         self.software = "deepspeed" if deepspeed else "huggingface"
+        self._tp = self._whole("--tensor_parallel_size") or 1
+        self._cp = self._whole("--context_parallel_size") or 1
+        self.degrees = self._tp * self._cp
         if self.model_name is None:
             options.note("no --model_name_or_path: the model is that of model=")
 
@@ -91,12 +111,15 @@ class HuggingFaceReader:
         """
         micro_batch = self._whole("--ds.train_micro_batch_size_per_gpu", _BATCH)
         if micro_batch is None:
-            micro_batch = 8 if self.software == "huggingface" else 1
+            micro_batch = 1 if self.software == "deepspeed" and self._tool is None else 8
             self.options.note(f"no {_BATCH}: {micro_batch}, its default")
-        recompute = self.options.on("--gradient_checkpointing") or self.options.on(
-            "--fsdp_activation_checkpointing"
-        )
+        switches = ("gradient_checkpointing", "fsdp_activation_checkpointing")
+        asked, sharded = (self.options.on(f"--{name}") for name in switches)
+        disabled = self.options.on("--disable_gradient_checkpointing")
+        recompute = (asked and not disabled) or sharded
         return Recipe(
+            tp=self._tp,
+            cp=self._cp,
             micro_batch=micro_batch,
             recompute="full" if recompute else "none",
             **self._sharding(world),
@@ -124,9 +147,13 @@ class HuggingFaceReader:
             "overlap_grad_reduce": stage < 3,
             "overlap_param_gather": stage == 2,
         }
+        copies = self._whole("--dp_replicate_size")
+        shard = self._whole("--dp_shard_size")
         if strategy in ("HYBRID_SHARD", "4") and world > _NODE:
             self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
             fields["dp_shard"] = _NODE
+        elif copies is not None and copies > 1:
+            fields["dp_shard"] = shard or world // copies
         return fields
 
     def _offload(self, stage: int) -> dict[str, Any]:
@@ -166,6 +193,8 @@ class HuggingFaceReader:
             "--gradient_accumulation_steps", "--ds.gradient_accumulation_steps"
         )
         whole = self._whole("--ds.train_batch_size", "--train_batch_size")
+        if accumulated is None and self._tool is not None:
+            accumulated = math.ceil(self._tool.least_batch / (recipe.micro_batch * replicas))
         batch = recipe.micro_batch * replicas * (accumulated or 1)
         if whole is not None and accumulated is None:
             batch = whole
@@ -173,7 +202,7 @@ class HuggingFaceReader:
         if length is None:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
-        dpo = self._dpo(base)
+        dpo, lora, frozen = self._dpo(base), self._lora(base.lora), self._frozen(model)
         steps = self._whole("--max_steps")
         seen = batch * length * (1 if dpo is None else 2)
         tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
@@ -184,9 +213,17 @@ class HuggingFaceReader:
             sequence_length=None if length == model.sequence_length else length,
             precision=self._precision(base.precision),
             optimizer=self._optimizer(),
-            lora=self._lora(base.lora),
+            lora=lora,
             dpo=dpo,
+            frozen=base.frozen if lora is not None else frozen or base.frozen,
         )
+
+    def _frozen(self, model: Model) -> tuple[str, ...]:
+        """What of a model with towers is not trained."""
+        names = ("--freeze_language_model", "--freeze_vision_tower")
+        parts = zip(FROZEN, (*names, "--freeze_multi_modal_projector"), strict=True)
+        frozen = [part for part, name in parts if self.options.on(name)]
+        return tuple(frozen) if model.towers else ()
 
     def _dpo(self, base: Training) -> Dpo | None:
         """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
@@ -235,9 +272,9 @@ class HuggingFaceReader:
         for name in ("bf16", "fp16"):
             if self.options.on(f"--{name}") or self.options.on(f"--ds.{name}.enabled"):
                 return name
-        mixed = self.options.text("--mixed_precision", _MIXED)
-        if mixed not in (None, "no"):
-            return {"fp8": "fp8_current"}.get(str(mixed), str(mixed))
+        mixed = _MIXED[self.options.text("--mixed_precision", _MIXED) or "no"]
+        if mixed is not None:
+            return mixed
         if self.options.on("--tf32"):
             return "tf32"
         self.options.note(f"neither bf16 nor fp16 is said: {declared}, as declared")
@@ -248,6 +285,8 @@ class HuggingFaceReader:
         plain = kind.lower()
         if plain == "sgd":
             return "sgd"
+        if self.options.on("--pure_bf16") and plain.startswith("adam"):
+            return "adam_pure_bf16"
         if not plain.startswith("adam") or "8bit" in plain or "4bit" in plain:
             self.options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
         return "adam"
@@ -255,20 +294,26 @@ class HuggingFaceReader:
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
         rank = self._whole("--lora_r", "--lora_rank")
-        factory = options.text("--finetuning_type") == "lora"
-        requested = self.options.on("--use_peft") or factory
+        kind = options.text("--finetuning_type")
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0
-        if rank is None and not requested:
+        if kind not in (None, "full", *_ADAPTS):
+            options.assume(f"fine-tuning called {kind}", "every weight is trained")
+        if kind not in (None, *_ADAPTS) or (
+            kind is None and rank is None and not options.on("--use_peft")
+        ):
             return declared
         named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
         names = [name for word in named for name in re.split(r"[,\s]+", word) if name]
-        targets = {_ADAPTED[name] for name in names if name in _ADAPTED}
-        other = [name for name in names if name not in (*_ADAPTED, "all", "all-linear")]
+        names += ["all-linear"] if options.on("--lora_target_linear") else []
+        found = {name: _adapted_by(name) for name in names if name not in ("all", "all-linear")}
+        targets = {target for each in found.values() for target in each}
+        other = [name for name, each in found.items() if not each]
         if other:
-            options.assume(f"adapters of {', '.join(other)}", "none are there")
-        if not named and not factory:  # LLaMA-Factory adapts all
+            instead = "none are there" if targets else "all linear layers have some"
+            options.assume(f"adapters of {', '.join(other)}", instead)
+        if not names:
             targets = {"linear_qkv"}
             options.note(
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"
@@ -281,7 +326,7 @@ class HuggingFaceReader:
     ) -> Framework:
         """The software with what arguments switch in it."""
         changes = segments_of(self.environment)
-        if self.options.text("--attn_implementation") == "eager":
+        if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
@@ -289,6 +334,9 @@ class HuggingFaceReader:
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""
+        if self._tool is not None and (taken := self.options.taken):
+            said = ", ".join(f"{name.lstrip('-')} {value}" for name, value in taken.items())
+            self.options.note(f"{self._tool.title}'s defaults: {said}")
         found = self.options.reading(_KNOWN)
         return Reading(
             used=tuple(map(_key, found.used)),
@@ -304,47 +352,25 @@ def _key(words: str) -> str:
     return words.removeprefix("--ds.")
 
 
+def _adapted_by(name: str) -> set[str]:
+    """The layers that a module's name ends in, or that an expression for names matches (PEFT)."""
+    try:
+        matches = re.compile(name).fullmatch
+    except re.error:
+        return set()
+    found = set()
+    for module, target in _ADAPTED.items():
+        group = "self_attn" if target in ("linear_qkv", "linear_proj") else "mlp"
+        own = f"{group}.{module}"
+        paths = (f"{stem}layers.{at}.{own}" for stem in _STEMS for at in range(_MOST_PERIOD))
+        if f".{own}".endswith(f".{name}") or any(map(matches, paths)):
+            found.add(target)
+    return found
+
+
 def _plain(word: str) -> str:
     """Arguments as they are declared: with ``_`` in their names."""
     if not word.startswith("--"):
         return word
     name, equals, value = word.partition("=")
     return f"--{name[2:].replace('-', '_')}{equals}{value}"
-
-
-def words_of_deepspeed(table: Mapping[str, Any]) -> list[str]:
-    """DeepSpeed's JSON as arguments: ``{"bf16": {"enabled": true}}`` as ``--ds.bf16.enabled``."""
-    return words_of_table(table, "--ds.")
-
-
-def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
-    """A flat file of arguments, as LLaMA-Factory and TRL take them."""
-    words = []
-    for name, value in table.items():
-        if isinstance(value, Mapping) or value is None:
-            continue
-        values = value if isinstance(value, list) else [value]
-        texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
-        words += [f"--{name}={texts[0]}", *texts[1:]] if texts else []
-    return words
-
-
-def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
-    """Accelerate's configuration file as arguments."""
-    words = []
-    if str(table.get("mixed_precision", "no")) != "no":
-        words.append(f"--mixed_precision={table['mixed_precision']}")
-    fsdp = table.get("fsdp_config")
-    if str(table.get("distributed_type", "")).upper() == "FSDP" and isinstance(fsdp, Mapping):
-        words += [f"--{key}={value!s}" for key, value in fsdp.items()]
-        words.append("--fsdp_version=" + str(fsdp.get("fsdp_version", 1)))
-    deepspeed = table.get("deepspeed_config")
-    if isinstance(deepspeed, Mapping):
-        if "zero_stage" in deepspeed:
-            words.append(f"--ds.zero_optimization.stage={deepspeed['zero_stage']}")
-        if "gradient_accumulation_steps" in deepspeed:
-            accumulated = deepspeed["gradient_accumulation_steps"]
-            words.append(f"--ds.gradient_accumulation_steps={accumulated}")
-        if "deepspeed_config_file" in deepspeed:
-            words.append(f"--deepspeed={deepspeed['deepspeed_config_file']}")
-    return words

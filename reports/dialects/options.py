@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
     ``--training.seq_len=8192``."""
     words = []
     for key, value in table.items():
-        name = prefix + key
+        name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             words += words_of_table(value, f"{name}.")
         elif isinstance(value, bool):
@@ -72,12 +73,17 @@ class Options:
     equal names counts. Reading an option marks it as used; ``notes`` and ``assumed`` (argument,
     and what is assumed instead) collect what is worth saying on the way.
 
-    ``older`` maps names of old to what they are called now, and to the value that they stand for
-    (None: their own)."""
+    ``older`` maps other names to what they are called here, and to the value that they stand for
+    (None: their own). ``defaults`` are values of what is not given, ``taken`` those asked for."""
 
     def __init__(
-        self, words: Iterable[str], older: Mapping[str, tuple[str, str | None]] | None = None
+        self,
+        words: Iterable[str],
+        older: Mapping[str, tuple[str, str | None]] | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> None:
+        self._defaults = defaults or {}
+        self.taken: dict[str, str] = {}
         self.notes: list[str] = []
         self.assumed: list[tuple[str, str]] = []
         self._values: dict[str, list[str]] = {}
@@ -100,6 +106,11 @@ class Options:
             if name in self._values and (fixed is not None or now not in self._values):
                 self._meant[now] = name, self._values[name] if fixed is None else [fixed]
 
+    @property
+    def names(self) -> set[str]:
+        """The options that were given."""
+        return set(self._values)
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 
@@ -121,7 +132,10 @@ class Options:
             InputError: for a value that depends on a variable that nothing sets.
         """
         if not self.has(name):
-            return None
+            if name not in self._defaults:
+                return None
+            self.taken[name] = self._defaults[name]
+            return [self._defaults[name]]
         name, values = self._meant.get(name) or (name, self._values[name])
         self._valued.add(name)
         for value in values:
@@ -193,8 +207,8 @@ class Options:
 
         ``known`` is the framework's table of options that are not read: those without effect, and
         those that are not modelled, by what is assumed instead. ``silent`` are without effect on
-        this job, and so is what of ``unread`` the table does not list. Names that end in ``*``
-        stand for a beginning.
+        this job, and so is what of ``unread`` the table does not list. ``*`` in a name stands for
+        any of its letters.
         """
         table = read_yaml(known)
         no_effect = [name for names in (*table["no_effect"].values(), silent) for name in names]
@@ -207,7 +221,7 @@ class Options:
         unaffected: list[str] = []
         unmodelled = list(self.assumed)
         unknown = [Unknown(word, None) for word in self._stray]
-        names = [name for name in (*no_effect, *not_modelled, *unread) if not name.endswith("*")]
+        names = [name for name in (*no_effect, *not_modelled, *unread) if "*" not in name]
         for name in self._values:
             if name in self._used:
                 if name not in self._valued:
@@ -239,8 +253,8 @@ class Options:
 
 
 def _entry(name: str, entries: Collection[str]) -> str | None:
-    """The entry that stands for an option: itself, else the longest beginning."""
+    """The entry that stands for an option: itself, else the longest pattern."""
     if name in entries:
         return name
-    beginnings = [each for each in entries if each.endswith("*") and name.startswith(each[:-1])]
-    return max(beginnings, key=len, default=None)
+    patterns = (each for each in entries if "*" in each and fnmatchcase(name, each))
+    return max(patterns, key=len, default=None)

@@ -1,4 +1,5 @@
-"""How many GPUs a launch script starts, from the launcher's arguments and the job's directives."""
+"""What a launch script starts, and on how many GPUs: the launcher's arguments and the job's
+directives."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, MEGATRON_SWIFT, SWIFT
 from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
 
@@ -20,6 +22,16 @@ _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _PER_NODE_VARIABLES = ("GPUS_PER_NODE", "NGPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NPROC_PER_NODE")
 _WORLD_VARIABLES = ("WORLD_SIZE", "NGPU", "NUM_GPUS")
+_MODULES = ("torchtitan.train", "axolotl.cli.train")
+# Commands of tools, with what of them trains.
+_TOOLS = {
+    "swift": (SWIFT, ("sft", "pt", "rlhf")),
+    "megatron": (MEGATRON_SWIFT, ("sft", "pt", "rlhf")),
+    "axolotl": (AXOLOTL, ("train",)),
+    "llamafactory-cli": (FACTORY, ("train",)),
+}
+_OF_FILES = {"axolotl.cli.train": AXOLOTL, "cli/_megatron/": MEGATRON_SWIFT, "swift/cli/": SWIFT}
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -32,25 +44,61 @@ class GpuCount:
     total: int | None
 
 
+def program_end(command: Command) -> int:
+    """Behind which word the arguments of the training program begin; 0: it starts none."""
+    words = command.words
+    for at, word in enumerate(words):
+        if word.endswith(".py") or word in _MODULES:
+            return at + 1
+        _, verbs = _TOOLS.get(_name(word), ("", ()))
+        if words[at + 1 : at + 2] and words[at + 1] in verbs:
+            return at + 2
+    return 0
+
+
+def tool_started(command: Command) -> str | None:
+    """The tool around Transformers' Trainer that a command starts."""
+    for word in command.words[: program_end(command)]:
+        if _name(word) in _TOOLS:
+            return _TOOLS[_name(word)][0]
+        for part, tool in _OF_FILES.items():
+            if part in word:
+                return tool
+    return None
+
+
 def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
     """What the launcher in front of the training program says; else Slurm's directives; else
     variables that scripts commonly keep it in."""
     counts = _launcher_options(command)
     directives = _slurm(text)
-    nodes = _first(counts, _NODES) or directives.get("nodes") or _variable(script, _NODE_VARIABLES)
-    per_node = (
-        _first(counts, _PER_NODE)
-        or directives.get("per_node")
-        or _variable(script, _PER_NODE_VARIABLES)
-    )
-    total = nodes * per_node if nodes and per_node else _first(counts, _PROCESSES)
-    return GpuCount(nodes, per_node, total or _variable(script, _WORLD_VARIABLES))
+    tool, own = tool_started(command), command.environment
+    nodes = _first(counts, _NODES) or directives.get("nodes")
+    nodes = nodes or _variable(script, own, _NODE_VARIABLES)
+    per_node = _first(counts, _PER_NODE) or directives.get("per_node")
+    per_node = per_node or _variable(script, own, _PER_NODE_VARIABLES)
+    if tool is not None and not any(_name(word) in _LAUNCHER_NAMES for word in command.words):
+        # They take the GPUs in sight of one node; ms-swift takes one process unless it is told.
+        devices = own.get(_DEVICES) or script.variables.text(_DEVICES) or ""
+        seen = devices.count(",") + 1 if devices else None
+        per_node = per_node or (1 if tool in (SWIFT, MEGATRON_SWIFT) else seen)
+        nodes = nodes or (1 if per_node else None)
+    processes = _first(counts, _PROCESSES)
+    if nodes and processes and per_node is None:
+        per_node = processes // nodes or None
+    total = nodes * per_node if nodes and per_node else processes
+    return GpuCount(nodes, per_node, total or _variable(script, own, _WORLD_VARIABLES))
+
+
+def _name(word: str) -> str:
+    """A program without its folder."""
+    return word.rpartition("/")[2]
 
 
 def _launcher_options(command: Command) -> Mapping[str, int]:
     found: dict[str, int] = {}
     words = command.words
-    starts = [at for at, word in enumerate(words) if word.rpartition("/")[2] in _LAUNCHER_NAMES]
+    starts = [at for at, word in enumerate(words) if _name(word) in _LAUNCHER_NAMES]
     if not starts:
         return found
     for at in range(starts[0], len(words)):
@@ -78,9 +126,9 @@ def _slurm(text: str) -> dict[str, int]:
     return found
 
 
-def _variable(script: Script, names: tuple[str, ...]) -> int | None:
+def _variable(script: Script, own: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     for name in names:
-        value = script.variables.text(name)
+        value = own.get(name) or script.variables.text(name)
         if value is not None and value.isdigit() and int(value) > 0:
             return int(value)
     return None

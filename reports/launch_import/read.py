@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.environment import VARIABLES
-from trainscout.reports.dialects.huggingface_reader import (
-    MARKS,
-    HuggingFaceReader,
+from trainscout.reports.dialects.fine_tuning import (
+    MEGATRON_SWIFT,
+    deepspeed_preset,
+    tool_of,
     words_of_accelerate,
     words_of_arguments,
     words_of_deepspeed,
 )
+from trainscout.reports.dialects.huggingface_reader import MARKS, HuggingFaceReader
 from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
 from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.dialects.megatron_swift import MegatronSwiftReader
 from trainscout.reports.dialects.nanotron_reader import NanotronReader, is_nanotron
 from trainscout.reports.dialects.options import (
     Options,
@@ -32,7 +35,12 @@ from trainscout.reports.dialects.options import (
     words_of_table,
 )
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader
-from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
+from trainscout.reports.launch_import.launcher import (
+    GpuCount,
+    gpu_count,
+    program_end,
+    tool_started,
+)
 from trainscout.reports.launch_import.shell import Command, Script, read_script
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -63,7 +71,8 @@ class ImportedLaunch:
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, a YAML file "
-    "of Megatron-Bridge (run_config.yaml), nanotron or LLaMA-Factory, or arguments (--name ...)"
+    "of Megatron-Bridge (run_config.yaml), nanotron, axolotl or LLaMA-Factory, or arguments "
+    "(--name ...)"
 )
 
 _SHOWN = 80
@@ -142,7 +151,8 @@ def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
         return BridgeReader(table, {})
     if isinstance(table, dict) and is_nanotron(table):
         return NanotronReader(table, {})
-    if isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS):
+    marked = isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS)
+    if marked or (isinstance(table, dict) and tool_of(map(str, table)) is not None):
         words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), source)
         return HuggingFaceReader(words, {})
     raise InputError("given", origin, "holds no settings that are known", _ALLOWED)
@@ -158,9 +168,13 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     exported = {name: value for name in VARIABLES if (value := _set(script, command, name))}
     if _is_torchtitan(command):
         return TorchTitanReader(_with_configuration(arguments, source), exported)
-    if _is_hugging_face(command):
+    started = tool_started(command)
+    if started == MEGATRON_SWIFT:
+        return MegatronSwiftReader(_with_settings(arguments, source), exported)
+    if started is not None or _is_hugging_face(command):
         program = next((word for word in command.words if word.endswith(".py")), "")
-        return HuggingFaceReader(_with_files(command, arguments, source), exported, program)
+        words = _with_files(command, _with_settings(arguments, source), source)
+        return HuggingFaceReader(words, exported, program, started)
     return MegatronReader(arguments, exported)
 
 
@@ -201,11 +215,7 @@ def _split(text: str) -> list[str]:
 
 def _launch_command(script: Script, origin: str) -> Command:
     """The command that starts the training: the one with most options."""
-    programs = [
-        command
-        for command in script.commands
-        if any(word.endswith(".py") or word == "torchtitan.train" for word in command.words)
-    ]
+    programs = [command for command in script.commands if program_end(command)]
     if programs:
         return max(programs, key=lambda each: sum(word.startswith("--") for word in each.words))
     # A file of arguments: each line looks like a command of its own.
@@ -225,11 +235,7 @@ def _launch_command(script: Script, origin: str) -> Command:
 
 def _program_arguments(command: Command) -> list[str]:
     """Words behind the program; all of them where there is none."""
-    words = list(command.words)
-    for at, word in enumerate(words):
-        if word.endswith(".py") or word == "torchtitan.train":
-            return words[at + 1 :]
-    return words
+    return list(command.words[program_end(command) :])
 
 
 def _is_torchtitan(command: Command) -> bool:
@@ -257,16 +263,31 @@ def _with_files(command: Command, words: list[str], source: str) -> list[str]:
     named = Options(words)
     for option in ("--deepspeed", "--deepspeed_config"):
         values = named.texts(option)
+        table = deepspeed_preset(values[0]) if values else None
         if values and values[0].endswith(".json"):
             text, _ = _text_of(str(_next_to(option, values[0], source)))
-            words = [*words_of_deepspeed(_json(option, values[0], text)), *words]
+            table = _json(option, values[0], text)
+        words = [*words_of_deepspeed(table or {}), *words]
     return words
 
 
+def _with_settings(words: list[str], source: str) -> list[str]:
+    """Arguments behind those of the file that comes first, or that ``--config`` names, as TRL and
+    the tools around it take them; ``name=value`` counts as ``--name=value``."""
+    named = Options(words).texts("--config") or words
+    if not named or not named[0].endswith((".yaml", ".yml")):
+        return words
+    table = read_yaml(_next_to("--config", named[0], source), "--config")
+    own = [word for word in words if word not in (named[0], "--config")]
+    own = [word if word.startswith("--") or "=" not in word else f"--{word}" for word in own]
+    return [*words_of_arguments(table if isinstance(table, dict) else {}), *own]
+
+
 def _next_to(option: str, name: str, source: str) -> Path:
-    """A file that a script names, from here or from where the script is."""
-    beside = Path(source).parent if _is_file(source) else Path()
-    for path in (Path(name), beside / name, beside / Path(name).name):
+    """A file that a script names, from here, from where the script is or from above it."""
+    beside = Path(source).resolve().parent if _is_file(source) else Path()
+    above = (folder / name for folder in beside.parents)
+    for path in (Path(name), beside / name, beside / Path(name).name, *above):
         if path.is_file():
             return path
     raise InputError(option, name, "is not to be found here", "given=<that file>")
@@ -383,7 +404,7 @@ def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[
     """The declared cluster with as many GPUs as the script starts, if the degrees divide them."""
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):
         return base
-    per_node = count.per_node or base.gpus_per_node
+    per_node = count.per_node or min(base.gpus_per_node, count.total or base.gpus_per_node)
     nodes = count.nodes
     if nodes is None and count.total is not None and count.total % per_node == 0:
         nodes = count.total // per_node

@@ -153,7 +153,13 @@ class _Expansion:
             return end + 1
         if word.startswith("$(", at):
             end = bracket_end(word, at + 1)
-            self._add(unknown(word[at : end + 1]))
+            program, _, rest = word[at + 2 : end].strip().partition(" ")
+            source = word[at : end + 1]
+            # expr is arithmetic of which a shell would take the star.
+            counts = program == "expr"
+            self._add(
+                self._arithmetic(rest.replace("\\*", "*"), source) if counts else unknown(source)
+            )
             return end + 1
         if word.startswith("${", at):
             end = bracket_end(word, at + 1)

@@ -1,0 +1,110 @@
+"""Tools around Transformers' Trainer, and files of its arguments, of Accelerate's and DeepSpeed's.
+
+``fine_tuners.yaml`` says what LLaMA-Factory, axolotl and ms-swift call Transformers' arguments and
+take where nothing is said. Keys of DeepSpeed's JSON are arguments ``--ds.section.key``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainscout.reports.dialects.options import words_of_table
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+_TOOLS = Path(__file__).parent / "fine_tuners.yaml"
+_PRESET = re.compile(r"zero([0-3])(_offload)?")
+AXOLOTL, FACTORY, SWIFT = "axolotl", "LLaMA-Factory", "ms-swift"
+MEGATRON_SWIFT = "ms-swift with Megatron"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What a tool calls Transformers' arguments, and takes where none is said."""
+
+    title: str
+    marks: tuple[str, ...] = ()
+    """Arguments that no other has."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Its names, with what Transformers calls them."""
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    least_batch: int = 1
+    """Sequences of a step where no accumulation is said: as many at least."""
+
+
+@cache
+def _tools() -> dict[str, Tool]:
+    tools = {}
+    for title, table in read_yaml(_TOOLS).items():
+        names = {f"--{own}": f"--{name}" for own, name in table["names"].items()}
+        defaults = {f"--{name}": str(value).lower() for name, value in table["defaults"].items()}
+        marks = tuple(f"--{mark}" for mark in table["marks"])
+        tools[title] = Tool(title, marks, names, defaults, table.get("least_batch", 1))
+    return tools
+
+
+def tool_of(names: Iterable[str], started: str | None = None) -> Tool | None:
+    """The tool of that name, else the one that has arguments of these ``names`` to itself."""
+    if started is not None:
+        return _tools()[started]
+    given = {f"--{name.lstrip('-').replace('-', '_')}" for name in names}
+    return next((tool for tool in _tools().values() if given.intersection(tool.marks)), None)
+
+
+def deepspeed_preset(name: str) -> dict[str, Any] | None:
+    """What ms-swift calls ``zero3_offload`` and the like (swift/config); None: no such name."""
+    match = _PRESET.fullmatch(name)
+    if match is None:
+        return None
+    settings: dict[str, Any] = {"stage": int(match[1])}
+    if match[2]:
+        settings["offload_optimizer"] = {"device": "cpu"}
+        settings |= {"offload_param": {"device": "cpu"}} if match[1] == "3" else {}
+    return {"zero_optimization": settings}
+
+
+def words_of_deepspeed(table: Mapping[str, Any]) -> list[str]:
+    """DeepSpeed's JSON as arguments: ``{"bf16": {"enabled": true}}`` as ``--ds.bf16.enabled``."""
+    return words_of_table(table, "--ds.")
+
+
+def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
+    """A file of arguments, as these tools and TRL take them; FSDP's may stand in a table."""
+    words = []
+    for name, value in table.items():
+        if name == "fsdp_config" and isinstance(value, Mapping):
+            settings = {str(key).removeprefix("fsdp_"): each for key, each in value.items()}
+            words += [f"--fsdp_{key}={each!s}" for key, each in settings.items()]
+        elif name == "deepspeed" and isinstance(value, Mapping):
+            words += words_of_deepspeed(value)
+        elif isinstance(value, Mapping):
+            words += words_of_table(value, f"--{name}.")
+        elif value is not None:
+            values = value if isinstance(value, list) else [value]
+            texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
+            words += [f"--{name}={texts[0]}", *texts[1:]] if texts else []
+    return words
+
+
+def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
+    """Accelerate's configuration file as arguments."""
+    words = []
+    if str(table.get("mixed_precision", "no")) != "no":
+        words.append(f"--mixed_precision={table['mixed_precision']}")
+    fsdp = table.get("fsdp_config")
+    if str(table.get("distributed_type", "")).upper() == "FSDP" and isinstance(fsdp, Mapping):
+        words += words_of_arguments({"fsdp_version": 1, "fsdp_config": fsdp})
+    deepspeed = table.get("deepspeed_config")
+    if isinstance(deepspeed, Mapping):
+        if "zero_stage" in deepspeed:
+            words.append(f"--ds.zero_optimization.stage={deepspeed['zero_stage']}")
+        if "gradient_accumulation_steps" in deepspeed:
+            accumulated = deepspeed["gradient_accumulation_steps"]
+            words.append(f"--ds.gradient_accumulation_steps={accumulated}")
+        if "deepspeed_config_file" in deepspeed:
+            words.append(f"--deepspeed={deepspeed['deepspeed_config_file']}")
+    return words

@@ -1,0 +1,85 @@
+"""ms-swift's ``megatron sft``, ``pt`` and ``rlhf`` as a job: Megatron's arguments with ``_`` in
+their names and other defaults, a model of the Hub's, and tuning as ``swift sft`` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from trainscout.reports.dialects.fine_tuning import MEGATRON_SWIFT, SWIFT
+from trainscout.reports.dialects.huggingface_reader import HuggingFaceReader
+from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.dialects.options import Options, Reading
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
+
+# swift/megatron/arguments/megatron_args.py, 4.6; a switch that is false is not there.
+_DEFAULTS = {
+    "--tuner-type": "full",
+    "--micro-batch-size": "1",
+    "--global-batch-size": "16",
+    "--recompute-granularity": "selective",
+    "--use-distributed-optimizer": "true",
+    "--cross-entropy-loss-fusion": "true",
+}
+_NAMES = {"--max-length": "--seq-length"}
+_TYPES = {"bfloat16": "--bf16", "float16": "--fp16"}
+_ABSENT = ("false", "none")
+
+
+class MegatronSwiftReader(MegatronReader):
+    """Reads one command: what runs by Megatron's arguments, what is tuned by the Trainer's."""
+
+    title = MEGATRON_SWIFT
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        given = Options(map(_dashed, words))
+        names = dict.fromkeys([*_DEFAULTS, *given.names])
+        settings = {name: given.texts(name) or [] for name in names if given.has(name)}
+        taken = {name: value for name, value in _DEFAULTS.items() if name not in settings}
+        settings |= {name: [value] for name, value in taken.items()}
+        tuned, own = [], []
+        for name, values in settings.items():
+            tuned += [name, *values]
+            if values[:1] in ([each] for each in _ABSENT):
+                continue
+            own += [_NAMES.get(name, name), *(values if values != ["true"] else [])]
+        dtype = settings.get("--torch-dtype", [""])[0]
+        super().__init__([*own, *([_TYPES[dtype]] if dtype in _TYPES else [])], environment)
+        self._tuning = HuggingFaceReader(tuned, environment, started=SWIFT)
+        self.model_name = self._tuning.model_name
+        said = ", ".join(f"{name[2:]} {value}" for name, value in taken.items())
+        self.options.notes = [f"{self.title}'s defaults: {said}"] if taken else []
+
+    def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
+        """The training; ``replicas`` is the data-parallel size."""
+        tuned = self._tuning.training(base, model, recipe, replicas)
+        trained = super().training(base, model, recipe, replicas)
+        return replace(trained, lora=tuned.lora, dpo=tuned.dpo, frozen=tuned.frozen)
+
+    def reading(self) -> Reading:
+        """What became of every argument; call it last."""
+        own, tuned = super().reading(), self._tuning.reading()
+        alien = {_name(each.argument) for each in own.unknown}
+        left = {_name(each.argument) for each in tuned.unknown}
+        read = self.options.names - alien
+        aside = (each for each in tuned.not_modelled if _name(each[0]) not in read)
+        no_effect = (each for each in tuned.no_effect if _name(each) in alien)
+        return replace(
+            own,
+            used=own.used + tuple(each for each in tuned.used if _name(each) in alien),
+            no_effect=own.no_effect + tuple(no_effect),
+            not_modelled=own.not_modelled + tuple(aside),
+            unknown=tuple(each for each in own.unknown if _name(each.argument) in left),
+        )
+
+
+def _dashed(word: str) -> str:
+    """An argument as Megatron writes it."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
+
+
+def _name(words: str) -> str:
+    return _dashed(words.split(" ")[0])

@@ -1,0 +1,186 @@
+"""Launches of tools around Transformers' Trainer: LLaMA-Factory, axolotl, ms-swift."""
+
+import pytest
+import yaml
+
+from tests.reports.launch_import.samples import read
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
+
+AXOLOTL = {
+    "base_model": "llama3_8b",
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "sequence_len": 4096,
+    "sample_packing": True,
+    "optimizer": "adamw_torch_fused",
+    "gradient_checkpointing": True,
+    "bf16": "auto",
+    "num_epochs": 3,
+    "special_tokens": {"pad_token": "<pad>"},
+    "datasets": [{"path": "a/b", "type": "alpaca"}],
+}
+FSDP2 = {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}}
+SWIFT = (
+    "swift sft --model llama3_8b --dataset 'a#500' 'b' --torch_dtype bfloat16 --max_length 2048"
+)
+
+
+def written(folder, name, content):
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return str(path)
+
+
+def test_an_axolotl_file(tmp_path):
+    found = read(written(tmp_path, "fft.yml", AXOLOTL))
+    training, world = found.question.training, found.question.cluster.num_gpus
+    assert (found.framework, found.question.model.name) == ("axolotl", "llama3_8b")
+    assert found.question.framework.name == "huggingface"
+    sharding = {"zero_stage": 0, "overlap_grad_reduce": True}
+    assert found.recipe == Recipe(micro_batch=2, recompute="full", **sharding)
+    assert (training.global_batch_size, training.sequence_length) == (2 * 4 * world, 4096)
+    assert (training.precision, training.lora, training.optimizer) == ("bf16", None, "adam")
+    assert not found.reading.unknown
+    assert [words for words, _ in found.reading.not_modelled] == ["--sample_packing true"]
+
+
+@pytest.mark.parametrize(
+    ("more", "fields"),
+    [
+        ({}, {"zero_stage": 0, "overlap_grad_reduce": True}),
+        (FSDP2, {"zero_stage": 3}),
+        (FSDP2 | {"dp_shard_size": 2, "dp_replicate_size": 8}, {"zero_stage": 3, "dp_shard": 2}),
+        (FSDP2 | {"tensor_parallel_size": 2, "context_parallel_size": 4}, {"tp": 2, "cp": 4}),
+        ({"fsdp": ["full_shard", "auto_wrap"]}, {"zero_stage": 3}),
+        ({"gradient_checkpointing": False}, {"recompute": "none", "overlap_grad_reduce": True}),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, {"zero_stage": 2}),
+    ],
+)
+def test_how_axolotl_shards(tmp_path, more, fields):
+    recipe = read(written(tmp_path, "fft.yml", AXOLOTL | more)).recipe
+    assert {name: getattr(recipe, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("more", "lora"),
+    [
+        ({"lora_target_linear": True}, LORA_TARGETS),
+        ({}, ("linear_qkv",)),
+        ({"lora_target_modules": ["self_attn.o_proj", "up_proj"]}, ("linear_proj", "linear_fc1")),
+        (
+            {"lora_target_modules": r"model.layers.[\d]+.(mlp|self_attn).(up|q)_proj"},
+            ("linear_qkv", "linear_fc1"),
+        ),
+        (
+            {"lora_target_modules": r".*\.layers\.(3|7)\.self_attn\.(k|o)_proj"},
+            ("linear_qkv", "linear_proj"),
+        ),
+    ],
+)
+def test_what_axolotl_adapts(tmp_path, more, lora):
+    table = AXOLOTL | {"adapter": "qlora", "lora_r": 32, "lora_dropout": 0.05} | more
+    assert read(written(tmp_path, "lora.yml", table)).question.training.lora == Lora(
+        32, lora, 0.05
+    )
+
+
+def test_axolotl_on_pairs(tmp_path):
+    assert (
+        read(written(tmp_path, "dpo.yml", AXOLOTL | {"rl": "dpo"})).question.training.dpo == Dpo()
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "gpus"),
+    [
+        ("axolotl train fft.yml", 16),
+        ("CUDA_VISIBLE_DEVICES=0,1 axolotl train fft.yml", 2),
+        ("accelerate launch --num_machines 1 --num_processes 4 -m axolotl.cli.train fft.yml", 4),
+        ("accelerate launch --num_processes 2 -m axolotl.cli.train fft.yml", 2),
+        ("torchrun --nproc_per_node 8 --nnodes 4 -m axolotl.cli.train fft.yml", 32),
+    ],
+)
+def test_a_command_that_names_the_file(tmp_path, start, gpus):
+    written(tmp_path, "fft.yml", AXOLOTL)
+    found = read(written(tmp_path, "run.sh", f"{start} --micro-batch-size 1\n"))
+    assert (found.framework, found.recipe.micro_batch) == ("axolotl", 1)
+    assert found.question.cluster.num_gpus == gpus
+
+
+def test_llama_factory_recomputes_and_adapts_unless_told(tmp_path):
+    table = {"model_name_or_path": "llama3_8b", "finetuning_type": "lora", "bf16": True}
+    written(tmp_path, "sft.yaml", table)
+    script = (
+        "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8 llamafactory-cli train sft.yaml lora_rank=4"
+    )
+    found = read(written(tmp_path, "run.sh", script))
+    training = found.question.training
+    assert (found.recipe.recompute, found.recipe.micro_batch) == ("full", 8)
+    assert (training.lora, training.sequence_length) == (Lora(4, LORA_TARGETS), 2048)
+    assert found.question.cluster.num_gpus == 16
+    assert any("gradient_checkpointing true" in note for note in found.reading.notes)
+    table |= {"finetuning_type": "full", "disable_gradient_checkpointing": True, "pure_bf16": True}
+    found = read(written(tmp_path, "full.yaml", table))
+    assert (found.recipe.recompute, found.question.training.lora) == ("none", None)
+    assert found.question.training.optimizer == "adam_pure_bf16"
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "batch", "fields"),
+    [
+        ("", "", 16, {"zero_stage": 0, "recompute": "full"}),
+        ("NPROC_PER_NODE=4 ", " --deepspeed zero2", 16, {"zero_stage": 2}),
+        ("NPROC_PER_NODE=4 ", " --gradient_accumulation_steps $(expr 64 / 4)", 64, {}),
+        (
+            "NNODES=2 NPROC_PER_NODE=8 ",
+            " --deepspeed zero3_offload --per_device_train_batch_size 2",
+            32,
+            {"zero_stage": 3, "optimizer_offload": 100, "micro_batch": 2},
+        ),
+        ("", " --gradient_checkpointing false", 16, {"recompute": "none"}),
+    ],
+)
+def test_swift_sft(tmp_path, start, end, batch, fields):
+    found = read(written(tmp_path, "run.sh", f"{start}{SWIFT}{end}\nswift infer --model x\n"))
+    training = found.question.training
+    assert (found.framework, training.global_batch_size) == ("ms-swift", batch)
+    assert (training.lora, training.precision) == (Lora(8, LORA_TARGETS, 0.05), "bf16")
+    assert {name: getattr(found.recipe, name) for name in fields} == fields
+    assert not found.reading.unknown
+
+
+def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
+    script = f"{SWIFT} --train_type full".replace("swift sft", "swift rlhf --rlhf_type dpo")
+    training = read(written(tmp_path, "run.sh", script)).question.training
+    assert (training.lora, training.dpo) == (None, Dpo())
+
+
+def test_what_is_no_lora_is_said(tmp_path):
+    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type vera"))
+    assert found.question.training.lora is None
+    assert ("fine-tuning called vera", "every weight is trained") in found.reading.not_modelled
+
+
+def test_megatron_sft(tmp_path):
+    script = (
+        "NPROC_PER_NODE=8 megatron sft --model llama3_8b --tensor_model_parallel_size 4 --lr 1e-5 "
+        "--sequence_parallel true --recompute_granularity none --overlap_grad_reduce true "
+        "--use_distributed_optimizer false --max_length 4096 --tuner_type lora --lora_rank 16 "
+        "--packing true --no_save_optim true --of_nobody 3"
+    )
+    found = read(written(tmp_path, "run.sh", script))
+    training = found.question.training
+    assert found.framework == "ms-swift with Megatron"
+    assert found.recipe == Recipe(tp=4, sp=True, zero_stage=0, overlap_grad_reduce=True)
+    assert (training.global_batch_size, training.sequence_length) == (16, 4096)
+    assert training.lora == Lora(16, LORA_TARGETS, 0.05)
+    assert found.question.model.name == "llama3_8b"
+    assert [each.argument for each in found.reading.unknown] == ["--of-nobody 3"]
+    assert any("--packing" in words for words, _ in found.reading.not_modelled)
+
+
+def test_a_preset_of_megatron_sft_trains_everything(tmp_path):
+    found = read(written(tmp_path, "run.sh", "NPROC_PER_NODE=8 megatron pt --model llama3_8b"))
+    assert found.recipe == Recipe(zero_stage=1, recompute="selective")
+    assert found.question.training.lora is None
