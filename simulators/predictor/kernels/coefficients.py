@@ -14,12 +14,11 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.training import arithmetic_of
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
@@ -151,91 +150,47 @@ class FittedGpu:
         return (peak or 0.0) / self.sms
 
 
-Coefficients = TypeVar("Coefficients")
-
-
-def parse(cls: type[Coefficients], values: Mapping[str, Any], where: str) -> Coefficients:
-    """Build a coefficient set from YAML, refusing missing, unknown and non-finite values.
-
-    Raises:
-        InputError: naming the file and the entry.
-    """
-    names = [item.name for item in fields(cls)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in names:
-            raise InputError(f"{where}.{name}", values[name], "is not a coefficient", names)
-    for name in names:
-        value = values.get(name)
-        for entry in value.values() if isinstance(value, dict) else [value]:
-            if not isinstance(entry, (int, float)) or not math.isfinite(entry) or entry < 0:
-                raise InputError(f"{where}.{name}", value, "is not a finite number >= 0")
-    return cls(**values)
-
-
-def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
-    """The content of one ``fitted/*.yaml``.
-
-    Raises:
-        InputError: when an entry is missing, unknown or out of range.
-    """
-    try:
-        gpu = content["gpu"]
-        gemm_parts = content.get("gemm", {})
-        grouped = content.get("grouped")
-        gemm = {
-            precision: parse(GemmCoefficients, part["coefficients"], f"{where}:gemm.{precision}")
-            for precision, part in gemm_parts.items()
-        }
-        attention = {
-            section: {
-                precision: {
-                    name: parse(
-                        AttentionCoefficients,
-                        part["coefficients"][name],
-                        f"{where}:{section}.{precision}.{name}",
-                    )
-                    for name in ("fwd", "bwd")
-                    if name in part["coefficients"]
-                }
-                for precision, part in content[section].items()
+def fitted_gpu_from_dict(content: Mapping[str, Any]) -> FittedGpu:
+    """The content of one ``fitted/*.yaml``."""
+    gpu, gemm, grouped = content["gpu"], content.get("gemm", {}), content.get("grouped")
+    attention = {
+        section: {
+            precision: {
+                name: AttentionCoefficients(**values)
+                for name, values in part["coefficients"].items()
             }
-            for section in ATTENTION_SECTIONS.values()
-            if section in content
+            for precision, part in content[section].items()
         }
-        sustained = {
-            precision: float(part["sustained"]["fraction_of_peak"])
-            for precision, part in gemm_parts.items()
+        for section in ATTENTION_SECTIONS.values()
+        if section in content
+    }
+    return FittedGpu(
+        name=gpu["name"],
+        architecture=gpu["architecture"],
+        sms=int(gpu["sms"]),
+        peak_flops={name: float(rate) for name, rate in gpu["peak_flops"].items()},
+        gemm={name: GemmCoefficients(**part["coefficients"]) for name, part in gemm.items()},
+        attention=attention,
+        sustained_fraction={
+            name: float(part["sustained"]["fraction_of_peak"])
+            for name, part in gemm.items()
             if "sustained" in part
-        }
-        return FittedGpu(
-            name=gpu["name"],
-            architecture=gpu["architecture"],
-            sms=int(gpu["sms"]),
-            peak_flops={name: float(rate) for name, rate in gpu["peak_flops"].items()},
-            gemm=gemm,
-            attention=attention,
-            sustained_fraction=sustained,
-            cast_dram_efficiency=gemm_parts.get("fp8", {}).get("cast_dram_efficiency"),
-            grouped=(
-                parse(GroupedCoefficients, grouped["half"]["coefficients"], f"{where}:grouped")
-                if grouped
-                else None
-            ),
-            streaming={
-                kind: StreamingCoefficients(float(part["share"]), float(part["launch_s"]), True)
-                for kind, part in content.get("streaming", {}).items()
-            },
-            memory_bandwidth_bytes_per_s=float(gpu.get("memory_bandwidth_bytes_per_s", math.inf)),
-            transferred=frozenset(
-                (section, precision)
-                for section in ("gemm", *ATTENTION_SECTIONS.values())
-                for precision, part in content.get(section, {}).items()
-                if "transferred_from" in part or "only_estimates" in part
-            ),
-            residuals=_residuals(content),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(where, error, "is not a file of fitted kernel coefficients") from error
+        },
+        cast_dram_efficiency=gemm.get("fp8", {}).get("cast_dram_efficiency"),
+        grouped=grouped and GroupedCoefficients(**grouped["half"]["coefficients"]),
+        streaming={
+            kind: StreamingCoefficients(float(part["share"]), float(part["launch_s"]), True)
+            for kind, part in content.get("streaming", {}).items()
+        },
+        memory_bandwidth_bytes_per_s=float(gpu.get("memory_bandwidth_bytes_per_s", math.inf)),
+        transferred=frozenset(
+            (section, precision)
+            for section in ("gemm", *ATTENTION_SECTIONS.values())
+            for precision, part in content.get(section, {}).items()
+            if "transferred_from" in part or "only_estimates" in part
+        ),
+        residuals=_residuals(content),
+    )
 
 
 def _residuals(content: Mapping[str, Any]) -> dict[tuple[str, str, str], float]:
@@ -270,7 +225,7 @@ def _shipped() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def _fitted(name: str) -> FittedGpu:
-    return fitted_gpu_from_dict(read_yaml(_FOLDER / name), name)
+    return fitted_gpu_from_dict(read_yaml(_FOLDER / name))
 
 
 @functools.cache

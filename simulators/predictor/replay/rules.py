@@ -150,28 +150,26 @@ def ruled(program: Program, job: Job, rules: Rules) -> Program:
 def operations_of(program: Program, job: Job) -> list[Operation]:
     """What each stage runs, in the order in which it is launched: what a part of a pass needs
     gathered before it, and the reduction of what it made behind it."""
-    found = []
+    found: list[Operation] = []
     for stage, tasks in enumerate(program.structure.compute_tasks):
         passes = program.structure.pass_tasks[stage]
         before, after = _exchanges(program, stage)
-        own: list[Operation] = []
+
+        def others(of: Iterable[int], phase: str, number: int, stage: int = stage) -> None:
+            for task in of:
+                what = _exchange(program.blocks[task])
+                found.append(Operation(stage, task, *what, 1, phase, number))
+
         for task, described in zip(
             tasks[:passes].tolist(), _passes(program, job, stage), strict=True
         ):
             name, phase, number, chunk, micro = described
-            for exchange in before.get(task, ()):
-                kind, what = _exchange(program.blocks[exchange])
-                own.append(Operation(stage, exchange, kind, what, 1, phase, number))
-            own.append(
+            others(before.get(task, ()), phase, number)
+            found.append(
                 Operation(stage, task, "kernel", name, 1, phase, number, None, None, chunk, micro)
             )
-            for exchange in after.get(task, ()):
-                kind, what = _exchange(program.blocks[exchange])
-                own.append(Operation(stage, exchange, kind, what, 1, phase, number))
-        for task in tasks[passes:].tolist():
-            kind, name = _exchange(program.blocks[task])
-            own.append(Operation(stage, task, kind, name, 1, "optimizer", 0))
-        found += own
+            others(after.get(task, ()), phase, number)
+        others(tasks[passes:].tolist(), "optimizer", 0)
     return found
 
 
