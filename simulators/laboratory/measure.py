@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +43,11 @@ from trainscout.simulators.virtual_cluster.traces.files import read_directory, r
 from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 
 from .calibration.questions import job_of_settings, settings_of
-from .device.timing import Rows, host_seconds, open_torch
-from .device.torch_collectives import CollectiveDevice, TorchCollectives, node_counts
+from .device.timing import Rows, open_torch
+from .device.torch_collectives import TorchCollectives, node_counts
 from .interference import measure as interference
 from .interference.slowdown_rows import read_samples
-from .kernels.measure import CLASSES, CPU, Device, TorchDevice, anonymous, measure_kernel
+from .kernels.measure import CLASSES, CPU, Machine, anonymous, measure_kernel
 
 OUTPUT = "--output"
 # Of the time that is left: kernels decide most; slowdowns beside communication come last.
@@ -58,30 +58,6 @@ COLLECTIVE_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
 START_BYTES = 8 << 10
 COPY = Streaming("copy", "memcpy", 4 << 30)
 SAVE_EVERY_S = 5.0
-
-
-class Machine(Device, Protocol):
-    """Times kernels, and knows what it is."""
-
-    name: str
-    software: str
-
-    def host_s(self) -> dict[str, float]: ...
-
-
-class TorchMachine(TorchDevice):
-    """The GPU that PyTorch sees, or the CPU to try the command."""
-
-    def __init__(self, device: str) -> None:
-        """Raises InputError when there is no PyTorch or no such device."""
-        super().__init__(device)
-        torch, _ = open_torch(device)
-        self._torch, self._device = torch, device
-        self.name = CPU if device == CPU else torch.cuda.get_device_name()
-        self.software = f"torch {torch.__version__}"
-
-    def host_s(self) -> dict[str, float]:
-        return host_seconds(self._torch, self._device)
 
 
 @dataclass
@@ -236,7 +212,7 @@ def overlap_of(path: Path, gpu: Gpu) -> dict[str, float]:
     }
 
 
-def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str, object]]:
+def measure_collectives(device: TorchCollectives, source: str) -> list[dict[str, object]]:
     """Rows of ``cluster.measured_collectives``: every kind, over one node up to all."""
     rows: list[dict[str, object]] = []
     for kind in MEASURED_KINDS:
@@ -256,7 +232,7 @@ def main(
     arguments: Sequence[str],
     machine: Machine | None = None,
     overlap: interference.OverlapDevice | None = None,
-    collectives: CollectiveDevice | None = None,
+    collectives: TorchCollectives | None = None,
 ) -> int:
     """Run the command. Devices stand in for the machine's own."""
     parser = command_parser(
@@ -305,7 +281,7 @@ def main(
         rows = _collectives(collectives, subject.job)
         if collectives.rank:
             return OK  # the first process writes
-    machine = machine or TorchMachine(options.device)
+    machine = machine or Machine(options.device)
     gpu_name = _check_gpu(machine, subject.gpu)
     about = {"gpu": gpu_name, "device": machine.name, "software": machine.software}
     found = Measurements.opened(options.output, about)
@@ -317,7 +293,7 @@ def main(
     return OK
 
 
-def _collectives(device: CollectiveDevice, job: Job | None) -> list[dict[str, object]]:
+def _collectives(device: TorchCollectives, job: Job | None) -> list[dict[str, object]]:
     if job is not None and device.ranks_per_node != job.cluster.gpus_per_node:
         problem = f"is not what torchrun started: {device.ranks_per_node} processes a node"
         field_ = "cluster.gpus_per_node"
@@ -365,7 +341,7 @@ def _measure_one(
     found.content["classes"] = factors(subject, found, gpu_name)
     assert found.slowdowns is not None
     try:
-        overlap = overlap or interference.TorchOverlapDevice()
+        overlap = overlap or interference.OverlapDevice()
     except InputError as error:
         print(f"kernels beside communication are not measured: {error}", file=sys.stderr)
         return

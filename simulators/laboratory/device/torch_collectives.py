@@ -5,26 +5,11 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
 from .timing import SAMPLE_S, SAMPLES, Clock, calls_for
-
-
-class CollectiveDevice(Protocol):
-    """Times collectives; every process calls the same in the same order."""
-
-    rank: int
-    nodes: int
-    ranks_per_node: int
-
-    def seconds(self, kind: str, nodes: int, size: int) -> float | None:
-        """Of one call over the first ``nodes`` nodes, NCCL's size in bytes; None on ranks that
-        take no part."""
-        ...
-
-    def close(self) -> None: ...
 
 
 def node_counts(nodes: int) -> list[int]:
@@ -34,7 +19,8 @@ def node_counts(nodes: int) -> list[int]:
 
 
 class TorchCollectives:
-    """NCCL on CUDA, or gloo on CPUs, as torchrun's variables say."""
+    """NCCL on CUDA, or gloo on CPUs, as torchrun's variables say; every process calls the same in
+    the same order."""
 
     def __init__(
         self, torch: Any, clock: Clock, device: str, environment: Mapping[str, str] = os.environ
@@ -66,6 +52,8 @@ class TorchCollectives:
         }
 
     def seconds(self, kind: str, nodes: int, size: int) -> float | None:
+        """Of one call over the first ``nodes`` nodes, NCCL's size in bytes; None on ranks that
+        take no part."""
         ranks = nodes * self.ranks_per_node
         if self.rank >= ranks:
             return None

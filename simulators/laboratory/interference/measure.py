@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
 from trainscout.simulators.laboratory.device.timing import (
@@ -93,22 +93,8 @@ class Together:
     copy_slowdown: float
 
 
-class OverlapDevice(Protocol):
-    """Runs kernels alone, copies alone, and both at once."""
-
-    def build(self, op: TransformerKernel) -> Built: ...
-
-    def alone_s(self, built: Built) -> float: ...
-
-    def copy_bytes_per_s(self, traffic: Traffic) -> float:
-        """Bytes/s the copies read and write alone."""
-        ...
-
-    def together(self, built: Built, alone_s: float, traffic: Traffic) -> Together: ...
-
-
-class TorchOverlapDevice:
-    """Two streams of one CUDA device."""
+class OverlapDevice:
+    """Two streams of one CUDA device: kernels alone, copies alone, and both at once."""
 
     def __init__(self) -> None:
         """Raises InputError without PyTorch, a GPU or a CUDA compiler."""
@@ -127,6 +113,7 @@ class TorchOverlapDevice:
         return burst_s(self._clock, built.call)
 
     def copy_bytes_per_s(self, traffic: Traffic) -> float:
+        """Bytes/s the copies read and write alone."""
         return 2.0 * traffic.channels * CHUNK_BYTES / self._chunk_seconds(traffic)
 
     def together(self, built: Built, alone_s: float, traffic: Traffic) -> Together:

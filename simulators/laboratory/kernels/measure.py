@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Protocol
 
-from trainscout.simulators.laboratory.device.timing import Rows, burst_s, open_torch, sustained_s
+from trainscout.simulators.laboratory.device.timing import (
+    Rows,
+    burst_s,
+    host_seconds,
+    open_torch,
+    sustained_s,
+)
 from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
 from trainscout.simulators.predictor.kernels.table_rows import row_of
 from trainscout.simulators.predictor.question.errors import InputError
@@ -24,23 +29,19 @@ SOURCE = "trainscout.simulators.laboratory.kernels.measure"
 SUSTAINED_FROM_S = 100e-6
 
 
-class Device(Protocol):
-    """Builds kernels and times them."""
-
-    def build(self, op: TransformerKernel) -> Built: ...
-
-    def burst_s(self, built: Built) -> float: ...
-
-    def sustained_s(self, built: Built, once_s: float) -> float: ...
-
-
-class TorchDevice:
-    """PyTorch's kernels on ``cuda`` (or ``cpu``, to try the command)."""
+class Machine:
+    """Builds PyTorch's kernels on ``cuda`` (or ``cpu``, to try the command) and times them."""
 
     def __init__(self, device: str) -> None:
         """Raises InputError when there is no PyTorch or no such device."""
         torch, self._clock = open_torch(device)
         self._kernels = TorchKernels(torch, device)
+        self._torch, self._device = torch, device
+        self.name = CPU if device == CPU else torch.cuda.get_device_name()
+        self.software = f"torch {torch.__version__}"
+
+    def host_s(self) -> dict[str, float]:
+        return host_seconds(self._torch, self._device)
 
     def build(self, op: TransformerKernel) -> Built:
         return self._kernels.build(op)
@@ -72,7 +73,7 @@ def _rates(op: TransformerKernel, built: Built, seconds: float) -> dict[str, obj
 
 
 def measure_kernel(
-    device: Device, op: TransformerKernel, rows: Rows, gpu: str, precision: str
+    machine: Machine, op: TransformerKernel, rows: Rows, gpu: str, precision: str
 ) -> None:
     """Time a kernel into a table, where it is not there yet. One that cannot be built here is
     skipped with a word on stderr."""
@@ -80,9 +81,9 @@ def measure_kernel(
     if row in rows:
         return
     try:
-        built = device.build(op)
-        seconds = device.burst_s(built)
-        held_s = device.sustained_s(built, seconds) if seconds >= SUSTAINED_FROM_S else None
+        built = machine.build(op)
+        seconds = machine.burst_s(built)
+        held_s = machine.sustained_s(built, seconds) if seconds >= SUSTAINED_FROM_S else None
     except (InputError, RuntimeError) as error:
         print(f"skipped {row}: {str(error).splitlines()[0]}", file=sys.stderr)
         return

@@ -8,7 +8,7 @@ import pytest
 
 from trainscout.simulators.laboratory.device.timing import Call, HostClock, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import TorchKernels
-from trainscout.simulators.laboratory.kernels.measure import TorchDevice
+from trainscout.simulators.laboratory.kernels.measure import Machine
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
 
@@ -72,7 +72,7 @@ def test_experts_in_a_loop_are_as_many_products(
     assert shapes == [shape]
     assert built.repeats == 4
     # A call of four seconds' worth is timed as four.
-    device = TorchDevice("cpu")
+    device = Machine("cpu")
     monkeypatch.setattr(device, "_clock", _Second())
     assert device.burst_s(built) == device.sustained_s(built, 4.0) == 4.0
 

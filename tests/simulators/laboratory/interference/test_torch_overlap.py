@@ -28,12 +28,12 @@ class FakeChannels:
         self.cuda.copy(chunks * CHUNK_S)
 
 
-def device(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> measure.TorchOverlapDevice:
+def device(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> measure.OverlapDevice:
     torch = FakeTorch(cuda)
     monkeypatch.setattr(measure, "open_torch", lambda name: (torch, CudaClock(torch)))
     monkeypatch.setattr(measure, "TorchKernels", lambda *_: None)
     monkeypatch.setattr(measure, "ChannelKernel", FakeChannels)
-    return measure.TorchOverlapDevice()
+    return measure.OverlapDevice()
 
 
 @pytest.mark.parametrize("alone_s", [30e-6, 2e-3, 40e-3])
