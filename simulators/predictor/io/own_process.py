@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import pickle
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import trainscout
 
@@ -28,6 +31,16 @@ def own_process(module: str, *arguments: str) -> list[str]:
     """
     root = str(Path(trainscout.__file__).absolute().parents[1])
     return [sys.executable, "-P", "-c", _START.format(root=root, module=module), *arguments]
+
+
+def packed(value: object) -> str:
+    """A value for such a process, or its answer, as one word."""
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def unpacked(word: str) -> Any:
+    """What another process of this package ``packed``."""
+    return pickle.loads(base64.b64decode(word))
 
 
 def end_with_parent() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import math
 import multiprocessing
 import os
@@ -17,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from multiprocessing import util
@@ -32,7 +31,12 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     explain,
 )
-from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
+from trainscout.simulators.predictor.io.own_process import (
+    end_with_parent,
+    own_process,
+    packed,
+    unpacked,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
@@ -58,12 +62,9 @@ _STARTS = ("from multiprocessing.spawn ", "from multiprocessing.forkserver ")
 _FIRST = f"from {RANK_PROCESS} import become_host; become_host(); "
 
 
-def install_new_interpreters(rank: str) -> None:
-    """Let interpreters started from now on begin with the emulation. Once per process.
-
-    ``rank``: ``RanksOptions`` as JSON, of which they take the first.
-    """
-    os.environ[_RANK] = rank
+def install_new_interpreters(rank: RankOptions) -> None:
+    """Let interpreters started from now on begin with the emulation. Once per process."""
+    os.environ[_RANK] = packed(rank)
     module: Any = util
     spawn = module.spawnv_passfds
 
@@ -76,8 +77,8 @@ def install_new_interpreters(rank: str) -> None:
 
 def become_host() -> None:
     """Install the emulation in this interpreter, which has not imported torch."""
-    rank = os.environ[_RANK]
-    virtual = start(RanksOptions.from_json(rank).ranks[0], ListSink())
+    rank = unpacked(os.environ[_RANK])
+    virtual = start(rank, ListSink())
     install_new_interpreters(rank)
 
     from .script_processes import enter_host, install_forks
@@ -119,20 +120,6 @@ class RankOptions:
     host_times: bool = True
     """Whether the trace says what the script computes between events."""
 
-    @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> RankOptions:
-        """Back from JSON."""
-        payloads = fields["payloads"]
-        return cls(
-            **{
-                **fields,
-                "trace": Path(fields["trace"]),
-                "payloads": None if payloads is None else Path(payloads),
-                "without": tuple(fields["without"]),
-                "script": tuple(fields["script"]),
-            }
-        )
-
     def header(self) -> Header:
         """Of the rank's trace."""
         return Header(
@@ -161,21 +148,10 @@ class RanksOptions:
 
     def run(self, **streams: Any) -> subprocess.CompletedProcess[bytes]:
         """The process, once all ranks have ended."""
-        command = own_process(RANK_PROCESS, self.to_json())
+        command = own_process(RANK_PROCESS, packed(self))
         # Sets are walked in the same order in every run.
         environment = {"PYTHONHASHSEED": "0", **os.environ}
         return subprocess.run(command, env=environment, check=False, **streams)
-
-    def to_json(self) -> str:
-        """As one argument of a process."""
-        return json.dumps(asdict(self), default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> RanksOptions:
-        """Back from the argument of the process."""
-        fields = json.loads(text)
-        ranks = tuple(RankOptions.from_fields(each) for each in fields.pop("ranks"))
-        return cls(**{**fields, "ranks": ranks, "preload": tuple(fields["preload"])})
 
 
 def start(options: RankOptions, sink: Any) -> VirtualRank:
@@ -220,7 +196,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
     from .script_processes import install_forks
 
     install_forks(state)
-    install_new_interpreters(RanksOptions((options,)).to_json())
+    install_new_interpreters(options)
     script = options.script
     try:
         if script[0] == "-m":
@@ -342,7 +318,7 @@ def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
 
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
-    options = RanksOptions.from_json(arguments[0])
+    options: RanksOptions = unpacked(arguments[0])
     end_with_parent()
     run = set_up if options.only_set_up else trace_rank
     waiting = list(enumerate(options.ranks))

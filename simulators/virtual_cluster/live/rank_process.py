@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.io.command_line import FAILURE, explain
-from trainscout.simulators.predictor.io.own_process import end_with_parent, own_process
+from trainscout.simulators.predictor.io.own_process import (
+    end_with_parent,
+    own_process,
+    packed,
+    unpacked,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank, preload_modules
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
@@ -58,18 +63,6 @@ class LiveOptions:
     cost: HostCost
     traces: str | None
     preload: tuple[str, ...]
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> LiveOptions:
-        fields = json.loads(text)
-        for name in ("ranks", "preload"):
-            fields[name] = tuple(fields[name])
-        fields["cost"] = HostCost(**fields["cost"])
-        fields["job"] = RankOptions.from_fields(fields["job"])
-        return cls(**fields)
 
 
 class _RankTime:
@@ -203,7 +196,7 @@ def _rank(options: LiveOptions, virtual: Any, rank: int, report: int) -> int:
 
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and report how each ends: ``RANK CODE`` lines on standard output."""
-    options = LiveOptions.from_json(arguments[0])
+    options: LiveOptions = unpacked(arguments[0])
     end_with_parent()
     # Whatever modules print while they are imported goes elsewhere.
     report = os.dup(1)
@@ -243,7 +236,7 @@ def rank_environment() -> dict[str, str]:
 def start_ranks(options: LiveOptions) -> subprocess.Popen[str]:
     """The prepared process, in a group of its own."""
     return subprocess.Popen(
-        own_process(PROCESS, options.to_json()),
+        own_process(PROCESS, packed(options)),
         stdout=subprocess.PIPE,
         env=rank_environment(),
         text=True,

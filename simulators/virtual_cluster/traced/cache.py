@@ -7,6 +7,7 @@ versions made counts as missing; elsewhere it is taken as it is.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -74,6 +75,13 @@ class TracedLayer:
             LocalParameters(*counts),
             versions,
         )
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What Megatron-Core does not run as configured, and its error."""
+
+    reason: str
 
 
 def installed_versions() -> dict[str, str] | None:
@@ -155,7 +163,7 @@ def _digest(content: Any) -> str:
 
 
 def _as_json(spec: LayerSpec) -> Any:
-    return json.loads(json.dumps(spec.to_json()))
+    return json.loads(json.dumps(dataclasses.asdict(spec)))
 
 
 _OPERATIONS = LineCodec(get_args(ir.Op), {})

@@ -6,16 +6,11 @@ can: no layer count, no pipeline, no replicas, no cluster.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
-from trainscout.simulators.predictor.io.values import typed_value
-from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import (
@@ -29,34 +24,8 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.layers import WHOLE as WHOLE_ATTENTION
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.training import QUANTISED, Training
+from trainscout.simulators.predictor.question.training import QUANTISED
 from trainscout.simulators.predictor.workload.layer import layer_name
-
-
-def job_json(job: Job) -> dict[str, Any]:
-    """What ``json`` can write."""
-    return dataclasses.asdict(job)
-
-
-def read_job(document: dict[str, Any]) -> Job:
-    """The job that ``job_json`` described; raises TypeError or InputError for other fields."""
-    framework = document["framework"]
-    return Job(
-        read_model(document["model"]),
-        typed_value(Gpu, "gpu", document["gpu"]),
-        Cluster(**document["cluster"]),
-        Training(**document["training"]),
-        Recipe(**document["recipe"]),
-        # As it was declared: the recipe chooses again.
-        typed_value(Framework, "framework", framework.get("declared", framework)),
-    )
-
-
-def read_model(document: dict[str, Any]) -> Model:
-    """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
-    return typed_value(Model, "model", document)
-
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
 # Not one layer but a pipeline stage's rank, which is traced whole.
@@ -121,13 +90,15 @@ class LayerSpec:
         """The fewest ranks that hold every group of the layer."""
         return math.lcm(self.tp * self.cp, self.etp * self.ep)
 
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
-    @staticmethod
-    def from_json(document: dict[str, Any]) -> LayerSpec:
-        """The layer that ``to_json`` wrote; raises TypeError for other fields."""
-        return LayerSpec(**{**document, "model": read_model(document["model"])})
+@dataclass(frozen=True)
+class RankOfJob:
+    """A whole rank to trace into ``file``: steps of so many micro-batches each."""
+
+    job: Job
+    micro_batches: tuple[int, ...]
+    rank: int
+    file: Path
 
 
 def check_traceable(job: Job) -> None:

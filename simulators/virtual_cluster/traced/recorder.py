@@ -1,15 +1,13 @@
-"""A process that traces on an emulated GPU, and how it is talked to: lines of JSON in and out.
+"""A process that traces on an emulated GPU, and how it is talked to: packed values, one a line.
 
-The first line of its standard input is ``{"gpu": ...}``; each that follows is a layer
-(``LayerSpec.to_json``), answered with ``{"traced": ...}``. With ``local_world_size`` beside the
-GPU it traces whole ranks: ``{"job": ..., "micro_batches": [...], "rank": ..., "file": ...}`` is
-answered with ``{}``. What Megatron-Core does not run is answered with ``{"failed": reason}``.
+It is asked for layers (``LayerSpec``, answered with a ``TracedLayer``) or for whole ranks
+(``RankOfJob``, answered with None, the trace in its file). What Megatron-Core does not run is
+answered with ``Refused``.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -17,19 +15,17 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.own_process import own_process
-from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.own_process import own_process, packed, unpacked
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
 from trainscout.simulators.virtual_cluster.traces.files import write_trace
 
-from .cache import TracedLayer, installed_versions
-from .layer_spec import LayerSpec, read_job
+from .cache import Refused, TracedLayer, installed_versions
+from .layer_spec import LayerSpec, RankOfJob
 from .trace_to_blocks import EventList, blocks_of
 
 MODULE = "trainscout.simulators.virtual_cluster.traced.recorder"
@@ -41,14 +37,15 @@ _SHOWN_LINES = 5
 MEMORY_BYTES = 2**50
 
 
-def ask(about: Any, questions: Sequence[Any]) -> list[dict[str, Any]]:
-    """Run such a process; its answer to each question, in order.
+def ask(gpu: Gpu, questions: Sequence[Any], node: int | None = None) -> list[Any]:
+    """Run such a process; its answer to each question, in order. ``node``: for ranks of jobs whose
+    nodes have so many GPUs.
 
     Raises:
         RuntimeError: when it ends before it has answered all, with what it said last.
         subprocess.TimeoutExpired: when it hangs.
     """
-    text = "".join(json.dumps(line) + "\n" for line in (about, *questions))
+    text = "".join(packed(line) + "\n" for line in ((gpu, node), *questions))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
         process = subprocess.run(
             own_process(MODULE),
@@ -64,15 +61,17 @@ def ask(about: Any, questions: Sequence[Any]) -> list[dict[str, Any]]:
             complaints.seek(0)
             last = "\n".join(complaints.read().splitlines()[-_SHOWN_LINES:])
             raise RuntimeError(f"{MODULE} ended early: {last}")
-    return [json.loads(answer) for answer in answers]
+    return [unpacked(answer) for answer in answers]
 
 
-def ask_several(about: Any, questions: Sequence[Any], processes: int) -> Iterator[dict[str, Any]]:
+def ask_several(
+    gpu: Gpu, questions: Sequence[Any], processes: int, node: int | None = None
+) -> Iterator[Any]:
     """As ``ask``, of so many processes, each for an equal part of the questions."""
     size = -(-len(questions) // processes)
     shares = [questions[first : first + size] for first in range(0, len(questions), size)]
     with ThreadPoolExecutor(len(shares)) as pool:
-        for answers in pool.map(lambda share: ask(about, share), shares):
+        for answers in pool.map(lambda share: ask(gpu, share, node), shares):
             yield from answers
 
 
@@ -83,18 +82,17 @@ def main() -> int:
     """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    about = json.loads(sys.stdin.readline())
-    gpu, node = typed_value(Gpu, "gpu", about["gpu"]), about.get("local_world_size")
-    answer: Callable[[Any], dict[str, Any]] = (
-        LayerTracer(gpu).answer if node is None else RankTracer(gpu, node).answer
+    gpu, node = unpacked(sys.stdin.readline())
+    trace: Callable[[Any], Any] = (
+        LayerTracer(gpu).trace if node is None else RankTracer(gpu, node).trace
     )
     for line in sys.stdin:
         try:
-            found = answer(json.loads(line))
+            answer = trace(unpacked(line))
         except Exception as error:  # what Megatron refuses or the device lacks is a finding
             traceback.print_exc()
-            found = {"failed": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), file=answers)
+            answer = Refused(f"{type(error).__name__}: {error}")
+        print(packed(answer), file=answers)
     return 0
 
 
@@ -105,10 +103,6 @@ class LayerTracer:
         self._traced = False
         self._rank = emulate(EventList(), world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES)
         _install_vendor()
-
-    def answer(self, request: Any) -> dict[str, Any]:
-        """The layer's trace, as it is sent."""
-        return {"traced": self.trace(LayerSpec.from_json(request)).to_json()}
 
     def restart(self, world_size: int) -> EventList:
         """Become the first of so many ranks; what it does from now on."""
@@ -141,18 +135,17 @@ class RankTracer:
         self._rank = emulate(sink, world_size=node, rank=0, gpu=gpu, local_world_size=node)
         _install_vendor()
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def trace(self, asked: RankOfJob) -> None:
         """Trace one rank's steps of so many micro-batches into a file."""
         # The last rank's model goes in cycles: what it holds must be gone before this one.
         gc.collect()
-        job, rank = read_job(request["job"]), request["rank"]
+        job, rank = asked.job, asked.rank
         sink = ListSink()
         self._rank.restart(sink, world_size=job.world_size, rank=rank)
         from .train_rank import train
 
-        train(job, request["micro_batches"])
-        write_trace(Path(request["file"]), Trace(_header(job, rank), tuple(sink.events)))
-        return {}
+        train(job, asked.micro_batches)
+        write_trace(asked.file, Trace(_header(job, rank), tuple(sink.events)))
 
 
 def _install_vendor() -> None:

@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.workload.parameters import LocalParameters,
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
-from .cache import TracedLayer, TracedLayerCache
+from .cache import Refused, TracedLayer, TracedLayerCache
 from .layer_spec import (
     LayerSpec,
     check_traceable,
@@ -35,7 +35,7 @@ from .layer_spec import (
     transformer_layer,
 )
 from .trace_to_blocks import further_communicators
-from .tracer import Refused, traced_layers
+from .tracer import traced_layers
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-from .cache import FOLDER, TracedLayer, TracedLayerCache
+from .cache import FOLDER, Refused, TracedLayer, TracedLayerCache
 from .layer_spec import LayerSpec
 from .recorder import ask_several
 
@@ -57,13 +54,6 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A layer that Megatron-Core does not run as configured, and its error."""
-
-    reason: str
-
-
 def traced_layers(
     specs: Sequence[LayerSpec], gpu: Gpu, cache: TracedLayerCache
 ) -> dict[LayerSpec, TracedLayer | Refused]:
@@ -97,11 +87,8 @@ def _trace(
         return
     # Equal layouts one after another: groups are made anew when the layout changes.
     ordered = sorted(specs, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
-    questions = [spec.to_json() for spec in ordered]
-    count = _processes(len(ordered))
-    answers = ask_several({"gpu": dataclasses.asdict(gpu)}, questions, count)
-    for spec, answer in zip(ordered, answers, strict=True):
-        yield spec, _read(answer)
+    answers = ask_several(gpu, ordered, _processes(len(ordered)))
+    yield from zip(ordered, answers, strict=True)
 
 
 def _processes(specs: int) -> int:
@@ -115,9 +102,3 @@ def _free_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return PROCESS_BYTES
-
-
-def _read(answer: dict[str, Any]) -> TracedLayer | Refused:
-    if "failed" in answer:
-        return Refused(answer["failed"])
-    return TracedLayer.from_json(answer["traced"])

@@ -1,18 +1,14 @@
 """Trains a declared job on Megatron-Core, as one rank of it: a script like any other.
 
-``train_rank.py FILE`` with torchrun's environment variables; the file holds a job and the number
-of micro-batches of each step. The loop is Megatron-LM's (``training.py: train, train_step``).
-Every rank makes its own tokens: nothing is read or broadcast.
+It reads torchrun's environment variables. The loop is Megatron-LM's (``training.py: train,
+train_step``). Every rank makes its own tokens: nothing is read or broadcast.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,12 +24,7 @@ from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import layers_by_stage
 
 from . import megatron_job
-from .layer_spec import LayerSpec, read_job, whole_model
-
-
-def main(path: str) -> None:
-    request = json.loads(Path(path).read_text(encoding="utf-8"))
-    train(read_job(request["job"]), request["micro_batches"])
+from .layer_spec import LayerSpec, whole_model
 
 
 def train(job: Job, micro_batches: Sequence[int]) -> None:
@@ -180,7 +171,3 @@ def _forward_step(data: Iterator[dict[str, torch.Tensor]], model: Any) -> tuple[
     batch = next(data)
     output = model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
     return output, partial(megatron_job.masked_loss, batch["loss_mask"])
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

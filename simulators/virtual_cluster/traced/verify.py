@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import tempfile
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
@@ -48,7 +46,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 
-from .layer_spec import check_traceable, job_json
+from .cache import Refused
+from .layer_spec import RankOfJob, check_traceable
 from .recorder import ask_several
 from .trace_to_blocks import ALONE, dimensions_of
 from .verification import RankCheck, RankFigures, Verification
@@ -289,44 +288,33 @@ def trace_ranks(job: Job, directory: Path) -> list[Trace]:
     Raises:
         RuntimeError: for what a rank raised, or when a process ends early.
     """
-    questions = rank_questions(job, directory)
-    count = min(os.cpu_count() or 1, len(questions))
-    return ask_for_ranks(job, questions, count)
+    asked = ranks_of_job(job, directory)
+    return ask_for_ranks(asked, min(os.cpu_count() or 1, len(asked)))
 
 
-def rank_questions(job: Job, directory: Path) -> list[dict[str, Any]]:
+def ranks_of_job(job: Job, directory: Path) -> list[RankOfJob]:
     """What a tracing process is asked for: two steps of one rank of every stage.
 
     Adam's state comes into being in the first, as short as the schedule can be; the second is
     like all that follow.
     """
     recipe = job.recipe
-    steps = [recipe.pp if recipe.vpp > 1 else 1, job.num_micro_batches]
-    return [
-        {
-            "job": job_json(job),
-            "micro_batches": steps,
-            "rank": rank,
-            "file": str(trace_path(directory, rank)),
-        }
-        for rank in traced_ranks(job)
-    ]
+    steps = (recipe.pp if recipe.vpp > 1 else 1, job.num_micro_batches)
+    return [RankOfJob(job, steps, rank, trace_path(directory, rank)) for rank in traced_ranks(job)]
 
 
-def ask_for_ranks(
-    job: Job, questions: Sequence[dict[str, Any]], processes: int = 1
-) -> list[Trace]:
-    """Trace ranks of jobs on the GPUs and nodes of ``job``.
+def ask_for_ranks(asked: Sequence[RankOfJob], processes: int = 1) -> list[Trace]:
+    """Trace ranks of jobs, all on the GPUs and nodes of the first.
 
     Raises:
         RuntimeError: for what a rank raised, or when a process ends early.
     """
-    about = {"gpu": dataclasses.asdict(job.gpu), "local_world_size": job.cluster.gpus_per_node}
-    answers = ask_several(about, questions, processes)
-    for question, answer in zip(questions, answers, strict=True):
-        if "failed" in answer:
-            raise RuntimeError(f"rank {question['rank']}: {answer['failed']}")
-    return [read_trace(Path(question["file"])) for question in questions]
+    job = asked[0].job
+    answers = ask_several(job.gpu, asked, processes, job.cluster.gpus_per_node)
+    for each, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, Refused):
+            raise RuntimeError(f"rank {each.rank}: {answer.reason}")
+    return [read_trace(each.file) for each in asked]
 
 
 def compared(

@@ -3,20 +3,19 @@
     python -m trainscout.simulators.virtual_cluster.trials.rank_server OPTIONS
 
 It installs the emulation and imports what all launches need once. Each line on standard input is a
-``RankRequest``; each answer a line with what became of the rank (``RankAnswer``).
+``RankRequest``; each answer a line with the rank's exit code, the first one ``READY``, or why not.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
-from trainscout.simulators.predictor.io.command_line import OK
-from trainscout.simulators.predictor.io.own_process import end_with_parent
+from trainscout.simulators.predictor.io.command_line import BAD_INPUT, OK
+from trainscout.simulators.predictor.io.own_process import end_with_parent, unpacked
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.prepared import fork_rank
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
@@ -31,6 +30,7 @@ from trainscout.simulators.virtual_cluster.emulation.virtual_rank import Virtual
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter
 
 MODULE = "trainscout.simulators.virtual_cluster.trials.rank_server"
+READY = "ready"
 
 
 @dataclass(frozen=True)
@@ -43,30 +43,24 @@ class RankRequest:
     output: str
     only_set_up: bool = False
 
-    def to_json(self) -> str:
-        """As one line."""
-        return json.dumps(asdict(self), default=str)
-
 
 def main(arguments: list[str]) -> int:
     """Serve until there are no more requests."""
     end_with_parent()
-    options = RanksOptions.from_json(arguments[0])
+    options: RanksOptions = unpacked(arguments[0])
     # Whatever modules print while they are imported, or scripts later, goes elsewhere.
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)
     try:
         virtual = prepared(options)
     except InputError as error:
-        print(json.dumps({"refused": str(error)}), file=answers)
-        return 2
-    print(json.dumps({"ready": True}), file=answers)
+        print(error, file=answers)
+        return BAD_INPUT
+    print(READY, file=answers)
     for line in sys.stdin:
-        record = json.loads(line)
-        request = RankRequest(**{**record, "rank": RankOptions.from_fields(record["rank"])})
-        child = fork_rank(partial(_run, request, virtual))
+        child = fork_rank(partial(_run, unpacked(line), virtual))
         _, status = os.waitpid(child, 0)
-        print(json.dumps({"code": os.waitstatus_to_exitcode(status)}), file=answers)
+        print(os.waitstatus_to_exitcode(status), file=answers)
     return OK
 
 

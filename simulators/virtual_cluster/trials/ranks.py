@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import subprocess
 import tempfile
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainscout.simulators.predictor.io.own_process import own_process
+from trainscout.simulators.predictor.io.own_process import own_process, packed
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
@@ -20,7 +19,7 @@ from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 
-from .rank_server import MODULE, RankRequest
+from .rank_server import MODULE, READY, RankRequest
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _OUT_OF_MEMORY = re.compile(
@@ -58,7 +57,7 @@ class PreparedRanks:
         )
         options = RanksOptions((self._job,), preload=question.preload)
         self._process = subprocess.Popen(
-            own_process(MODULE, options.to_json()),
+            own_process(MODULE, packed(options)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -68,9 +67,9 @@ class PreparedRanks:
         # Which ranks stand for a job whose first rank has these communicators.
         self._chosen: dict[tuple[Group, ...], tuple[int, ...]] = {}
         ready = self._answer()
-        if "refused" in ready:
+        if ready != READY:
             self.close()
-            raise InputError("--preload", ",".join(question.preload), str(ready["refused"]))
+            raise InputError("--preload", ",".join(question.preload), ready)
 
     def close(self) -> None:
         """End the prepared process."""
@@ -126,20 +125,19 @@ class PreparedRanks:
         options = replace(self._job, rank=rank, script=tuple(words), trace=path)
         request = RankRequest(options, dict(start.environment), str(output), only_set_up)
         assert self._process.stdin is not None
-        self._process.stdin.write(request.to_json() + "\n")
+        self._process.stdin.write(packed(request) + "\n")
         self._process.stdin.flush()
-        code = self._answer()["code"]
+        code = int(self._answer())
         if code == 0 and path.is_file():
             return read_trace(path)
         raise _why(rank, code, output)
 
-    def _answer(self) -> dict[str, object]:
+    def _answer(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the process that ranks are forked from has ended")
-        answer: dict[str, object] = json.loads(line)
-        return answer
+        return line.rstrip("\n")
 
 
 def _with_files(start: Start, folder: Path) -> list[str]:
@@ -152,7 +150,7 @@ def _with_files(start: Start, folder: Path) -> list[str]:
     return words
 
 
-def _why(rank: int, code: object, output: Path) -> RuntimeError:
+def _why(rank: int, code: int, output: Path) -> RuntimeError:
     text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     found = _OUT_OF_MEMORY.search(text)
     if found is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, TINY, make_job
 from tests.simulators.virtual_cluster.traced.layer_cases import HYBRID
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -17,7 +16,6 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     HEAD,
     LAYER,
     MOE_LAYER,
-    LayerSpec,
     check_traceable,
     layer_specs_of,
 )
@@ -93,12 +91,6 @@ def test_ends_do_not_depend_on_experts() -> None:
     assert (one[0], one[-1]) == (other[0], other[-1])
     assert one[1] != other[1]
     assert one[1].kind == MOE_LAYER
-
-
-@pytest.mark.parametrize("model", [*MODELS, HYBRID], ids=lambda model: str(model.name))
-def test_specs_survive_json(model: Any) -> None:
-    for spec in layer_specs_of(make_job(model)):
-        assert LayerSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
 def test_groups_fit_in_the_fewest_ranks() -> None:

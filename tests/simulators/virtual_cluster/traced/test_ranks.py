@@ -26,7 +26,7 @@ from trainscout.simulators.virtual_cluster.traced.verify import (
     ask_for_ranks,
     builtin_work,
     compared,
-    rank_questions,
+    ranks_of_job,
     traced_work,
     verify,
 )
@@ -80,10 +80,10 @@ CASES = {
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Trace]]:
     """One rank of every stage of every case, traced in one process."""
-    questions = []
+    asked = []
     for name, job in CASES.items():
-        questions += rank_questions(job, tmp_path_factory.mktemp(name.replace(" ", "-")))
-    answers = iter(ask_for_ranks(CASES["1f1b"], questions))
+        asked += ranks_of_job(job, tmp_path_factory.mktemp(name.replace(" ", "-")))
+    answers = iter(ask_for_ranks(asked))
     return {name: [next(answers) for _ in range(job.recipe.pp)] for name, job in CASES.items()}
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import plain_layer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -30,7 +30,11 @@ from trainscout.simulators.registry import (
 )
 from trainscout.simulators.virtual_cluster.traced import cache as cache_module
 from trainscout.simulators.virtual_cluster.traced import recorder, tracer
-from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
+from trainscout.simulators.virtual_cluster.traced.cache import (
+    Refused,
+    TracedLayer,
+    TracedLayerCache,
+)
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     EMBEDDING,
     HEAD,
@@ -104,13 +108,12 @@ def test_jobs_of_a_batch_are_traced_together(
 ) -> None:
     jobs = [make_job(TINY, tp=2, micro_batch=size) for size in (1, 2, 4)]
     refused = make_job(TINY, zero_stage=3)
-    asked: list[list[Any]] = []
+    asked: list[list[LayerSpec]] = []
 
-    def ask(about: Any, questions: list[Any]) -> list[Any]:
-        asked.append(questions)
-        found = [LayerSpec.from_json(question) for question in questions]
+    def ask(gpu: Gpu, specs: list[LayerSpec], node: None) -> list[TracedLayer]:
+        asked.append(specs)
         by_size = {job.recipe.micro_batch: job for job in jobs}
-        return [{"traced": built(p, by_size[p.micro_batch]).to_json()} for p in found]
+        return [built(spec, by_size[spec.micro_batch]) for spec in specs]
 
     monkeypatch.setattr(recorder, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
@@ -127,12 +130,8 @@ def test_what_megatron_refuses_costs_only_the_jobs_that_need_it(
 ) -> None:
     good, bad = make_job(TINY, tp=2), make_job(TINY, tp=4)
 
-    def ask(about: Any, questions: list[Any]) -> list[Any]:
-        found = [LayerSpec.from_json(question) for question in questions]
-        return [
-            {"failed": "ValueError: no"} if p.tp == 4 else {"traced": built(p, good).to_json()}
-            for p in found
-        ]
+    def ask(gpu: Gpu, specs: list[LayerSpec], node: None) -> list[TracedLayer | Refused]:
+        return [Refused("ValueError: no") if p.tp == 4 else built(p, good) for p in specs]
 
     monkeypatch.setattr(recorder, "ask", ask)
     monkeypatch.setattr(tracer, "check_installed", lambda: None)
