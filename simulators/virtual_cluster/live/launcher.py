@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from .representation import Representation
 
 if TYPE_CHECKING:
     from .network import Network
-    from .prices import ClusterPrices
+    from .prices import Prices
 
 NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
@@ -128,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
 
     # These load numba and what prices are made of.
     from trainscout.simulators.virtual_cluster.execution.step import used_part
-    from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
+    from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
     from .rank_process import start_ranks
     from .report import show_report, write_timeline
@@ -138,12 +139,12 @@ def main(arguments: Sequence[str]) -> int:
     cluster = used_part(cluster, args.world_size)
     prices, network = _network(args, (cluster, gpu), framework, who)
     simulation = Simulation(
-        who, prices, network, options("").cost, LoweredLaunches, record=args.perfetto is not None
+        who, prices, network, options.cost, Launches, record=args.perfetto is not None
     )
     _banner(args, gpu, who)
     server = LiveServer(
         simulation,
-        lambda address: start_ranks(options(address)),
+        lambda address: start_ranks(replace(options, address=address)),
         cores=args.cores or len(os.sched_getaffinity(0)),
         timeout_s=args.timeout,
         show=_printer(who),
@@ -164,20 +165,20 @@ def _network(
     machine: tuple[Cluster, Gpu],
     framework: Framework,
     who: Representation,
-) -> tuple[ClusterPrices, Network]:
+) -> tuple[Prices, Network]:
     from .network import WhiteBoxNetwork
-    from .prices import ClusterPrices
+    from .prices import Prices
 
     cluster, gpu = machine
     if args.network == "whitebox":
-        return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
+        return Prices(gpu, cluster, framework), WhiteBoxNetwork()
     from trainscout.simulators.predictor.network.topology.wiring import build_network
 
     from .network import FlowNetwork
 
     switches = load_catalogue().topologies.chosen("--topology", args.topology)
     network = FlowNetwork(build_network(cluster, gpu, switches), who)
-    return ClusterPrices(gpu, cluster, framework, alone=True), network
+    return Prices(gpu, cluster, framework, alone=True), network
 
 
 def _ranks(args: argparse.Namespace) -> tuple[int, ...]:
@@ -196,24 +197,20 @@ def _options(
     who: Representation,
     machine: tuple[Cluster, Gpu],
     framework: Framework,
-) -> Callable[[str], LiveOptions]:
+) -> LiveOptions:
+    """All but the address."""
     from trainscout.simulators.virtual_cluster.walk.launches import HostCost
 
     cluster, gpu = machine
     cost = HostCost.of(framework, cpu=args.host == "cpu")
-
-    def made(address: str) -> LiveOptions:
-        job = RankOptions(
-            world_size=args.world_size,
-            rank=who.simulated[0],
-            local_world_size=min(cluster.gpus_per_node, args.world_size),
-            gpu=gpu.name,
-            **script,
-        )
-        traces = None if args.traces is None else str(args.traces)
-        return LiveOptions(address, job, who.simulated, cost, traces, args.preload)
-
-    return made
+    job = RankOptions(
+        world_size=args.world_size,
+        rank=who.simulated[0],
+        local_world_size=min(cluster.gpus_per_node, args.world_size),
+        gpu=gpu.name,
+        **script,
+    )
+    return LiveOptions("", job, who.simulated, cost, args.traces, args.preload)
 
 
 def _usual_cluster(world_size: int, gpu: Gpu | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -110,7 +110,6 @@ class Figures:
     cpu_s: float
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-    resident_bytes: int
     own_bytes: int
     violations: int
 
@@ -154,42 +153,43 @@ def turn_frame(turn: Turn) -> bytes:
     return _framed(OF_SIMULATOR.encode(turn))
 
 
+def connect(address: str, hello: Hello) -> socket.socket:
+    """A connection to the simulator that has said hello."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    connection.sendall(frame([hello]))
+    return connection
+
+
 def _framed(text: str) -> bytes:
     body = text.encode()
     return _HEAD.pack(len(body)) + body
 
 
-class Frames:
-    """Cuts a stream of bytes into the texts of frames."""
+def receive(connection: socket.socket) -> str:
+    """The text of the next frame.
 
-    def __init__(self) -> None:
-        self._bytes = bytearray()
+    Raises:
+        EOFError: when the other side has gone.
+        MalformedError: for what is no frame.
+    """
+    (length,) = _HEAD.unpack(_bytes(connection, _HEAD.size))
+    if length > MOST_BYTES:
+        raise MalformedError(f"a frame of {length} bytes")
+    try:
+        return _bytes(connection, length).decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("a frame that is no text") from error
 
-    @property
-    def rest(self) -> bytes:
-        """What has come after the last whole frame."""
-        return bytes(self._bytes)
 
-    def take(self, data: bytes) -> Iterator[str]:
-        """Texts of frames that are whole with ``data``.
-
-        Raises:
-            MalformedError: for what is no frame.
-        """
-        self._bytes += data
-        while len(self._bytes) >= _HEAD.size:
-            (length,) = _HEAD.unpack_from(self._bytes)
-            if length > MOST_BYTES:
-                raise MalformedError(f"a frame of {length} bytes")
-            end = _HEAD.size + length
-            if len(self._bytes) < end:
-                return
-            body = bytes(self._bytes[_HEAD.size : end])
-            del self._bytes[:end]
-            try:
-                yield body.decode()
-            except UnicodeDecodeError as error:
-                raise MalformedError("a frame that is no text") from error
+def _bytes(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        more = connection.recv(count - len(found))
+        if not more:
+            raise EOFError("the other side has gone")
+        found += more
+    return found
 
 
 def read_messages(text: str) -> list[Any]:
@@ -199,20 +199,3 @@ def read_messages(text: str) -> list[Any]:
         MalformedError: for a line that is no message of a rank.
     """
     return [OF_RANKS.decode(line) for line in text.split("\n")]
-
-
-def receive_turn(connection: socket.socket) -> Turn:
-    """The next turn on a connection on which only one can be under way.
-
-    Raises:
-        EOFError: when the other side has gone.
-        MalformedError: for what is no turn.
-    """
-    frames = Frames()
-    while True:
-        data = connection.recv(65536)
-        if not data:
-            raise EOFError("the simulator has gone")
-        for text in frames.take(data):
-            turn: Turn = OF_SIMULATOR.decode(text)
-            return turn

@@ -1,9 +1,8 @@
-"""What the simulation asks of prices, and the answer for a real GPU and cluster: replay's own."""
+"""What the simulation asks of prices: replay's own, of a GPU and a cluster."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
@@ -23,38 +22,10 @@ from trainscout.simulators.virtual_cluster.walk.prices import SHARED_GPU, Price,
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
-class Prices(Protocol):
-    """Prices of operations and transfers, and how they slow each other on one device.
+class Prices:
+    """Prices of ``replay`` for what ranks launch, each content priced once.
 
     ``slowdown_of_two``: factor by which two kernels that run at the same time are slowed.
-    """
-
-    @property
-    def slowdown_of_two(self) -> float: ...
-
-    def kernel(self, content: object) -> Price:
-        """The price of a launch's content (``rank_walk.Launch``)."""
-        ...
-
-    def communication(
-        self,
-        call: Call,
-        group: tuple[int, ...],
-        ends: tuple[int, int] | None = None,
-        *,
-        collnet: bool = False,
-    ) -> Price:
-        """The price of a collective of ``group``, or a transfer between two ``ends`` of it;
-        ``collnet``: it asked for switches that sum."""
-        ...
-
-    def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
-        """Factors by which the kernel and the communication run longer side by side, >= 1."""
-        ...
-
-
-class ClusterPrices:
-    """Prices of ``replay`` for what ranks launch, each content priced once.
 
     Args:
         gpu, cluster, framework: as in ``replay_ranks``; the cluster's nodes are those in use.
@@ -79,6 +50,7 @@ class ClusterPrices:
         self._slowdowns: dict[tuple[bytes, float, float], tuple[float, float]] = {}
 
     def kernel(self, content: object) -> Price:
+        """The price of a launch's content (``rank_walk.Launch``)."""
         assert isinstance(content, Lowered)
         known = self._kernels.get(id(content))
         if known is None:
@@ -94,6 +66,8 @@ class ClusterPrices:
         *,
         collnet: bool = False,
     ) -> Price:
+        """The price of a collective of ``group``, or a transfer between two ``ends`` of it;
+        ``collnet``: it asked for switches that sum."""
         crosses = ends is not None and crosses_domains(*ends, self._cluster)
         key = (call, group, ends is not None, crosses, collnet)
         price = self._communications.get(key)
@@ -105,6 +79,7 @@ class ClusterPrices:
         return price
 
     def slowdowns(self, kernel: Price, communication: Price) -> tuple[float, float]:
+        """Factors by which the kernel and the communication run longer side by side, >= 1."""
         if not kernel.mix or not communication.seconds:
             return 1.0, 1.0
         key = (kernel.mix, communication.channels, communication.memory_bytes_per_s)

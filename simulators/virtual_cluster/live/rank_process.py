@@ -14,7 +14,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,12 +38,12 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
 )
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
-from .clock import PICOSECONDS, HostClock
-from .messages import Figures, Hello, Invention, frame
+from .clock import HostClock
+from .messages import Figures, Hello, Invention, connect
 from .sink import LiveSink
-from .timekeeping import install_clocks, keep_time
+from .timekeeping import RankTime, install_clocks, keep_time
 
 PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
 
@@ -61,27 +60,8 @@ class LiveOptions:
     job: RankOptions
     ranks: tuple[int, ...]
     cost: HostCost
-    traces: str | None
+    traces: Path | None
     preload: tuple[str, ...]
-
-
-class _RankTime:
-    """A rank's simulated time, with what its script has spent since its last event."""
-
-    def __init__(self, sink: LiveSink, recorder: Any, gap_factor: float) -> None:
-        self._sink = sink
-        self._recorder = recorder
-        self._gap_factor = gap_factor
-
-    def now_s(self) -> float:
-        spent_s = self._gap_factor * self._recorder.script_cpu_s() if self._gap_factor else 0.0
-        return self._sink.clock.now_s + float(spent_s)
-
-    def busy_s(self) -> float:
-        return self.now_s() - self._sink.clock.waited_ps / PICOSECONDS
-
-    def sleep(self, seconds: float) -> None:
-        self._sink.sleep(seconds)
 
 
 class _LivePost:
@@ -111,20 +91,20 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     """Be one rank, in a forked process; the script's exit code."""
     from trainscout.simulators.virtual_cluster.emulation.distributed.peers import Peers
 
-    connection = _connect(options.address, Hello(rank, "events"))
-    output = _connect(options.address, Hello(rank, "output"))
+    connection = connect(options.address, Hello(rank, "events"))
+    output = connect(options.address, Hello(rank, "output"))
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     writer = _trace_writer(options, rank)
-    clock = HostClock(options.cost, LoweredLaunches())
+    clock = HostClock(options.cost, Launches())
     sink = LiveSink(connection, clock, None if writer is None else writer.write)
     sink.wait_for_turn()
     virtual.restart(sink, world_size=options.job.world_size, rank=rank)
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
     virtual.state.peers = Peers(sink, rank)
-    keep_time(_RankTime(sink, recorder, options.cost.gap_factor))
+    keep_time(RankTime(sink, recorder, options.cost.gap_factor))
     code = run_script(replace(options.job, rank=rank), virtual.state)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -135,31 +115,22 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     return code
 
 
-def _connect(address: str, hello: Hello) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(address)
-    connection.sendall(frame([hello]))
-    return connection
-
-
 def _trace_writer(options: LiveOptions, rank: int) -> TraceWriter | None:
     if options.traces is None:
         return None
     header = replace(options.job, rank=rank).header()
-    return TraceWriter(trace_path(Path(options.traces), rank), header)
+    return TraceWriter(trace_path(options.traces, rank), header)
 
 
 def _figures(state: Any, code: int) -> Figures:
     allocator = state.memory.allocator
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    resident_bytes, own_bytes = _memory_bytes()
     return Figures(
         code=code,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_allocated_bytes=allocator.peak_allocated_bytes,
         peak_reserved_bytes=allocator.peak_reserved_bytes,
-        resident_bytes=resident_bytes,
-        own_bytes=own_bytes,
+        own_bytes=_own_bytes(),
         violations=state.recorder.violations,
     )
 
@@ -171,18 +142,14 @@ def _inventions(recorder: Any) -> list[Invention]:
     ]
 
 
-def _memory_bytes() -> tuple[int, int]:
-    """Resident memory of this process, and what of it is shared with none."""
-    kibibytes = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0}
+def _own_bytes() -> int:
+    """Memory of this process that it shares with none; 0 where it is not known."""
     try:
-        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in kibibytes:
-                kibibytes[name] = int(rest.split()[0])
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0, 0
-    own = kibibytes["Private_Clean"] + kibibytes["Private_Dirty"]
-    return kibibytes["Rss"] * 1024, own * 1024
+        return 0
+    private = ("Private_Clean:", "Private_Dirty:")
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(private))
 
 
 def _rank(options: LiveOptions, virtual: Any, rank: int, report: int) -> int:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TextIO
 
@@ -33,7 +34,6 @@ from .messages import (
     Collect,
     Figures,
     Finish,
-    Frames,
     Hello,
     Invention,
     Message,
@@ -41,6 +41,7 @@ from .messages import (
     Turn,
     blocks,
     read_messages,
+    receive,
     turn_frame,
 )
 from .rank_process import end_all
@@ -64,9 +65,8 @@ class _Rank:
 
     number: int
     connection: socket.socket | None = None
-    # Its connections, and what takes the bytes that come on each.
-    receivers: dict[socket.socket, Callable[[bytes], None]] = field(default_factory=dict)
-    frames: Frames = field(default_factory=Frames)
+    # Its connections, and what takes what comes next on each; EOFError: nothing will.
+    receivers: dict[socket.socket, Callable[[socket.socket], None]] = field(default_factory=dict)
     running: bool = False
     # The keys of what it collects.
     collects: tuple[str, ...] = ()
@@ -167,69 +167,53 @@ class LiveServer:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        frames = Frames()
+        connection.settimeout(self._timeout_s)
+        self._selector.register(connection, selectors.EVENT_READ, self._greet)
 
-        def first(one: socket.socket) -> None:
-            data = one.recv(_READ_BYTES)
-            for text in frames.take(data):
-                hello = read_messages(text)[0]
-                if not isinstance(hello, Hello) or hello.rank not in self._ranks:
-                    raise LiveError("somebody else called", FAILURE)
-                self._selector.unregister(one)
-                self._greet(hello, one, frames.rest)
-                return
-            if not data:
-                self._selector.unregister(one)
-                one.close()
-
-        self._selector.register(connection, selectors.EVENT_READ, first)
-
-    def _greet(self, hello: Hello, connection: socket.socket, rest: bytes) -> None:
-        """Take on a connection; ``rest`` came right after its hello."""
+    def _greet(self, connection: socket.socket) -> None:
+        """Take on a connection, which says first whose it is."""
+        self._selector.unregister(connection)
+        try:
+            (hello,) = read_messages(receive(connection))
+        except EOFError:
+            connection.close()
+            return
+        if not isinstance(hello, Hello) or hello.rank not in self._ranks:
+            raise LiveError("somebody else called", FAILURE)
         self._received_s = time.monotonic()
         rank = self._ranks[hello.rank]
         if hello.purpose == "output":
             rank.receivers[connection] = _Lines(rank.number, self._show).take
         else:
             rank.connection = connection
-            rank.receivers[connection] = lambda data: self._feed(rank, data)
-        if rest:
-            rank.receivers[connection](rest)
+            rank.receivers[connection] = lambda one: self._feed(rank, one)
         self._selector.register(
             connection, selectors.EVENT_READ, lambda one: self._receive(rank, one)
         )
 
     def _receive(self, rank: _Rank, connection: socket.socket) -> bool:
-        """Hand on what has come; False when there was nothing yet."""
-        if connection not in rank.receivers:
+        """Hand on what has come next; False when there was nothing yet."""
+        if connection not in rank.receivers or not wait([connection], 0):
             return False
         try:
-            data = connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            rank.receivers[connection](connection)
+        except TimeoutError:
             return False
-        except ConnectionResetError:
-            data = b""
-        rank.receivers[connection](data)
-        if not data:
-            self._close(rank, connection)
+        except (EOFError, ConnectionResetError):
+            self._selector.unregister(connection)
+            connection.close()
+            del rank.receivers[connection]
         return True
 
-    def _close(self, rank: _Rank, connection: socket.socket) -> None:
-        self._selector.unregister(connection)
-        connection.close()
-        del rank.receivers[connection]
-
-    def _feed(self, rank: _Rank, data: bytes) -> None:
+    def _feed(self, rank: _Rank, connection: socket.socket) -> None:
         self._received_s = time.monotonic()
         began_s = time.thread_time()
         try:
-            for text in rank.frames.take(data):
-                messages = self._messages(rank, text)
-                if messages is None:
-                    return
-                stops = any(blocks(each) or isinstance(each, Finish) for each in messages)
-                rank.running = not stops
-                self._simulation.feed(rank.number, messages)
+            messages = self._messages(rank, receive(connection))
+            if messages is None:
+                return
+            rank.running = not any(blocks(each) or isinstance(each, Finish) for each in messages)
+            self._simulation.feed(rank.number, messages)
         except (MalformedError, UseError, MismatchError) as error:
             raise LiveError(str(error), IMPOSSIBLE_LAUNCHES) from error
         except InputError as error:
@@ -281,8 +265,8 @@ class LiveServer:
                     while self._receive(rank, connection):
                         pass
                     if connection in rank.receivers:
-                        rank.receivers[connection](b"")
-                        self._close(rank, connection)
+                        connection.shutdown(socket.SHUT_RD)
+                        self._receive(rank, connection)
             if rank.ended and (rank.figures is None or rank.exit_code):
                 message = f"rank {rank.number} ended with code {rank.exit_code}"
                 gap = rank.exit_code == EMULATOR_GAP
@@ -341,10 +325,13 @@ class _Lines:
         self._show = show
         self._rest = b""
 
-    def take(self, data: bytes) -> None:
-        """Show the lines that are whole with ``data``; without any, what is left."""
+    def take(self, connection: socket.socket) -> None:
+        """Show the lines that are whole by now; when no more will come, what is left."""
+        data = connection.recv(_READ_BYTES)
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data and self._rest:
             lines.append(self._rest)
         for line in lines:
             self._show(self._rank, line.decode(errors="replace"))
+        if not data:
+            raise EOFError

@@ -12,6 +12,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Event
 
 from .clock import HostClock
 from .messages import (
+    OF_SIMULATOR,
     AskElapsed,
     Collect,
     Figures,
@@ -22,7 +23,7 @@ from .messages import (
     Turn,
     blocks,
     frame,
-    receive_turn,
+    receive,
 )
 
 # Events are sent together; others wait for what this rank may still launch, so not too late.
@@ -123,6 +124,6 @@ class LiveSink:
         self._sent_s = perf_counter()
 
     def _wait(self) -> Turn:
-        turn = receive_turn(self._connection)
+        turn: Turn = OF_SIMULATOR.decode(receive(self._connection))
         self.clock.wait_until(turn.now_ps)
         return turn

@@ -13,7 +13,14 @@ import importlib.util
 import os
 import threading
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from .clock import PICOSECONDS
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+
+    from .sink import LiveSink
 
 _NANOSECONDS = 1_000_000_000
 _REAL_SLEEP = time.sleep
@@ -22,23 +29,32 @@ _RealDatetime = datetime.datetime
 _COMPILED_WITH_DATETIME = ("pandas",)
 
 
-class Timekeeper(Protocol):
-    """What knows the time of a rank."""
+class RankTime:
+    """A rank's simulated time, with what its script has spent since its last event."""
+
+    def __init__(self, sink: LiveSink, recorder: Recorder, gap_factor: float) -> None:
+        self._sink = sink
+        self._recorder = recorder
+        self._gap_factor = gap_factor
 
     def now_s(self) -> float:
         """Simulated seconds since the job began."""
+        spent_s = self._gap_factor * self._recorder.script_cpu_s() if self._gap_factor else 0.0
+        return self._sink.clock.now_s + spent_s
 
     def busy_s(self) -> float:
         """Those of them in which the host did not wait."""
+        return self.now_s() - self._sink.clock.waited_ps / PICOSECONDS
 
     def sleep(self, seconds: float) -> None:
         """Pass simulated time."""
+        self._sink.sleep(seconds)
 
 
 class _Clocks:
     """The process's keeper; real time passes until there is one."""
 
-    keeper: Timekeeper | None = None
+    keeper: RankTime | None = None
     # What clocks showed when simulated time began.
     epoch_s = 0.0
     counter_s = 0.0
@@ -87,7 +103,7 @@ def install_clocks() -> None:
     copyreg.pickle(_RealDatetime, _reduce)
 
 
-def keep_time(keeper: Timekeeper) -> None:
+def keep_time(keeper: RankTime) -> None:
     """From now on simulated time passes, from what the clocks show at this moment.
 
     In processes that this one forks (a data loader's) it is real again.

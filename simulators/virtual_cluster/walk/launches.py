@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
@@ -16,14 +15,8 @@ from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
 
-class Launches(Protocol):
-    """Turns a rank's events into launches, one event after the other."""
-
-    def take(self, event: events.Event) -> tuple[Launch, ...]: ...
-
-
-class LoweredLaunches:
-    """Launches by the rules that traces are lowered with.
+class Launches:
+    """Turns a rank's events into launches, by the rules that traces are lowered with.
 
     Inside a fused region nothing is launched before the region closes: what fuses is known then.
     """

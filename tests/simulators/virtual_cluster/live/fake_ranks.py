@@ -6,7 +6,6 @@ python -m tests.simulators.virtual_cluster.live.fake_ranks ADDRESS BEHAVIOUR RAN
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 
@@ -16,24 +15,20 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     Figures,
     Hello,
     Invention,
-    frame,
+    connect,
 )
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 ROUNDS = 3
 
 
 def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(address)
-    connection.sendall(frame([Hello(rank, "events")]))
-    output = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    output.connect(address)
-    output.sendall(frame([Hello(rank, "output")]))
+    connection = connect(address, Hello(rank, "events"))
+    output = connect(address, Hello(rank, "output"))
     os.dup2(output.fileno(), 1)
-    sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), LoweredLaunches()))
+    sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), Launches()))
     sink.wait_for_turn()
     sink.emit(events.Site(0, "fake.py", 7, "main"))
     sink.emit(events.Group("world", "", tuple(range(ranks))))
@@ -60,7 +55,7 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
         print(f"awake at {sink.clock.now_s:.9f}", flush=True)
     inventions = (Invention("item", 2, "1.0", "fake.py:9"),)
     sink.close()
-    sink.finish(Figures(0, 0.1, 5, 6, 7, 8, 0), inventions)
+    sink.finish(Figures(0, 0.1, 5, 6, 8, 0), inventions)
     return 0
 
 

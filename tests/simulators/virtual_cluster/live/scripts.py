@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainscout.simulators.virtual_cluster.live.messages import Finish, Message
 from trainscout.simulators.virtual_cluster.live.network import Network, WhiteBoxNetwork
+from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 from trainscout.simulators.virtual_cluster.walk.prices import Price
 from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
@@ -19,7 +20,7 @@ LATENCY_S = 1e-6
 BYTES_PER_S = 1e9
 
 
-class ScriptedPrices:
+class ScriptedPrices(Prices):
     """An operation's first argument is its seconds; transfers take a latency and 1 GB/s."""
 
     def __init__(self, on_kernel: float = 1.0, on_transfer: float = 1.0) -> None:
@@ -46,7 +47,7 @@ class ScriptedPrices:
         return self._factors
 
 
-class ScriptedLaunches:
+class ScriptedLaunches(Launches):
     """Every operation is one launch of what its first argument says."""
 
     def take(self, event: events.Event) -> tuple[Launch, ...]:

@@ -20,7 +20,7 @@ from trainscout.simulators.virtual_cluster.live.server import (
     LiveServer,
 )
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 ROOT = Path(__file__).parents[4]
 
@@ -33,7 +33,7 @@ class Run:
         self.process: subprocess.Popen[str] | None = None
         who = Representation.by_neighbours(ranks, range(ranks))
         self.simulation = Simulation(
-            who, ScriptedPrices(), WhiteBoxNetwork(), HostCost(LAUNCH_S), LoweredLaunches
+            who, ScriptedPrices(), WhiteBoxNetwork(), HostCost(LAUNCH_S), Launches
         )
 
         def start(address):

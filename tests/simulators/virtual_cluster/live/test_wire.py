@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 
 import pytest
 
@@ -12,7 +14,6 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     AskElapsed,
     Collect,
     Figures,
-    Frames,
     Hello,
     Invention,
     Publish,
@@ -20,6 +21,7 @@ from trainscout.simulators.virtual_cluster.live.messages import (
     Turn,
     frame,
     read_messages,
+    receive,
     turn_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
@@ -31,13 +33,22 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 
 
-def frames_of(data: bytes, piece: int) -> list[str]:
-    frames = Frames()
-    return [
-        found
-        for start in range(0, len(data), piece)
-        for found in frames.take(data[start : start + piece])
-    ]
+def frames_of(data: bytes, count: int = 1, piece: int = 10**6) -> list[str]:
+    """The texts of ``count`` frames that come in pieces."""
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        with theirs:
+            for start in range(0, len(data), piece):
+                theirs.sendall(data[start : start + piece])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    with ours:
+        try:
+            return [receive(ours) for _ in range(count)]
+        finally:
+            sending.join()
 
 
 @pytest.mark.parametrize("piece", [1, 7, 10**6])
@@ -46,7 +57,7 @@ def test_frames_survive_being_cut_anywhere(piece):
     events = [HostGap(1e-7), Op("aten.mm.default", (tensor, None, "é"), (tensor,), 0)]
     turn = Turn(5, 1.5, ("a", None))
     data = frame([*events, Sleep(0.5)]) + frame([Publish("k", "1\n2")]) + turn_frame(turn)
-    first, second, third = frames_of(data, piece)
+    first, second, third = frames_of(data, 3, piece)
     assert read_messages(first) == [*events, Sleep(0.5)]
     assert read_messages(second) == [Publish("k", "1\n2")]
     assert OF_SIMULATOR.decode(third) == turn
@@ -61,22 +72,28 @@ def test_frames_survive_being_cut_anywhere(piece):
         Publish("k", "{}"),
         Hello(2, "output"),
         Invention("item", 3, "1.0", "train.py:3"),
-        Figures(0, 1.5, 1, 2, 3, 4, 0),
+        Figures(0, 1.5, 1, 2, 4, 0),
     ],
 )
 def test_messages_are_read_back(message):
-    (text,) = frames_of(frame([message]), 10**6)
+    (text,) = frames_of(frame([message]))
     assert read_messages(text) == [message]
 
 
 def test_what_is_no_frame_is_refused():
     with pytest.raises(MalformedError):
-        frames_of(struct.pack("<I", MOST_BYTES + 1), 10**6)
+        frames_of(struct.pack("<I", MOST_BYTES + 1))
+
+
+@pytest.mark.parametrize("part", [0, 3, 9])
+def test_a_frame_that_ends_early_is_the_end(part):
+    with pytest.raises(EOFError):
+        frames_of(frame([Sleep(0.5)])[:part])
 
 
 def test_text_that_is_no_text_is_refused():
     with pytest.raises(MalformedError):
-        frames_of(struct.pack("<I", 1) + b"\xff", 10**6)
+        frames_of(struct.pack("<I", 1) + b"\xff")
 
 
 @pytest.mark.parametrize(
@@ -129,7 +146,7 @@ def test_a_frame_says_how_long_it_is():
         "[" * 100_000,
         '["sleep", 1' + "0" * 400 + "]",
         '["sleep", ' + "9" * 5000 + "]",
-        '["figures", 0, 1' + "0" * 400 + ", 1, 1, 1, 1, 0]",
+        '["figures", 0, 1' + "0" * 400 + ", 1, 1, 1, 0]",
     ],
 )
 def test_deep_and_huge_messages_are_malformed(text):

@@ -20,7 +20,7 @@ from trainscout.simulators.virtual_cluster.execution import replay_ranks
 from trainscout.simulators.virtual_cluster.execution.step import used_part
 from trainscout.simulators.virtual_cluster.live.messages import Finish
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
-from trainscout.simulators.virtual_cluster.live.prices import ClusterPrices
+from trainscout.simulators.virtual_cluster.live.prices import Prices
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -33,7 +33,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     WorkWait,
 )
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
-from trainscout.simulators.virtual_cluster.walk.launches import HostCost, LoweredLaunches
+from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
 
 FRAMEWORK = Framework(name="declared", host_launch_s=6e-6, host_forward_s=2e-6)
 # Live times are whole picoseconds, and what each was rounded by adds up.
@@ -47,10 +47,10 @@ def live(traces: Sequence[Trace], machine: Cluster = PAIR) -> Times:
     cluster = used_part(machine, len(traces))
     simulation = Simulation(
         Representation.by_neighbours(len(traces), range(len(traces))),
-        ClusterPrices(GPU, cluster, FRAMEWORK),
+        Prices(GPU, cluster, FRAMEWORK),
         WhiteBoxNetwork(),
         HostCost.of(FRAMEWORK, cpu=False),
-        LoweredLaunches,
+        Launches,
         record=True,
     )
     for trace in traces:
