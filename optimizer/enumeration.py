@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainscout.optimizer.expressions import Expression, NotWholeError
 from trainscout.optimizer.space import Space
-from trainscout.optimizer.union import UnionSpace
+from trainscout.optimizer.union import parts_of
 from trainscout.pruning.recipe_table import Column, Mask, RecipeTable, Rows, distinct
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
 from trainscout.simulators.predictor.question.validity import Violation
@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.question.validity import Violation
 BLOCK_POINTS = 1 << 17
 Indices = NDArray[np.int16]
 # The column that says which leading point a whole one is one of.
-_GIVEN = "given point"
+_LEADING = "leading point"
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,17 @@ class Block:
 
 def blocks(space: Space) -> Iterator[Block]:
     """The points of ``space`` in order, the last knob varying fastest."""
-    if isinstance(space, UnionSpace):
-        for number, part in enumerate(space.parts):
-            for block in blocks(part):
-                yield replace(block, indices=space.as_union(number, block.indices))
-        return
-    yield from Enumeration(space).blocks()
+    for part, as_union in parts_of(space):
+        for block in Enumeration(part).blocks():
+            yield replace(block, indices=as_union(block.indices))
 
 
 def some_blocks(space: Space, most: int) -> Iterator[Block]:
     """At most ``most`` points of ``space``, at random but always the same."""
-    if isinstance(space, UnionSpace):
-        for number, part in enumerate(space.parts):
-            for block in some_blocks(part, max(1, most // len(space.parts))):
-                yield replace(block, indices=space.as_union(number, block.indices))
-        return
-    yield Enumeration(space).some(most)
+    parts = parts_of(space)
+    for part, as_union in parts:
+        block = Enumeration(part).some(max(1, most // len(parts)))
+        yield replace(block, indices=as_union(block.indices))
 
 
 def leading(space: Space, fields: Collection[str]) -> Enumeration:
@@ -172,12 +167,12 @@ class Enumeration:
 
     def complete(self, partial: Block) -> Iterator[tuple[Rows, Block]]:
         """The whole points of those that the leading knobs gave, in no certain order; and which of
-        the given each is one of."""
+        those each is one of."""
         most = math.prod(len(knob.choices) for knob in self.space.knobs[self.depth :])
         # What one point is completed to stays together.
         step = max(1, BLOCK_POINTS // most)
-        given_codes = Column((), np.arange(len(partial.indices)))
-        known = _Points({**partial.values, _GIVEN: given_codes}, partial.indices)
+        numbers = Column((), np.arange(len(partial.indices)))
+        known = _Points({**partial.values, _LEADING: numbers}, partial.indices)
         for start in range(0, len(known), step):
             some = known.take(slice(start, start + step))
             for points in self.walk(self.depth, len(self.space.knobs), some):
@@ -185,7 +180,7 @@ class Enumeration:
                 if self.places is not None:
                     block = replace(block, indices=block.indices[:, self.places])
                 block = self.held(block)
-                yield block.values[_GIVEN].codes, block
+                yield block.values[_LEADING].codes, block
 
     def walk(self, depth: int, end: int, points: _Points) -> Iterator[_Points]:
         """Extend points by the knobs from ``depth`` to ``end``."""

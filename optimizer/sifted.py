@@ -11,8 +11,7 @@ bounded, and kept while it is open (``optimizer.reach``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,16 +27,16 @@ from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.sifting_progress import Standing, UnprovedError
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.survey import (
-    Degrees,
     LeftOut,
     Survey,
     check,
+    count_degrees,
     listed_survey,
     nothing_launchable,
     require_ranks,
 )
 from trainscout.optimizer.trial import OnProgress
-from trainscout.optimizer.union import UnionSpace
+from trainscout.optimizer.union import AsUnion, parts_of
 from trainscout.pruning.equivalence import RULES as EQUIVALENCES
 from trainscout.pruning.equivalence import SPLIT_FIELDS
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, distinct, joined
@@ -86,7 +85,9 @@ def sifted_survey(
     try:
         with interrupts_put_off() as interruptible:
             standing = Standing(known, on_progress, within_s, interruptible)
-            sieves = [_Sieve(bounding, known, left_out, standing, *part) for part in _parts(space)]
+            sieves = [
+                _Sieve(bounding, known, left_out, standing, *part) for part in parts_of(space)
+            ]
             for sieve in sieves:
                 sieve.sample()
             for sieve in sieves:
@@ -100,16 +101,6 @@ def sifted_survey(
         raise nothing_launchable(space, left_out.counts.rejected)
     found = kept.still_open(known)
     return listed_survey(space, found.points, found.recipes, left_out)
-
-
-_AsUnion = Callable[[Indices], Indices]
-
-
-def _parts(space: Space) -> list[tuple[Space, _AsUnion]]:
-    """The spaces that a space is a union of, and what makes points of theirs its own."""
-    if not isinstance(space, UnionSpace):
-        return [(space, lambda points: points)]
-    return [(part, partial(space.as_union, number)) for number, part in enumerate(space.parts)]
 
 
 class _Listed(NamedTuple):
@@ -206,7 +197,7 @@ class _Sieve:
         left_out: LeftOut,
         standing: Standing,
         space: Space,
-        as_union: _AsUnion,
+        as_union: AsUnion,
     ) -> None:
         self.standing, self.as_union = standing, as_union
         self.bounding, self.known, self.left_out = bounding, known, left_out
@@ -314,20 +305,8 @@ class _Sieve:
     def count_degrees(
         self, recipes: RecipeTable, count: Rows, may_fit: Rows, bounded: Bounded
     ) -> None:
-        groups = recipes.distinct(("tp", "pp"))
-        size = len(groups.first)
-        losses, used = np.full((2, size), np.inf)
-        np.minimum.at(losses, groups.of, bounded.losses[:, 0])
-        np.minimum.at(used, groups.of, bounded.used_bytes)
-        counts = np.bincount(groups.of, weights=count, minlength=size)
-        fitting = np.bincount(groups.of, weights=may_fit, minlength=size)
-        for group, row in enumerate(groups.first.tolist()):
-            key = (recipes.value("tp", row), recipes.value("pp", row))
-            known = self.left_out.degrees.setdefault(key, Degrees())
-            known.recipes += int(counts[group])
-            known.may_fit += int(fitting[group])
-            known.loss = min(known.loss, float(losses[group]))
-            known.used_bytes = min(known.used_bytes, float(used[group]))
+        degrees, losses = self.left_out.degrees, bounded.losses[:, 0]
+        count_degrees(degrees, recipes, count, may_fit, losses, bounded.used_bytes)
 
     def complete(self, block: Block) -> Iterator[_Listed]:
         """All recipes with some passes, each once, with their bounds."""

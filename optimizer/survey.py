@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trainscout.optimizer.enumeration import Block, blocks
 from trainscout.optimizer.expressions import Expression
 from trainscout.optimizer.space import Indices, Space
-from trainscout.optimizer.union import UnionSpace
+from trainscout.optimizer.union import parts_of
 from trainscout.pruning.equivalence import canonicalize
 from trainscout.pruning.launchable import JobOf, Rejected, find_launchable
 from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, TableBuilder, recipe_keys
@@ -137,6 +137,31 @@ class Degrees:
     may_fit: int = 0
     loss: float = math.inf
     used_bytes: float = math.inf
+
+
+def count_degrees(
+    known: dict[tuple[int, int], Degrees],
+    table: RecipeTable,
+    recipes: Rows,
+    may_fit: Rows,
+    losses: npt.NDArray[np.float64],
+    used_bytes: Rows,
+) -> None:
+    """Add to what is ``known`` of each (TP, PP) the rows of a table, which stand for so many
+    ``recipes`` each."""
+    groups = table.distinct(("tp", "pp"))
+    size = len(groups.first)
+    least, used = np.full((2, size), np.inf)
+    np.minimum.at(least, groups.of, losses)
+    np.minimum.at(used, groups.of, used_bytes)
+    counts = np.bincount(groups.of, weights=recipes, minlength=size)
+    fitting = np.bincount(groups.of, weights=may_fit, minlength=size)
+    for group, row in enumerate(groups.first.tolist()):
+        found = known.setdefault((table.value("tp", row), table.value("pp", row)), Degrees())
+        found.recipes += int(counts[group])
+        found.may_fit += int(fitting[group])
+        found.loss = min(found.loss, float(least[group]))
+        found.used_bytes = min(found.used_bytes, float(used[group]))
 
 
 @dataclass
@@ -381,7 +406,7 @@ def reasons_of(rejected: Iterable[tuple[str, Rejected]]) -> str:
 
 def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
     """The refusal of a space without a launchable recipe."""
-    parts = space.parts if isinstance(space, UnionSpace) else (space,)
+    parts = [part for part, _ in parts_of(space)]
     if not rejected:
         stated: dict[str, set[Any]] = {}
         for part in parts:

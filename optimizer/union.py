@@ -7,9 +7,9 @@ all, and a knob that the chosen part has not is collapsed like one that does not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,16 @@ class UnionSpace(Space):
         for (place, numbers), index in zip(self._places[part], inside, strict=True):
             made[place] = numbers[index]
         return tuple(made)
+
+
+AsUnion = Callable[[NDArray[np.int16]], NDArray[np.int16]]
+
+
+def parts_of(space: Space) -> list[tuple[Space, AsUnion]]:
+    """The spaces that a space is a union of, and what makes points of theirs its own."""
+    if not isinstance(space, UnionSpace):
+        return [(space, lambda points: points)]
+    return [(part, partial(space.as_union, number)) for number, part in enumerate(space.parts)]
 
 
 def _numbers(knob: Dimension, choices: Sequence[Any]) -> Iterator[int]:

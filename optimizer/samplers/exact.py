@@ -22,6 +22,7 @@ from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
+from trainscout.optimizer.survey import Degrees, count_degrees
 from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -65,8 +66,7 @@ class ExactSampler:
         self._epsilon, self._top_k = float(epsilon), options.top_k
         self._reach: Reach | None = None
         self._losses = np.empty((0, 0))
-        # Of the usable memory of a GPU, by each row's bound.
-        self._memory_shares = np.empty(0)
+        self._used_bytes = np.empty(0, dtype=np.int64)
         self._capacity_bytes = self._misses = 0
         # Rows that may fit by their bound; what was simulated, and what is being simulated.
         self._able = np.arange(0)
@@ -125,10 +125,10 @@ class ExactSampler:
             recipes = self._survey.recipes
             self._misses = int(np.count_nonzero(used[able] > bounding.may_fit_bytes))
             self._capacity_bytes = bounding.capacity_bytes
-            self._memory_shares = used / bounding.capacity_bytes
+            self._used_bytes = used
             self._reach = Reach(
                 self._losses,
-                self._memory_shares,
+                used / bounding.capacity_bytes,
                 chances,
                 layout_numbers(recipes, {}),
                 count_switches(recipes),
@@ -196,35 +196,24 @@ class ExactSampler:
 
     def _degrees(self) -> tuple[DegreesBound, ...]:
         """What bounds say of each tensor and pipeline degree."""
-        recipes = self._survey.recipes
-        groups = recipes.distinct(("tp", "pp"))
-        able = np.zeros(len(recipes), dtype=np.int64)
-        able[self._able] = 1
-        least, memory = np.full((2, len(groups.first)), np.inf)
-        np.minimum.at(least, groups.of, self._losses[:, 0])
-        np.minimum.at(memory, groups.of, self._memory_shares)
-        counts, fitting = np.bincount(groups.of), np.bincount(groups.of, weights=able)
+        recipes, left_out = self._survey.recipes, self._survey.left_out
+        found: dict[tuple[int, int], Degrees] = {}
+        if left_out is not None:
+            found = dict(sorted(left_out.degrees.items()))
+        else:
+            able = np.zeros(len(recipes), dtype=np.int64)
+            able[self._able] = 1
+            losses = self._losses[:, 0]
+            count_degrees(found, recipes, np.ones_like(able), able, losses, self._used_bytes)
         sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
-        if self._survey.left_out is not None:
-            return tuple(
-                DegreesBound(
-                    tp=tp,
-                    pp=pp,
-                    recipes=of.recipes,
-                    may_fit=of.may_fit,
-                    bound=sign * of.loss if np.isfinite(of.loss) else None,
-                    least_memory_share=of.used_bytes / self._capacity_bytes,
-                )
-                for (tp, pp), of in sorted(self._survey.left_out.degrees.items())
-            )
         return tuple(
             DegreesBound(
-                tp=recipes[int(first)].tp,
-                pp=recipes[int(first)].pp,
-                recipes=int(counts[group]),
-                may_fit=int(fitting[group]),
-                bound=sign * float(least[group]) if np.isfinite(least[group]) else None,
-                least_memory_share=float(memory[group]),
+                tp=tp,
+                pp=pp,
+                recipes=of.recipes,
+                may_fit=of.may_fit,
+                bound=sign * of.loss if np.isfinite(of.loss) else None,
+                least_memory_share=of.used_bytes / self._capacity_bytes,
             )
-            for group, first in enumerate(groups.first)
+            for (tp, pp), of in found.items()
         )
