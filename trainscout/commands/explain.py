@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -92,6 +92,4 @@ def best_of_space(plan: ExplanationPlan) -> Compared | None:
     return Compared("best", f"best of space {plan.space.name}", result.best[0].recipe)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
-    return run_command("explain", explain, arguments)
+main = partial(run_command, "explain", explain)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -74,6 +74,4 @@ def _format_parts(used: Parts, usd: float) -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
-    return run_command("network_show", network_show, arguments)
+main = partial(run_command, "network_show", network_show)

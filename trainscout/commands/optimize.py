@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,4 @@ def _group() -> str:
     return Path(hydra.runtime.output_dir).name
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
-    return run_command("config", optimize, arguments)
+main = partial(run_command, "config", optimize)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
                 capacity.declarations,
                 capacity.reliability,
                 AnswerStore(cells, search),
-                functools.partial(answer_cell, settings=search, why_nothing=why_no_recipe),
+                partial(answer_cell, settings=search, why_nothing=why_no_recipe),
                 n_jobs=capacity.n_jobs,
                 on_progress=view.show,
             )
@@ -181,6 +181,4 @@ def announce(due: datetime) -> None:
     print(f"Next run: {due:%Y-%m-%d %H:%M %Z}", file=sys.stderr)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
-    return run_command("plan", plan, arguments)
+main = partial(run_command, "plan", plan)

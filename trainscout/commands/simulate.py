@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,4 @@ def _add_network(
         below.append(whole_step_report(whole))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; its exit code."""
-    return run_command("simulate", simulate, arguments)
+main = partial(run_command, "simulate", simulate)
