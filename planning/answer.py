@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
 from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
-from trainscout.simulators.predictor.io.values import exact_fields
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -64,28 +61,6 @@ class Answer:
     def final(self) -> bool:
         """Asking again would give the same: neither a failure nor a search cut short."""
         return self.status != "failed" and self.stopped != "timeout"
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_json(record: Mapping[str, Any]) -> Answer:
-        """The answer that ``to_json`` wrote.
-
-        Raises:
-            ValueError, TypeError, KeyError: when the record is none.
-        """
-        fields = dict(exact_fields(Answer, record))
-        if fields["best"] is not None:
-            best = dict(exact_fields(Best, fields["best"]))
-            best["recipe"] = Recipe(**exact_fields(Recipe, best["recipe"]))
-            if best["interval_s"] is not None:
-                low_s, high_s = best["interval_s"]
-                best["interval_s"] = (float(low_s), float(high_s))
-            for name in ("estimated_operations", "assumptions"):
-                best[name] = tuple(best[name])
-            fields["best"] = Best(**best)
-        return Answer(**fields)
 
 
 def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -> Answer:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from trainscout.planning.answer import Answer
 from trainscout.planning.cells import Cell, SearchSettings, digest
 from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.values import recorded
 
 FORMAT = 1
 _MOST_BYTES = 2**20
@@ -27,7 +29,10 @@ class AnswerStore:
             if path.stat().st_size > _MOST_BYTES:
                 return None
             record = json.loads(path.read_text(encoding="utf-8"))
-            return Answer.from_json(record["answer"]) if record["format"] == FORMAT else None
+            if record["format"] != FORMAT:
+                return None
+            answer: Answer = recorded(Answer, record["answer"])
+            return answer
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -40,7 +45,7 @@ class AnswerStore:
         if not answer.final:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
-        record = {"format": FORMAT, "cell": cell.key, "answer": answer.to_json()}
+        record = {"format": FORMAT, "cell": cell.key, "answer": asdict(answer)}
         write_whole(self._path(cell), json.dumps(record, allow_nan=False) + "\n")
 
     def _path(self, cell: Cell) -> Path:

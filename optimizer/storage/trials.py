@@ -19,8 +19,8 @@ from trainscout.optimizer.executors import Outcome
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
-from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
-from trainscout.simulators.predictor.io.values import exact_fields
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.values import recorded
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -127,7 +127,7 @@ class TrialStore:
             if recipe in self.known:
                 continue
             if trial.state == optuna.trial.TrialState.COMPLETE:
-                prediction = prediction_from_dict(attributes["prediction"])
+                prediction = recorded(Prediction, attributes["prediction"])
                 outcome = Outcome(prediction, duration_s=float(attributes["duration_s"]))
                 self.known[recipe] = outcome
             else:
@@ -196,23 +196,3 @@ def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], m
             "resume=true to continue it, join=true to share it, or another storage",
         )
     return found
-
-
-def prediction_from_dict(record: Mapping[str, Any]) -> Prediction:
-    """The prediction that ``record`` (JSON, units as in the field names) describes.
-
-    Raises:
-        ValueError, TypeError, KeyError: when the record is not one that ``to_dict`` wrote.
-    """
-    memory = dict(exact_fields(Memory, record["memory"]))
-    memory["per_stage"] = tuple(
-        StageMemory(**exact_fields(StageMemory, stage)) for stage in memory["per_stage"]
-    )
-    fields = dict(exact_fields(Prediction, record))
-    fields["memory"] = Memory(**memory)
-    fields["estimated_operations"] = tuple(fields["estimated_operations"])
-    fields["assumptions"] = tuple(fields["assumptions"])
-    if fields["interval_s"] is not None:
-        low, high = fields["interval_s"]
-        fields["interval_s"] = (low, high)
-    return Prediction(**fields)

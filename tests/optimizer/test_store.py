@@ -11,8 +11,10 @@ from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, to
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import backends
-from trainscout.optimizer.storage.trials import TrialStore, prediction_from_dict
+from trainscout.optimizer.storage.trials import TrialStore
 from trainscout.optimizer.study import run_search
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.values import recorded
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -46,7 +48,7 @@ def storage(request, tmp_path):
 def test_predictions_survive_json_exactly():
     prediction = FakeSimulator().simulate(toy_question().job(Recipe(tp=2)))
     prediction = dataclasses.replace(prediction, interval_s=(0.1, 0.3), assumptions=("a",))
-    assert prediction_from_dict(json.loads(json.dumps(prediction.to_dict()))) == prediction
+    assert recorded(Prediction, json.loads(json.dumps(prediction.to_dict()))) == prediction
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsga2", "random", "grid"])

@@ -73,15 +73,27 @@ def missing_fields(group: str, names: list[str], allowed: str | None = None) -> 
     return InputError(f"{group}.{first}", MISSING, problem, allowed)
 
 
-def exact_fields(cls: type[Any], record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A record that has the fields of a dataclass and no others, as ``asdict`` wrote it.
+def recorded(kind: Any, value: Any) -> Any:
+    """An instance of a dataclass, or of what is inside one, that ``asdict`` and JSON took apart.
 
     Raises:
-        ValueError: for another.
+        ValueError, TypeError: for the record of anything else.
     """
-    if set(record) != {field.name for field in dataclasses.fields(cls)}:
-        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
-    return record
+    kind = next((each for each in _options(kind) if each is not types.NoneType), kind)
+    if value is None:
+        return None
+    if dataclasses.is_dataclass(kind):
+        hints = field_types(typing.cast(type, kind))
+        if set(value) != set(hints):
+            raise ValueError(f"{kind} record has fields {sorted(value)}")
+        return typing.cast(type, kind)(
+            **{name: recorded(hints[name], item) for name, item in value.items()}
+        )
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)
+        parts = inner[:1] * len(value) if inner[-1] is ... else inner
+        return tuple(recorded(part, item) for part, item in zip(parts, value, strict=True))
+    return value
 
 
 def unknown_name(field: str, value: object, names: typing.Iterable[str]) -> InputError:
