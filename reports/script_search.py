@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -19,12 +20,12 @@ from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
 from trainscout.reports.search_page.page import PAGE
-from trainscout.reports.tracker_runs import code_tags, config_hash
+from trainscout.reports.tracker_runs import code_tags
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import STOP_WORDS
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import json_text, write_whole
+from trainscout.simulators.predictor.io.output import fingerprint, json_text, write_whole
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
@@ -64,14 +65,17 @@ def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
 
 def format_outcome(result: SearchResult, question: ScriptQuestion) -> str:
     """How many launches ended how, and why the search did."""
-    counts: dict[str, int] = {}
-    for trial in result.trials:
-        counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
-    kinds = ", ".join(f"{count} {status}" for status, count in counts.items())
     return (
         f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
-        f"{question.cluster.name}: {kinds}. Ended because {STOP_WORDS[result.stopped]}."
+        f"{question.cluster.name}: {format_statuses(result.trials)}. "
+        f"Ended because {STOP_WORDS[result.stopped]}."
     )
+
+
+def format_statuses(trials: Iterable[Trial]) -> str:
+    """How many launches ended how."""
+    counts = Counter(map(status_of, trials))
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def _table(result: SearchResult) -> Table:
@@ -210,7 +214,7 @@ def tracked(
         "gpu": question.gpu.name,
         "stopped": result.stopped,
         "simulator": "script",
-        "config_hash": config_hash(settings),
+        "config_hash": fingerprint(settings),
     }
     counts = {f"trials/{status}": n for status, n in result.counts().items()}
     script = str(settings["script"])

@@ -11,7 +11,13 @@ from trainscout.reports.front_picture import Picture
 from trainscout.reports.front_plot import Axis, front_plot
 from trainscout.reports.html_tables import ReportTable, Row, html_cards, html_table, table
 from trainscout.reports.inline_page import plain_page
-from trainscout.reports.script_search import command_of, format_knobs, format_outcome, status_of
+from trainscout.reports.script_search import (
+    command_of,
+    format_knobs,
+    format_outcome,
+    format_statuses,
+    status_of,
+)
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_gib, format_part, format_percent, format_seconds
 from trainscout.simulators.predictor.question.launch import ScriptQuestion
@@ -89,7 +95,7 @@ def knob_tables(result: SearchResult) -> Sequence[ReportTable]:
         for choice, trials in groups.items():
             fits = [trial for trial in trials if trial.status == "ok"]
             if not fits:
-                rows.append(Row((choice, "", "", _statuses(trials), "")))
+                rows.append(Row((choice, "", "", format_statuses(trials), "")))
                 continue
             costs = [
                 best_rate / predicted(trial).tokens_per_s
@@ -105,7 +111,7 @@ def knob_tables(result: SearchResult) -> Sequence[ReportTable]:
                         choice,
                         format_seconds(predicted(fastest).step_time_s),
                         f"{cost - 1:+.1%}",
-                        _statuses(trials),
+                        format_statuses(trials),
                         format_knobs(fastest),
                     ),
                     chosen=choice == str(result.best[0].point[knob]),
@@ -116,13 +122,6 @@ def knob_tables(result: SearchResult) -> Sequence[ReportTable]:
         columns = f"{knob}, #step, #slower, launches, recipe"
         tables.append(table(knob, columns, rows))
     return tables
-
-
-def _statuses(trials: Iterable[Trial]) -> str:
-    counts: dict[str, int] = {}
-    for trial in trials:
-        counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
-    return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
 def _breakdown(best: Sequence[Trial]) -> ReportTable:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +30,7 @@ from trainscout.reports.wording import (
     format_seconds,
     format_usd,
 )
+from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
@@ -146,7 +145,7 @@ def settings_tags(settings: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"simulator": "name", "network": "engine", "space": "name", "search": "sampler"}
     chosen = {group: settings.get(group, {}).get(field) for group, field in fields.items()}
     sampler = chosen.pop("search")
-    more = {"seed": settings.get("seed"), "config_hash": config_hash(settings)}
+    more = {"seed": settings.get("seed"), "config_hash": fingerprint(settings)}
     return {**chosen, "sampler": sampler, **more}
 
 
@@ -157,12 +156,6 @@ def code_tags(command: str) -> dict[str, Any]:
         "mlflow.source.git.commit": git_commit(Path(__file__).parent),
         "version": product_version(),
     }
-
-
-def config_hash(settings: Mapping[str, Any]) -> str:
-    """Equal settings, equal hash: the first 16 hex digits of a SHA-256."""
-    text = json.dumps(settings, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def product_version() -> str | None:

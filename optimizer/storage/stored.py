@@ -14,7 +14,8 @@ from trainscout.optimizer.executors import Executor, Outcome
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.storage.backends import damaged_records
 from trainscout.optimizer.storage.claims import Claims
-from trainscout.optimizer.storage.trials import TrialStore, fingerprint
+from trainscout.optimizer.storage.trials import TrialStore
+from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

@@ -7,8 +7,6 @@ written in one piece, when its recipe has been simulated.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
@@ -20,6 +18,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.io.values import recorded
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -29,12 +28,6 @@ Mode = Literal["new", "resume", "join"]
 either."""
 
 _FORMAT = 2
-
-
-def fingerprint(content: Any) -> str:
-    """A short content hash of something JSON-ready."""
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_storage(location: str, question: Mapping[str, Any], mode: Mode) -> None:

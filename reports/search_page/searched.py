@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.tracker_runs import config_hash, git_commit, product_version
+from trainscout.reports.tracker_runs import git_commit, product_version
+from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
@@ -41,7 +42,7 @@ def search_request(
     return SearchRequest(
         command=shlex.join(["trainscout", "optimize", *arguments]),
         started=f"{started:%Y-%m-%d %H:%M:%S} UTC",
-        config_hash=config_hash(settings),
+        config_hash=fingerprint(settings),
         seed=seed,
         version=product_version(),
         commit=git_commit(Path(__file__).parent),

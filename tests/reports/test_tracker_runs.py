@@ -2,8 +2,9 @@ import subprocess
 from pathlib import Path
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, search_result
-from trainscout.reports.tracker_runs import config_hash, git_commit, search_record
+from trainscout.reports.tracker_runs import git_commit, search_record
 from trainscout.reports.trials import decided_between
+from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
 
 QUESTION = Question(MODEL, GPU, CLUSTER, TRAINING)
@@ -70,7 +71,7 @@ def test_what_a_search_is_found_by():
         "seed": "3",
         "stopped": "n_trials",
         "group": "sweep",
-        "config_hash": config_hash(settings),
+        "config_hash": fingerprint(settings),
         "mlflow.source.name": "trainscout optimize",
     }
     assert expected.items() <= parent.tags.items()
@@ -103,8 +104,8 @@ def test_an_interrupted_search_is_killed():
 
 
 def test_the_hash_is_of_the_content():
-    assert config_hash({"a": 1, "b": 2}) == config_hash({"b": 2, "a": 1})
-    assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert fingerprint({"a": 1}) != fingerprint({"a": 2})
 
 
 def test_the_commit_of_a_checkout(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -23,6 +24,12 @@ def show_text(text: str) -> None:
     except BrokenPipeError:
         # Python flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fingerprint(content: Any) -> str:
+    """A short hash of something JSON-ready: equal content, equal hash."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def json_text(value: Any, indent: int = 2) -> str:
