@@ -34,7 +34,7 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.io.terminal import Hanging, plain_table
+from trainscout.simulators.predictor.io.terminal import Hanging, labelled, plain_table
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -46,6 +46,7 @@ _NOTED_MFU = 0.9
 _CUT_SHORT = ("interrupted", "timeout")
 # One line of thirty is for where the search is tracked.
 _TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
+_LABEL = 7
 _MOST_TIMES = 2.0
 """What takes more than so many steps of the best is no alternative."""
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
@@ -67,7 +68,7 @@ def first_screen(
     """
     best = result.best[0]
     job, prediction = job_of(best.recipe), predicted(best)
-    answer = _labelled(
+    answer = (
         ("Run", Text(format_layout(job), "bold")),
         ("", format_recipe(job.recipe, job.dp)),
         ("Step", format_step(prediction)),
@@ -94,7 +95,8 @@ def first_screen(
         notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
     question = Text(format_question(job, assumed), "bold")
     shown = _Option(best, job, "", None)
-    return _Screen(Group(question, answer), shown, others, _labelled(*notes))
+    above = Group(question, labelled(answer, least=_LABEL))
+    return _Screen(above, shown, others, labelled(notes, least=_LABEL))
 
 
 @dataclass(frozen=True)
@@ -119,15 +121,6 @@ class _Screen:
                 break
             shown.remove(plain[-1])
         yield Constrain(screen, _MOST_COLUMNS)
-
-
-def _labelled(*rows: tuple[str, str | Text]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, style="bold", min_width=7)
-    table.add_column(overflow="fold")
-    for label, words in rows:
-        table.add_row(label, words)
-    return table
 
 
 @dataclass(frozen=True)

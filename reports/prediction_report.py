@@ -19,7 +19,7 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.io.terminal import plain_table
+from trainscout.simulators.predictor.io.terminal import labelled, plain_table
 from trainscout.simulators.predictor.question.job import Job
 
 # Columns that the whole names of the kinds of memory need.
@@ -135,9 +135,4 @@ class MemoryTable:
 
 def noted(notes: Notes) -> RenderableType:
     """Paragraphs beside their labels, in one column."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
-    for label, words in notes:
-        grid.add_row(f"{label}:", words)
-    return grid
+    return labelled(((f"{label}:", words) for label, words in notes), gap=1)

@@ -31,7 +31,7 @@ from trainscout.reports.wording import (
     format_tokens,
     format_usd,
 )
-from trainscout.simulators.predictor.io.terminal import plain_table
+from trainscout.simulators.predictor.io.terminal import labelled, plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL
@@ -62,7 +62,7 @@ def comparison_report(
     parts: list[RenderableType] = [
         Text(format_question(first.job), style="bold"),
         Text(),
-        _recipes(first, difference),
+        _recipes([first] if difference is None else [first, difference.other]),
         Text(),
     ]
     if comparison.few is not None:
@@ -73,13 +73,14 @@ def comparison_report(
             parts.append(_same_question(difference.other, stored_step_s))
         if difference.attribution is None:
             difference = None
-    parts += [_totals(first, difference), Text(), _breakdown(first, difference)]
+    sides = [first] if difference is None else [first, difference.other]
+    parts += [_totals(sides), Text(), _breakdown(sides)]
     if difference is not None:
         parts.append(_reasons(difference))
         if difference.attribution is not None:
             parts += [Text(), _changes(difference.attribution, first, difference.other)]
     parts += [Text(), _one_knob(first, comparison.neighbours, everything=everything)]
-    parts += [Text(), _memory(first, difference)]
+    parts += [Text(), _memory(sides)]
     return Group(*parts)
 
 
@@ -112,14 +113,12 @@ def _format_too_much(side: Side) -> str:
     return f"does not fit in memory, by {format_gib(memory.missing_bytes)}"
 
 
-def _recipes(first: Side, difference: Difference | None) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for side in [first] + ([] if difference is None else [difference.other]):
-        words = Text(format_recipe(side.recipe, side.job.dp))
-        table.add_row(side.name, words.append(f"  ({side.origin})", style="dim"))
-    return table
+def _recipes(sides: Sequence[Side]) -> RenderableType:
+    words = [Text(format_recipe(side.recipe, side.job.dp)) for side in sides]
+    return labelled(
+        (side.name, own.append(f"  ({side.origin})", style="dim"))
+        for side, own in zip(sides, words, strict=True)
+    )
 
 
 def _verdict(first: Side, difference: Difference) -> RenderableType:
@@ -171,8 +170,7 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
     )
 
 
-def _totals(first: Side, difference: Difference | None) -> RenderableType:
-    sides = [first] + ([] if difference is None else [difference.other])
+def _totals(sides: Sequence[Side]) -> RenderableType:
     table = _sides_table(None, sides, [side.name for side in sides])
     found = [side.prediction for side in sides]
     one, other = found[0], found[-1]
@@ -201,7 +199,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
             f"{other.tokens_per_s_per_gpu - one.tokens_per_s_per_gpu:+,.0f}",
         ),
         (
-            _whole_run(first.job),
+            _whole_run(sides[0].job),
             [format_usd(each.cost_of_run_usd) for each in found],
             "" if dollars is None else signed_percent(dollars),
         ),
@@ -217,7 +215,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
         ),
     )
     for name, values, change in figures:
-        table.add_row(name, *values, *([change] if difference else []))
+        table.add_row(name, *values, *([change] if len(sides) > 1 else []))
     return table
 
 
@@ -233,22 +231,22 @@ def _sides_table(title: str | None, sides: Sequence[Side], names: Sequence[str])
     return plain_table("", *(f"#{name}" for name in (*names, *apart)), title=title)
 
 
-def _breakdown(first: Side, difference: Difference | None) -> RenderableType:
-    sides = [first] + ([] if difference is None else [difference.other])
+def _breakdown(sides: Sequence[Side]) -> RenderableType:
     table = _sides_table("Where the step goes", sides, [side.name for side in sides])
     parts = dict.fromkeys(part for side in sides for part in side.prediction.breakdown_s)
+    step_s = sides[0].prediction.step_time_s
     rows = []
     for part in parts:
         seconds = [side.prediction.breakdown_s.get(part, 0.0) for side in sides]
-        if max(seconds) > _SHOWN_SHARE * first.prediction.step_time_s:
+        if max(seconds) > _SHOWN_SHARE * step_s:
             rows.append((part, seconds))
-    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
+    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if len(sides) > 1 else -row[1][0])
     for part, seconds in rows:
         cells = [format_seconds(each) if each else "0" for each in seconds]
-        if difference is None:
-            cells[0] += f"  {format_percent(seconds[0] / first.prediction.step_time_s):>6}"
-        else:
+        if len(sides) > 1:
             cells.append(signed_seconds(seconds[1] - seconds[0]))
+        else:
+            cells[0] += f"  {format_percent(seconds[0] / step_s):>6}"
         table.add_row(format_part(part), *cells)
     return table
 
@@ -363,8 +361,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
     return Group(table, *[Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes])
 
 
-def _memory(first: Side, difference: Difference | None) -> RenderableType:
-    sides = [first] + ([] if difference is None else [difference.other])
+def _memory(sides: Sequence[Side]) -> RenderableType:
     names = [f"{side.name}, stage {side.prediction.memory.worst_stage}" for side in sides]
     table = _sides_table("Memory of the worst stage, GiB", sides, names)
     stages = [
@@ -372,7 +369,7 @@ def _memory(first: Side, difference: Difference | None) -> RenderableType:
     ]
     kinds = dict.fromkeys(kind for stage in stages for kind in stage.kind)
     rows = [(kind, [stage.kind.get(kind, 0) for stage in stages]) for kind in kinds]
-    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
+    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if len(sides) > 1 else -row[1][0])
     outside = [row for row in rows if row[0] in _OUTSIDE]
     rows = [
         *(row for row in rows if row[0] not in _OUTSIDE),
@@ -384,7 +381,7 @@ def _memory(first: Side, difference: Difference | None) -> RenderableType:
     ]
     for kind, figures in rows:
         cells = [f"{figure / _GIB:.2f}" for figure in figures]
-        if difference is not None:
+        if len(sides) > 1:
             cells.append(f"{(figures[1] - figures[0]) / _GIB:+.2f}")
         table.add_row(kind.replace("_", " "), *cells)
     return table

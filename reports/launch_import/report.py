@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.launch_import.read import ImportedLaunch
+from trainscout.simulators.predictor.io.terminal import labelled
 
 
 def imported_report(imported: ImportedLaunch, *, everything: bool = False) -> RenderableType:
@@ -34,13 +34,9 @@ def imported_report(imported: ImportedLaunch, *, everything: bool = False) -> Re
         names = [argument.split(" ")[0] for argument in reading.no_effect]
         words = ", ".join(reading.no_effect if everything else names)
         lines.append(("No effect:", f"{words}"))
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(overflow="fold")
-    for label, words in lines:
-        style = "yellow" if label in ("Unknown:", "Not modelled:") else ""
-        grid.add_row(Text(label, style=style), words)
-    return Group(grid, Text())
+    styles = {"Unknown:": "yellow", "Not modelled:": "yellow"}
+    rows = ((Text(label, style=styles.get(label, "")), words) for label, words in lines)
+    return Group(labelled(rows, gap=1), Text())
 
 
 def imported_record(imported: ImportedLaunch) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -55,6 +55,16 @@ def plain_table(
     for name in columns:
         figures = name.startswith("#")
         table.add_column(name.removeprefix("#"), justify="right" if figures else "left")
+    return table
+
+
+def labelled(rows: Iterable[Sequence[RenderableType]], gap: int = 2, least: int = 0) -> Table:
+    """Words beside their labels, which are at ``least`` so wide."""
+    table = Table.grid(padding=(0, gap))
+    table.add_column(no_wrap=True, style="bold", min_width=least)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
