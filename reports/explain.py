@@ -42,9 +42,10 @@ def why_best(result: SearchResult, job_of: JobOf) -> str:
             f"{format_seconds(abs(gain_s))} a step ({share:.1%}) "
             f"{'faster' if gain_s > 0 else 'slower'} than the best of another layout, {name}"
         )
-    less, more = _differences(
-        ours.breakdown_s, theirs.breakdown_s, _NOTABLE_SHARE * ours.step_time_s
-    )
+    gaps = sorted(theirs.gaps_s(ours).items(), key=lambda part: -abs(part[1]))
+    least_s = _NOTABLE_SHARE * ours.step_time_s
+    less = [(name, gap) for name, gap in gaps if gap > least_s]
+    more = [(name, -gap) for name, gap in gaps if gap < -least_s]
     spent = [_listing(less, "less")] * bool(less) + [_listing(more, "more")] * bool(more)
     if spent:
         sentence += f": it spends {', and '.join(spent)}"
@@ -55,10 +56,7 @@ def format_behind(best: Prediction, other: Prediction) -> str:
     """The part of the step that explains most of what ``other`` takes longer (or shorter) than
     ``best``, and by how much they differ in it."""
     gap_s = other.step_time_s - best.step_time_s
-    names = dict.fromkeys([*best.breakdown_s, *other.breakdown_s])
-    gaps = {
-        name: other.breakdown_s.get(name, 0.0) - best.breakdown_s.get(name, 0.0) for name in names
-    }
+    gaps = other.gaps_s(best)
     # Only parts that moved the way the whole did.
     name = max(gaps, key=lambda part: gaps[part] if gap_s >= 0 else -gaps[part], default=None)
     if name is None or gaps[name] * gap_s <= 0:
@@ -70,21 +68,6 @@ def format_behind(best: Prediction, other: Prediction) -> str:
     return f"{sign}{gap} {format_part(name).replace('communication', 'comm')}"
 
 
-Part = tuple[str, float]
-
-
-def _differences(
-    ours: dict[str, float], theirs: dict[str, float], threshold_s: float
-) -> tuple[list[Part], list[Part]]:
-    """Parts we spend notably less and more seconds on, largest first, seconds positive."""
-    names = list(dict.fromkeys([*ours, *theirs]))
-    gaps = [(name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in names]
-    gaps.sort(key=lambda part: -abs(part[1]))
-    less = [(name, gap) for name, gap in gaps if gap > threshold_s]
-    more = [(name, -gap) for name, gap in gaps if gap < -threshold_s]
-    return less, more
-
-
-def _listing(parts: list[Part], word: str) -> str:
+def _listing(parts: list[tuple[str, float]], word: str) -> str:
     shown = [f"{format_seconds(gap)} {word} on {format_part(name)}" for name, gap in parts[:3]]
     return format_listing(shown)

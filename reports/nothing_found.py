@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.explain import JobOf
+from trainscout.reports.proof import format_proof
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import (
     format_chance,
@@ -34,9 +35,7 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
             of = f"{result.certificate.recipes:,} that can be launched"
         lines = [f"No recipe fits, of {of}."]
     lines += format_tight(result, job_of)
-    missed = closest_miss(result)
-    if missed is not None:
-        lines.append("Closest miss: " + _format_miss(missed, job_of))
+    lines += [f"Closest miss: {_format_miss(each, job_of)}" for each in closest_misses(result)[:1]]
     lines += _rule_lines(result)
     failed = [trial for trial in result.trials if trial.status == "failed"]
     if failed:
@@ -48,6 +47,14 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
                 f"{rest:,} points of the space were not looked at: {_CUT_SHORT[result.stopped]}"
             )
     return "\n".join(lines)
+
+
+def why_no_recipe(result: SearchResult, job_of: JobOf) -> str:
+    """As ``why_nothing_fits``, an exact search's end with its proof."""
+    words = why_nothing_fits(result, job_of)
+    if result.certificate is not None:
+        words += "\n" + format_proof(result.certificate)
+    return words
 
 
 def format_tight(result: SearchResult, job_of: JobOf) -> list[str]:
@@ -84,17 +91,17 @@ _CUT_SHORT = {
 }
 
 
-def closest_miss(result: SearchResult) -> Trial | None:
-    """The simulated recipe that misses the memory by least; None when none was simulated."""
+def closest_misses(result: SearchResult) -> list[Trial]:
+    """Of the recipes that were simulated and do not fit, those that lack least, closest first."""
     missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    return min(missed, key=lambda trial: predicted(trial).memory.missing_bytes, default=None)
+    return sorted(missed, key=lambda trial: predicted(trial).memory.missing_bytes)
 
 
 def memory_stood_in_the_way(result: SearchResult) -> bool:
     """Whether something was found not to fit, by simulation or by its bound."""
     from trainscout.optimizer.screen import MEMORY_RULE
 
-    return closest_miss(result) is not None or MEMORY_RULE in result.counts_by_rule("pruned")
+    return bool(closest_misses(result)) or MEMORY_RULE in result.counts_by_rule("pruned")
 
 
 def _rule_lines(result: SearchResult) -> list[str]:

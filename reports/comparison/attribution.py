@@ -215,8 +215,7 @@ class _Sum:
         self.most_s = max(self.most_s, gain_s)
         needed = after.memory.needed_bytes - before.memory.needed_bytes
         self.memory_bytes += weight * needed
-        for part in {**before.breakdown_s, **after.breakdown_s}:
-            gap = after.breakdown_s.get(part, 0.0) - before.breakdown_s.get(part, 0.0)
+        for part, gap in after.gaps_s(before).items():
             self.parts_s[part] = self.parts_s.get(part, 0.0) + weight * gap
 
 

@@ -55,16 +55,11 @@ def _side(side: Side) -> dict[str, Any]:
 
 def _difference(first: Side, difference: Difference) -> dict[str, Any]:
     other = difference.other
-    parts = dict.fromkeys([*first.prediction.breakdown_s, *other.prediction.breakdown_s])
     return {
         "step_time_s": other.prediction.step_time_s - first.prediction.step_time_s,
         "needed_bytes": other.prediction.memory.needed_bytes
         - first.prediction.memory.needed_bytes,
-        "breakdown_s": {
-            part: other.prediction.breakdown_s.get(part, 0.0)
-            - first.prediction.breakdown_s.get(part, 0.0)
-            for part in parts
-        },
+        "breakdown_s": other.prediction.gaps_s(first.prediction),
         "tie_share": difference.tie_share,
         "distinguishable": difference.distinguishable(first),
         "reasons": [dataclasses.asdict(reason) for reason in difference.reasons],

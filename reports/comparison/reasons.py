@@ -161,16 +161,11 @@ def reasons(
     ``names`` is what the two recipes are called in the sentences.
     """
     first, second = predictions
-    parts = dict.fromkeys([*first.breakdown_s, *second.breakdown_s])
-    gaps = {
-        part: second.breakdown_s.get(part, 0.0) - first.breakdown_s.get(part, 0.0)
-        for part in parts
-    }
     least_s = NOTABLE_SHARE * min(first.step_time_s, second.step_time_s)
     pair = _Pair(mechanism(jobs[0], first), mechanism(jobs[1], second), predictions, names)
     return [
         Reason(part, gap, _REASONS[part](pair) if part in _REASONS else "")
-        for part, gap in sorted(gaps.items(), key=lambda item: -abs(item[1]))
+        for part, gap in sorted(second.gaps_s(first).items(), key=lambda item: -abs(item[1]))
         if abs(gap) > least_s
     ]
 

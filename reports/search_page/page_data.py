@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,11 @@ import numpy as np
 
 from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.optimizer.objective import MEASURES
+from trainscout.optimizer.screen import MEMORY_RULE, TIME_RULE
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import format_distinguishable
 from trainscout.reports.explain import JobOf, why_best
-from trainscout.reports.nothing_found import format_tight, why_nothing_fits
+from trainscout.reports.nothing_found import closest_misses, format_tight, why_nothing_fits
 from trainscout.reports.proof import format_claim, format_proof
 from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
@@ -39,7 +40,7 @@ from trainscout.reports.wording import (
     format_recipe,
     format_tokens,
 )
-from trainscout.simulators.predictor.answer.prediction import Memory
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
@@ -56,7 +57,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
     result, question = searched.result, searched.question
     job_of = question.job
     ranked = searched.shown[:MOST_RECIPES]
-    drawn = ranked or _closest_misses(result)
+    drawn = ranked or closest_misses(result)[:_MISSES]
     trials = latest_trials(result)
     notes = {trial.number: why for trial, why in choices_of(result)}
     record: dict[str, Any] = {
@@ -97,7 +98,7 @@ def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
         "why": why_best(result, question.job) if single else None,
         "distinguishable": format_distinguishable(ranked, question.job) if single else None,
         "error_bar": format_error_bar(best),
-        "waterfalls": [waterfall(best.breakdown_s, predicted(t).breakdown_s) for t in ranked],
+        "waterfalls": [waterfall(best, predicted(t)) for t in ranked],
         "rival": others[0] if others else min(1, len(ranked) - 1),
         "sensitivity": sensitivity(ranked, question, searched.simulator),
     }
@@ -114,13 +115,6 @@ def _question(searched: Searched) -> dict[str, Any]:
         "tokens": format_tokens(question.training.tokens),
         "price_usd_per_hour": question.gpu.price_usd_per_hour,
     }
-
-
-def _closest_misses(result: SearchResult) -> list[Trial]:
-    """Of the recipes that were simulated and do not fit, those that lack least, closest first."""
-    missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    missed.sort(key=lambda trial: predicted(trial).memory.missing_bytes)
-    return missed[:_MISSES]
 
 
 def _parts(drawn: Sequence[Trial]) -> list[dict[str, str]]:
@@ -216,18 +210,15 @@ NOTABLE_SHARE = 0.001
 REST = "rest"
 
 
-def waterfall(best_s: Mapping[str, float], rival_s: Mapping[str, float]) -> list[dict[str, Any]]:
+def waterfall(best: Prediction, rival: Prediction) -> list[dict[str, Any]]:
     """Bars that lead from the best's step time to the rival's, largest first.
 
     Each is ``{"part", "label", "seconds"}``, where seconds are the rival's less the best's, of one
     part of the critical path; small ones are summed up in the last. They sum to the difference of
     the two step times.
     """
-    gaps = {
-        name: rival_s.get(name, 0.0) - best_s.get(name, 0.0)
-        for name in dict.fromkeys((*best_s, *rival_s))
-    }
-    least_s = NOTABLE_SHARE * sum(best_s.values())
+    gaps = rival.gaps_s(best)
+    least_s = NOTABLE_SHARE * sum(best.breakdown_s.values())
     notable = sorted(
         ((name, gap) for name, gap in gaps.items() if abs(gap) >= least_s),
         key=lambda pair: -abs(pair[1]),
@@ -295,31 +286,16 @@ def pipeline_bars(job: Job, simulator: SimulatorSpec) -> dict[str, Any]:
 
 
 # What a cell may come to, best first.
-FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
-    "fits",
-    "tight",
-    "memory",
-    "slower",
-    "pruned",
-    "failed",
-    "invalid",
-    "unasked",
-)
-_OUTCOMES = (FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID)
-_OF_RULE = {"memory_bound": NO_MEMORY, "time_bound": SLOWER}
+_OUTCOMES = ("fits", "tight", "memory", "slower", "pruned", "failed", "invalid")
+FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID = _OUTCOMES
+UNASKED = "unasked"
+_OF_STATUS = {"ok": FITS, "oom": NO_MEMORY}
+_OF_RULE = {MEMORY_RULE: NO_MEMORY, TIME_RULE: SLOWER}
 
 
 def outcome(trial: Trial) -> str:
     """What a trial says about its combination."""
-    if trial.status == "ok":
-        return FITS
-    if trial.status == "tight":
-        return TIGHT
-    if trial.status == "oom":
-        return NO_MEMORY
-    if trial.status == "pruned":
-        return _OF_RULE.get(trial.rule or "", PRUNED)
-    return FAILED if trial.status == "failed" else INVALID
+    return _OF_RULE.get(trial.rule or "") or _OF_STATUS.get(trial.status, trial.status)
 
 
 def layout_map(

@@ -2,12 +2,17 @@ from dataclasses import replace
 
 import pytest
 
+from tests.optimizer.fake_simulator import toy_question
 from tests.samples import job_of, prediction, search_result, trial
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
 from trainscout.optimizer.would_fit import WouldFit
 from trainscout.reports.nothing_found import (
-    closest_miss,
+    closest_misses,
     format_relief,
     memory_stood_in_the_way,
+    why_no_recipe,
     why_nothing_fits,
 )
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -44,7 +49,7 @@ def test_all_failed_is_not_called_a_lack_of_memory():
 
 def test_pruned_by_bounds_alone_says_what_is_needed():
     result = found_nothing(PRUNED)
-    assert closest_miss(result) is None
+    assert not closest_misses(result)
     assert memory_stood_in_the_way(result)
     assert "1 pruned by memory_bound (for example: needs at least 90 GiB)" in why_nothing_fits(
         result, job_of
@@ -97,3 +102,20 @@ def test_relief_names_the_setting_and_what_it_leaves():
 def test_no_relief_says_what_was_tried():
     (line,) = format_relief([])
     assert "64 times the nodes" in line
+
+
+SPACE = {"name": "one", "knobs": {"micro_batch": {"choices": [1, 2]}}}
+
+
+def test_an_exact_search_says_that_nothing_was_overlooked():
+    asked = toy_question(num_nodes=1, memory_bytes=2**28)
+    result = run_search(
+        asked,
+        SPACE,
+        Objective(("step_time",)),
+        SearchOptions(sampler="exact", pruning=(), n_trials=None, patience=None),
+        executor=ExecutorOptions("serial"),
+    )
+    first, *_, last = why_no_recipe(result, asked.job).splitlines()
+    assert first.startswith("No recipe fits")
+    assert last.startswith("No recipe fits: all were simulated, or their bounds rule them out.")

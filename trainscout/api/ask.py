@@ -34,8 +34,8 @@ from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Study
 from trainscout.reports.capacity.progress import study_view
-from trainscout.reports.capacity.why import why_no_recipe
 from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.nothing_found import why_no_recipe
 from trainscout.reports.progress import progress_view
 from trainscout.simulators.predictor.io.terminal import console_for
 from trainscout.simulators.predictor.io.values import typed_value

@@ -27,7 +27,7 @@ from trainscout.reports.files import LAUNCH, save_search
 from trainscout.reports.for_programs import search_csv, search_json
 from trainscout.reports.launch import launch_note, launches, write_launches
 from trainscout.reports.nothing_found import (
-    closest_miss,
+    closest_misses,
     format_relief,
     memory_stood_in_the_way,
     why_nothing_fits,
@@ -180,11 +180,11 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
         return []
     from trainscout.optimizer.would_fit import would_fit
 
-    missed = closest_miss(result)
+    missed = closest_misses(result)
     if plan.output.verbosity != "quiet":
         print("nothing fits: looking for the nearest change that does", file=sys.stderr)
     try:
-        closest = None if missed is None else missed.recipe
+        closest = missed[0].recipe if missed else None
         return format_relief(would_fit(plan.question, plan.space, plan.simulator, closest))
     except KeyboardInterrupt:
         # The search's results are shown all the same.

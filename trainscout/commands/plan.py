@@ -37,7 +37,7 @@ from trainscout.reports.capacity.progress import study_view
 from trainscout.reports.capacity.study_files import study_csv, study_json, study_record
 from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.capacity.tracked import study_runs
-from trainscout.reports.capacity.why import why_no_recipe
+from trainscout.reports.nothing_found import why_no_recipe
 from trainscout.reports.tracker_runs import git_commit
 from trainscout.simulators.predictor.io.command_line import (
     CHANGED,

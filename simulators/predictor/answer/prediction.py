@@ -99,3 +99,8 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dictionary (units as in the field names)."""
         return asdict(self)
+
+    def gaps_s(self, base: Prediction) -> dict[str, float]:
+        """By part of the step, how many seconds more it takes than that of ``base``."""
+        ours, theirs = self.breakdown_s, base.breakdown_s
+        return {part: ours.get(part, 0.0) - theirs.get(part, 0.0) for part in {**theirs, **ours}}
