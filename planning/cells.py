@@ -78,7 +78,7 @@ class Cell:
         """NICs of a node, their rate, how oversubscribed the fabric is, and its switches."""
         cluster = self.question.cluster
         words = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s"
-        if cluster.oversubscription != 1:
+        if cluster.oversubscription not in (None, 1):
             words += f", {cluster.oversubscription:g}:1"
         if self.topology is not None:
             words += f", {self.topology.name}"

@@ -69,6 +69,7 @@ CLUSTER = Cluster(
     nic_gbps=400,
     fabric="infiniband",
     source="made up",
+    oversubscription=1,
 )
 TRAINING = Training(global_batch_size=64, tokens=1e9)
 

@@ -214,7 +214,8 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     if cell.topology is not None:
         settings["topology"] = cell.topology.name
     for field in ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription"):
-        settings[f"cluster.{field}"] = getattr(question.cluster, field)
+        if (value := getattr(question.cluster, field)) is not None:
+            settings[f"cluster.{field}"] = value
     for field, value in asdict(question.training).items():
         if value is not None:
             settings[f"training.{field}"] = value

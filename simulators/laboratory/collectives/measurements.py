@@ -242,6 +242,7 @@ class _Machine:
             source="a table's row",
             nvlink_domain=domain,
             nvswitch=not (mesh or pair or self.gpu.nvlink_links == 0),
+            oversubscription=1.0,
             cpu=cpu,
             nccl_version=version,
         )

@@ -33,6 +33,12 @@ _FABRICS = (
     (r"slingshot", "slingshot"),
     (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
 )
+# Whose word stands for the whole rate of a network.
+_VOUCHED = {
+    "maker": "the GPU's maker ran it",
+    "tuned": "its operator says how it was tuned",
+    "validated": "its owner's own simulator holds that rate",
+}
 # Fabrics that go by another name, or of which nobody published measurements.
 _PRICED_AS = {
     "omni-path": ("omni_path", ""),
@@ -75,6 +81,12 @@ def cluster_of(
     if nodes > 1 and words:
         assumed.append(words)
 
+    vouched = statement.get("network")
+    if nodes > 1 and vouched is not None:
+        assumed.append(
+            f"collectives between nodes reach a tuned network's rate: {_VOUCHED[vouched]}"
+        )
+
     domain, nvswitch = _nvlink(row, gpu, num_gpus, per_node, assumed)
     version = statement.get("nccl") or nccl_version(era)
     if num_gpus > 1 and not statement.says("nccl"):
@@ -89,6 +101,7 @@ def cluster_of(
         source=row.source,
         nvlink_domain=domain,
         nvswitch=nvswitch,
+        oversubscription=None if vouched is None else 1.0,
         cpu=server.cpu,
         nccl_version=version,
         # What was run did fit: no reserve is asked for.

@@ -154,6 +154,10 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     through_host = plugin.through_host_share
     if through_host and nic_gbs and cluster.cpu != "arm":
         share *= min(1.0, through_host * pcie_gbs / nic_gbs)
+    if cluster.oversubscription is not None:
+        share /= cluster.oversubscription
+    elif not cluster.vouched:
+        share *= plugin.unvouched_share
     links = _links_to_members(ranks_per_node, gpu, cluster)
     per_link = tables.link_gbs(version, gpu)
     return Wiring(
@@ -171,7 +175,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         multicast=cluster.nvswitch and link == "nvlink" and facts.multicast,
         nics=nics,
         nic_gbs=nic_gbs * merged,
-        nic_share=share / cluster.oversubscription,
+        nic_share=share,
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
         max_channels=cluster.nccl_max_channels,
         nvswitch=cluster.nvswitch and link == "nvlink",

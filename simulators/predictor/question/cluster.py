@@ -63,8 +63,10 @@ class Cluster:
     nvswitch: bool = True
     """NVLink goes through switches, so that every pair has its full rate; without, GPUs are wired
     to each other directly."""
-    oversubscription: float = 1.0
-    """Divides what leaves a node (1: a full fabric)."""
+    oversubscription: float | None = None
+    """Divides what leaves a node (1: a full fabric, whose collectives reach what tuned ones do);
+    None: nobody vouches for the network, and half of its NICs' rate is counted
+    (docs/collectives.md)."""
     cpu: str = "intel"
     """The host CPU vendor that NCCL's tuning asks for."""
     nccl_version: str = "2.22"
@@ -97,10 +99,10 @@ class Cluster:
         return hash((self.name, self.num_nodes, self.nics_per_node, self.nic_gbps, self.nccl_algo))
 
     def check(self) -> None:
-        for name in ("num_nodes", "gpus_per_node", "oversubscription"):
+        for name in ("num_nodes", "gpus_per_node"):
             require_positive(f"cluster.{name}", getattr(self, name))
         memory = ("host_memory_bytes", "host_memory_bytes_per_s")
-        for name in (*memory, "nccl_max_channels", "nvlink_domain"):
+        for name in (*memory, "nccl_max_channels", "nvlink_domain", "oversubscription"):
             if getattr(self, name) is not None:
                 require_positive(f"cluster.{name}", getattr(self, name))
         for name in ("nics_per_node", "nic_gbps", "memory_reserve"):
@@ -115,7 +117,7 @@ class Cluster:
             raise InputError("cluster.sharp", True, problem, "false, or cluster.fabric=infiniband")
         if self.nccl_algo is not None:
             require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
-        if self.oversubscription < 1:
+        if self.oversubscription is not None and self.oversubscription < 1:
             field = "cluster.oversubscription"
             raise InputError(field, self.oversubscription, "is out of range", ">= 1")
         if self.memory_reserve >= 1:
@@ -130,7 +132,7 @@ class Cluster:
             problem = f"has a row of {most} GPUs of one node"
             field, allowed = "cluster.measured_collectives", f"at most {self.gpus_per_node}"
             raise InputError(field, self.measured_collectives, problem, allowed)
-        if self.measured and self.oversubscription != 1:
+        if self.measured and self.oversubscription not in (None, 1):
             problem = "is in what was measured already (cluster.measured_collectives)"
             raise InputError("cluster.oversubscription", self.oversubscription, problem, "1")
         multi_domain = self.num_gpus > self.domain
@@ -143,6 +145,11 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def vouched(self) -> bool:
+        """Whether somebody says what its network gives."""
+        return bool(self.measured) or self.oversubscription is not None
 
     @property
     def domain(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trainscout.simulators.predictor.collectives.transport import transport
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.architecture import StreamingShare
 from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
@@ -38,6 +39,12 @@ def assumptions_of(
         stated.append(alike)
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
+    elif job.world_size > job.cluster.domain and network is None and not job.cluster.vouched:
+        share = transport(job.cluster.fabric).unvouched_share
+        stated.append(
+            f"nobody vouches for the network between nodes: {share:.0%} of what its NICs carry is "
+            "counted (cluster.oversubscription=1 where collectives were seen to reach all of it)"
+        )
     if recipe.offloaded_layers:
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:

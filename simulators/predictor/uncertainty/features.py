@@ -96,6 +96,7 @@ def _fabric(cluster: Cluster) -> str:
     if cluster.num_nodes == 1 or cluster.nvlink_domain == cluster.num_gpus:
         return "node"
     kind = "measured" if cluster.measured_collectives else cluster.fabric
+    kind = kind if cluster.vouched else f"unvouched {kind}"
     return f"{kind} {cluster.nics_per_node * cluster.nic_gbps / cluster.gpus_per_node:g}"
 
 

@@ -31,7 +31,7 @@ def test_lines_that_are_commented_out_are_fields_too(tmp_path):
     assert named.models["ours"].moe.top_k == 2
     assert (named.clusters["ours"].nvlink_domain, named.clusters["ours"].oversubscription) == (
         72,
-        2,
+        1,
     )
 
 

@@ -131,7 +131,7 @@ def _tiers(cluster: Cluster, fabric: SwitchFabric, port_rate: float) -> _Tiers:
     if not leaves or fabric.tiers == 1:
         return tiers
     # Gb/s in and out of one switch decide how many uplinks it has.
-    ratio = fabric.oversubscription or cluster.oversubscription
+    ratio = fabric.oversubscription or cluster.oversubscription or 1.0
     uplink = port_rate
     if fabric.uplink_gbps is not None:
         uplink = fabric.uplink_gbps * 1e9 / 8

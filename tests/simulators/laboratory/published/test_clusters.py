@@ -36,6 +36,22 @@ def test_gpus_share_hdr_nics_where_servers_have_those(gbps, nics):
         assert (found.nics_per_node, found.nic_gbps) == (nics, 200)
 
 
+@pytest.mark.parametrize(
+    ("words", "divided"),
+    [
+        ("maker's own cluster", 1.0),
+        ("Tuned network", 1.0),
+        ("validated network rate", 1.0),
+        ("InfiniBand", None),
+    ],
+)
+def test_a_network_is_whole_where_somebody_vouches_for_it(words, divided):
+    outcome = replayable(notes=words)
+    assert outcome.job.cluster.oversubscription == divided
+    stated = any("reach a tuned network's rate" in text for text in outcome.assumptions)
+    assert stated is (divided is not None)
+
+
 def test_an_unpublished_network_is_the_reference_system_s():
     outcome = replayable(inter_link_gbps_per_gpu=None)
     assert outcome.job.cluster.nic_gbps == 400

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import cluster, group
 from trainscout.simulators.predictor.collectives.graph import Graphs, wiring_of
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
@@ -99,6 +101,22 @@ def test_oversubscription_divides_what_is_delivered_not_what_nccl_believes() -> 
     thin = wiring_of(group(8, 4), m.H100, cluster(4, 8, oversubscription=2.0))
     assert thin.nics_gbs == full.nics_gbs / 2
     assert thin.graphs == full.graphs
+
+
+def test_half_is_counted_of_a_network_that_nobody_vouches_for() -> None:
+    full = cluster(4, 8)
+    unknown = replace(full, oversubscription=None)
+    row = MeasuredCollective("all_reduce", 4, 2**30, 300.0, 300.0, 300.0)
+    measured = replace(unknown, measured_collectives="own.csv", measured=(row,))
+    rates = [wiring_of(group(8, 4), m.H100, each).nics_gbs for each in (full, unknown, measured)]
+    assert rates == [rates[0], rates[0] / 2, rates[0]]
+    # Its share of the NICs' rate was measured beside other jobs.
+    shared = cluster(4, 8, fabric="omni_path")
+    rates = [
+        wiring_of(group(8, 4), m.A100, replace(shared, oversubscription=each)).nics_gbs
+        for each in (1.0, None)
+    ]
+    assert rates[0] == rates[1]
 
 
 def test_nvl72_is_one_node() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
@@ -23,6 +26,15 @@ def test_error_grows_with_the_nodes_and_with_what_crosses_them() -> None:
     assert sorted(set(errors)) == errors
     assert errors[2] == 0.1 * 0.274 * 3**0.5
     assert fabric_error(job(64), 1.0, {"compute": 1.0}) == 0
+
+
+def test_what_nobody_vouches_for_is_less_sure_over_any_nodes() -> None:
+    for nodes in (2, 64):
+        vouched = job(nodes)
+        other = replace(vouched, cluster=replace(vouched.cluster, oversubscription=None))
+        known, unknown = (fabric_error(each, 1.0, PARTS) for each in (vouched, other))
+        assert unknown == pytest.approx(math.hypot(known, 0.1 * 0.5))
+        assert "no collectives were measured" in what_to_measure(other, 1.0, PARTS)[0]
 
 
 def test_measured_collectives_take_it_away_and_without_them_it_is_said() -> None:
