@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -19,6 +20,7 @@ from trainscout.simulators.predictor.workload.ir import (
     GroupedGemm,
     Streaming,
     TransformerKernel,
+    product_sizes,
 )
 
 from .timing import Call
@@ -43,21 +45,6 @@ class Built:
     bytes: int = 0
     shape: str = ""
     repeats: int = 1
-
-
-def operand_bytes(op: TransformerKernel) -> float:
-    """Bytes of an operation's 16-bit operands and results, each counted once."""
-    if isinstance(op, Streaming):
-        return float(op.bytes)
-    if isinstance(op, Attention):
-        queries = op.heads * op.seq_q * (op.head_dim + op.head_dim_v)
-        keys = op.kv_heads * op.seq_k * (op.head_dim + op.head_dim_v)
-        return 2.0 * op.batch * (queries + keys)
-    if isinstance(op, GroupedGemm):
-        m, count = op.m_per_group, op.groups
-    else:
-        m, count = op.m, op.batch
-    return 2.0 * count * (m * op.k + op.n * op.k + m * op.n)
 
 
 class TorchKernels:
@@ -170,10 +157,9 @@ class TorchKernels:
 
     def looped_gemms(self, op: GroupedGemm) -> Built:
         """One product after another."""
-        sizes = (op.m_per_group, op.n, op.k)
-        if op.layout == "NT":
-            sizes = (op.n, op.k, op.m_per_group)
-        alone = Gemm("", *sizes, op.dtype, layout=op.layout, accumulate=op.accumulate)
+        alone = Gemm(
+            "", *product_sizes(op)[:3], op.dtype, layout=op.layout, accumulate=op.accumulate
+        )
         built = self.gemm(alone)
         return replace(built, impl=f"{built.impl}-loop", repeats=op.groups)
 
@@ -251,13 +237,20 @@ class TorchKernels:
 
     def streaming(self, op: Streaming) -> Built:
         """A kernel of the class that moves about as many bytes; ``Built.bytes`` says how many."""
+        torch, random = self.torch, self.random
         makers: dict[str, Callable[[int], tuple[Call, int, str]]] = {
-            "elementwise": self._add,
-            "activation": self._gelu,
-            "memcpy": self._copy,
-            "cast": self._cast,
-            "reduce": self._reduce,
-            "dropout": self._dropout,
+            "elementwise": self._flat(
+                6, lambda n: partial(torch.add, random(n), random(n), out=self._empty(n))
+            ),
+            "activation": self._flat(4, lambda n: partial(torch.nn.functional.gelu, random(n))),
+            "memcpy": self._flat(4, lambda n: partial(self._empty(n).copy_, random(n))),
+            "cast": self._flat(6, lambda n: partial(self._empty(n, "fp32").copy_, random(n))),
+            "reduce": self._flat(
+                4, lambda n: partial(torch.linalg.vector_norm, random(n, dtype="fp32"))
+            ),
+            "dropout": self._flat(
+                5, lambda n: partial(torch.native_dropout, random(n), 0.1, True)
+            ),
             "norm_fwd": self._norm,
             "norm_bwd": self._norm_backward,
             "softmax_fwd": self._softmax,
@@ -274,38 +267,20 @@ class TorchKernels:
         call()
         return Built(call, "pytorch" if plain else self.version, moved, shape)
 
-    def _add(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 6)
-        x, y = self.random(n), self.random(n)
-        out = self.torch.empty_like(x)
-        return lambda: self.torch.add(x, y, out=out), 6 * n, f"[{n}]"
+    def _flat(
+        self, each: int, make: Callable[[int], Call]
+    ) -> Callable[[int], tuple[Call, int, str]]:
+        """A maker of a kernel over one dimension that moves ``each`` bytes of every element."""
 
-    def _gelu(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 4)
-        x = self.random(n)
-        return lambda: self.torch.nn.functional.gelu(x), 4 * n, f"[{n}]"
+        def made(size: int) -> tuple[Call, int, str]:
+            n = max(1, size // each)
+            return make(n), each * n, f"[{n}]"
 
-    def _copy(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 4)
-        x = self.random(n)
-        out = self.torch.empty_like(x)
-        return lambda: out.copy_(x), 4 * n, f"[{n}]"
+        return made
 
-    def _cast(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 6)
-        x = self.random(n)
-        out = self.torch.empty(n, dtype=self.torch.float32, device=self.device)
-        return lambda: out.copy_(x), 6 * n, f"[{n}]"
-
-    def _reduce(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 4)
-        x = self.random(n, dtype="fp32")
-        return lambda: self.torch.linalg.vector_norm(x), 4 * n, f"[{n}]"
-
-    def _dropout(self, size: int) -> tuple[Call, int, str]:
-        n = max(1, size // 5)
-        x = self.random(n)
-        return lambda: self.torch.native_dropout(x, 0.1, True), 5 * n, f"[{n}]"
+    def _empty(self, count: int, dtype: str = "bf16") -> Any:
+        kind = getattr(self.torch, DTYPES[dtype])
+        return self.torch.empty(count, dtype=kind, device=self.device)
 
     def _rows(self, size: int, per_element: int, grad: bool = False) -> Any:
         return self.random(max(1, size // (per_element * ROW)), ROW, grad=grad)

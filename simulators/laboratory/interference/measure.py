@@ -25,11 +25,8 @@ from trainscout.simulators.laboratory.device.timing import (
     calls_for,
     open_torch,
 )
-from trainscout.simulators.laboratory.device.torch_kernels import (
-    Built,
-    TorchKernels,
-    operand_bytes,
-)
+from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
+from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import (
@@ -247,13 +244,13 @@ def _point(
         "slowdown": round(found.kernel_s / alone_s, 4),
         "t_alone_us": round(alone_s * 1e6, 2),
         "t_overlap_us": round(found.kernel_s * 1e6, 2),
-        "memory_throughput": _share(built.bytes or operand_bytes(op), alone_s, gpu),
+        "memory_throughput": _share(built.bytes or moved_bytes(op), alone_s, gpu),
         "comm_bytes_per_s": round(device.copy_bytes_per_s(traffic)),
     }
 
 
-def _share(moved_bytes: float, seconds: float, gpu: Gpu) -> float:
-    return round(min(1.0, moved_bytes / seconds / gpu.memory_bandwidth_bytes_per_s), 4)
+def _share(moved: float, seconds: float, gpu: Gpu) -> float:
+    return round(min(1.0, moved / seconds / gpu.memory_bandwidth_bytes_per_s), 4)
 
 
 def _row(

@@ -25,9 +25,6 @@ LAYOUTS = ("TN", "NN", "NT")
 # Attention generations a training job may run; others, "serving", only appear in tables.
 TRAINING_ATTENTION = ("flash", "flash2", "flash1", "flash1_triton")
 
-_GEMM_SIZES = attrgetter("m", "n", "k", "batch")
-_GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")
-_GROUPED_GRADIENT_SIZES = attrgetter("n", "k", "m_per_group", "groups")
 _ATTENTION_SHAPE = attrgetter(
     "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "causal"
 )
@@ -172,7 +169,7 @@ def _gemms(ops: list[ir.Gemm | ir.GroupedGemm], dtype: str, one_kernel: bool) ->
         require_choice("gemm.layout", layout, LAYOUTS)
     return Gemms(
         dtype,
-        np.array([_gemm_sizes(op) for op in ops], dtype=np.int64),
+        np.array([ir.product_sizes(op) for op in ops], dtype=np.int64),
         np.array(layouts),
         np.array([op.accumulate for op in ops]),
         np.array([type(op) is ir.GroupedGemm for op in ops]),
@@ -200,17 +197,6 @@ def _streamings(ops: list[ir.Streaming]) -> Streamings:
 
 def _convolutions(ops: list[ir.Convolution], dtype: str) -> Convolutions:
     return Convolutions(dtype, tuple(ops))
-
-
-def _gemm_sizes(op: ir.Gemm | ir.GroupedGemm) -> tuple[int, int, int, int]:
-    """m, n, k of one product and how many there are."""
-    sizes: tuple[int, int, int, int]
-    if isinstance(op, ir.GroupedGemm):
-        # A grouped weight gradient sums over the group's rows.
-        sizes = (_GROUPED_GRADIENT_SIZES if op.layout == "NT" else _GROUPED_SIZES)(op)
-    else:
-        sizes = _GEMM_SIZES(op)
-    return sizes
 
 
 def _numeric(dtype: str) -> str:

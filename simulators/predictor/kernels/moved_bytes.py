@@ -5,9 +5,9 @@ from __future__ import annotations
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Convolution,
-    Gemm,
     Kernel,
     Streaming,
+    product_sizes,
 )
 
 from .convolution import convolution_elements
@@ -34,11 +34,5 @@ def moved_bytes(kernel: Kernel) -> int:
         once = (queries + keys) * (kernel.head_dim + kernel.head_dim_v)
         return int(element * once * (2 if kernel.pass_ == "bwd" else 1))
     result = _ACCUMULATED_BYTES if kernel.accumulate else max(element, _LEAST_RESULT_BYTES)
-    if isinstance(kernel, Gemm):
-        m, n, k, count = kernel.m, kernel.n, kernel.k, kernel.batch
-    else:
-        m, n, k, count = kernel.m_per_group, kernel.n, kernel.k, kernel.groups
-        if kernel.layout == "NT":
-            # A weight gradient sums over the rows of its group.
-            m, k = k, m
+    m, n, k, count = product_sizes(kernel)
     return int(count * (element * k * (m + n) + result * m * n))

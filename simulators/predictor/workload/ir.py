@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 
 
 def group_launches(groups: int, each: int = 1) -> int:
@@ -331,12 +332,26 @@ class Communicator:
         return replace(self, size=2, ranks_per_node=2 // nodes, nodes=nodes, reach=0)
 
 
+_SIZES = attrgetter("m", "n", "k", "batch")
+_GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")
+_GROUPED_GRADIENT_SIZES = attrgetter("n", "k", "m_per_group", "groups")
+
+
+def product_sizes(op: Gemm | GroupedGemm) -> tuple[int, int, int, int]:
+    """m, n, k of one product and how many there are; a grouped weight gradient sums over the
+    group's rows."""
+    sizes: tuple[int, int, int, int]
+    if isinstance(op, GroupedGemm):
+        sizes = (_GROUPED_GRADIENT_SIZES if op.layout == "NT" else _GROUPED_SIZES)(op)
+    else:
+        sizes = _SIZES(op)
+    return sizes
+
+
 def kernel_flops(kernel: Kernel) -> int:
     """2 x multiplications of a kernel; 0 for memory-bound ones."""
-    if isinstance(kernel, Gemm):
-        return 2 * kernel.batch * kernel.m * kernel.n * kernel.k
-    if isinstance(kernel, GroupedGemm):
-        return 2 * kernel.groups * kernel.m_per_group * kernel.n * kernel.k
+    if isinstance(kernel, Gemm | GroupedGemm):
+        return 2 * math.prod(product_sizes(kernel))
     if isinstance(kernel, Convolution):
         return kernel.flops
     if isinstance(kernel, Attention):
