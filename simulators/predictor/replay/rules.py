@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import GATHER, REDUCE
 from trainscout.simulators.predictor.workload.ir import Block, Collective
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
-from trainscout.simulators.predictor.workload.schedule import stage_order
 
-from .assemble import Program
+from .assemble import Assembler, Program
 from .engine import Ints
 
 _FUNCTION = "edges"
@@ -112,16 +110,16 @@ def _checked(pair: Any, known: set[Operation], field: str) -> tuple[Operation, O
     return before, after
 
 
-def ruled(program: Program, job: Job, rules: Rules) -> Program:
+def ruled(program: Program, assembler: Assembler, rules: Rules) -> Program:
     """A built program with the dependencies that rules add to it.
 
     Raises:
         InputError: as ``pairs_of``.
     """
-    found = list(pairs_of(rules, operations_of(program, job)))
+    found = list(pairs_of(rules, operations_of(program, assembler)))
     before = np.array([each.event for each, _ in found], dtype=np.int64)
     after = np.array([each.event for _, each in found], dtype=np.int64)
-    structure, stages = program.structure, job.recipe.pp
+    structure, stages = program.structure, assembler.job.recipe.pp
     earlier, later = (
         np.concatenate(ends) for ends in zip(structure.edges, (before, after), strict=True)
     )
@@ -147,44 +145,29 @@ def ruled(program: Program, job: Job, rules: Rules) -> Program:
     return replace(program, tasks=tasks, structure=whole, edge_lags=lags)
 
 
-def operations_of(program: Program, job: Job) -> list[Operation]:
+def operations_of(program: Program, assembler: Assembler) -> list[Operation]:
     """What each stage runs, in the order in which it is launched: what a part of a pass needs
     gathered before it, and the reduction of what it made behind it."""
     found: list[Operation] = []
+
+    def others(stage: int, tasks: Iterable[int], phase: str, number: int) -> None:
+        for task in tasks:
+            what = _exchange(program.blocks[task])
+            found.append(Operation(stage, task, *what, 1, phase, number))
+
     for stage, tasks in enumerate(program.structure.compute_tasks):
-        passes = program.structure.pass_tasks[stage]
         before, after = _exchanges(program, stage)
-
-        def others(of: Iterable[int], phase: str, number: int, stage: int = stage) -> None:
-            for task in of:
-                what = _exchange(program.blocks[task])
-                found.append(Operation(stage, task, *what, 1, phase, number))
-
-        for task, described in zip(
-            tasks[:passes].tolist(), _passes(program, job, stage), strict=True
-        ):
-            name, phase, number, chunk, micro = described
-            others(before.get(task, ()), phase, number)
-            found.append(
-                Operation(stage, task, "kernel", name, 1, phase, number, None, None, chunk, micro)
-            )
-            others(after.get(task, ()), phase, number)
-        others(tasks[passes:].tolist(), "optimizer", 0)
+        begun = {"forward": -1, "backward": -1}
+        for each in assembler.contents(program, stage):
+            phase = "forward" if each.way == FORWARD else "backward"
+            begun[phase] += each.begins
+            own = (PASS_NAMES[each.way], 1, phase, begun[phase], None, None)
+            others(stage, before.get(each.task, ()), phase, begun[phase])
+            found.append(Operation(stage, each.task, "kernel", *own, each.chunk, each.micro_batch))
+            others(stage, after.get(each.task, ()), phase, begun[phase])
+        passes = program.structure.pass_tasks[stage]
+        others(stage, tasks[passes:].tolist(), "optimizer", 0)
     return found
-
-
-def _passes(program: Program, job: Job, stage: int) -> Iterator[tuple[str, str, int, int, int]]:
-    """Of each task of a stage's passes: name, phase, which pass of it, chunk, micro-batch."""
-    recipe, structure = job.recipe, program.structure
-    order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, program.micro_batches)
-    stops = np.append(structure.pass_start[stage][1:], structure.pass_tasks[stage])
-    parts = stops - structure.pass_start[stage]
-    counts = {"forward": 0, "backward": 0}
-    for (way, chunk, micro), pieces in zip(order.T.tolist(), parts.tolist(), strict=True):
-        phase = "forward" if way == FORWARD else "backward"
-        for _ in range(pieces):
-            yield PASS_NAMES[way], phase, counts[phase], chunk, micro
-        counts[phase] += 1
 
 
 def _exchanges(program: Program, stage: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

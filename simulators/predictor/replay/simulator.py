@@ -128,7 +128,7 @@ class ReplaySimulator:
 
         def assemble(micro_batches: int) -> Program:
             assert self._rules is not None
-            return ruled(assembler.assemble(micro_batches), job, self._rules)
+            return ruled(assembler.assemble(micro_batches), assembler, self._rules)
 
         try:
             # What is awaited may lie any number of micro-batches behind.
