@@ -11,34 +11,12 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.union_find import root_of
+from trainscout.simulators.predictor.network.union_find import join_links
 
 from . import engine_arrays as t
 from .event_queue import put, put_all
 from .play import finish_time, note
 from .water_filling import attach, detach
-
-
-@njit(cache=True)
-def _join_up(time, count, flows, group):  # type: ignore[no-untyped-def]
-    """Union-find over links (``group``) of flows that have not drained before ``time``."""
-    paths = flows.paths
-    hops = paths.shape[1]
-    for flow in range(count):
-        if flows.state[flow] != t.DRAINED or flows.drained[flow] >= time:
-            for hop in range(hops):
-                link = paths[flow, hop]
-                if link < 0:
-                    break
-                group[link] = link
-    for flow in range(count):
-        if flows.state[flow] != t.DRAINED or flows.drained[flow] >= time:
-            own = root_of(group, paths[flow, 0])
-            for hop in range(1, hops):
-                link = paths[flow, hop]
-                if link < 0:
-                    break
-                group[root_of(group, link)] = own
 
 
 @njit(cache=True)
@@ -87,22 +65,25 @@ def _undo(flow, time, flows, links, past, counters):  # type: ignore[no-untyped-
 def roll_back(late, times, count, flows, links, past, counters):  # type: ignore[no-untyped-def]
     """Undo from ``times[k]`` on what flow ``late[k]`` may influence; times ascending.
 
-    ``count`` is the number of slots in use. ``links.heap`` is used as scratch. Flows that were
-    among those undone for an earlier one need no more.
+    ``count`` is the number of slots in use. ``links.heap`` and ``flows.members`` are used as
+    scratch. Flows that were among those undone for an earlier one need no more.
     """
-    group = links.heap
-    seen = flows.seen
+    group, seen, members = links.heap, flows.seen, flows.members
     counters[t.SWEEP] += 1
     sweep = counters[t.SWEEP]
     for at in range(len(late)):
         if seen[late[at]] == sweep:
             continue
         time = times[at]
-        _join_up(time, count, flows, group)
-        root = root_of(group, flows.paths[late[at], 0])
+        found = 0
         for flow in range(count):
-            ended = flows.state[flow] == t.DRAINED and flows.drained[flow] < time
-            if not ended and root_of(group, flows.paths[flow, 0]) == root:
+            if flows.state[flow] != t.DRAINED or flows.drained[flow] >= time:
+                members[found] = flow
+                found += 1
+        join_links(members[:found], flows.paths, group)
+        root = group[flows.paths[late[at], 0]]
+        for flow in members[:found]:
+            if group[flows.paths[flow, 0]] == root:
                 seen[flow] = sweep
                 _undo(flow, time, flows, links, past, counters)
 

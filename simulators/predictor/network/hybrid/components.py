@@ -6,7 +6,6 @@ from numba import njit
 
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.sending import longest_train
-from trainscout.simulators.predictor.network.union_find import root_of
 
 # How a component is, by its leading port: every flow's rate stays; rates swing about a mean that
 # stays (as pauses come and go); or neither.
@@ -35,28 +34,6 @@ def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-unty
             found[count] = flow
             count += 1
     return count, unfinished
-
-
-@njit(cache=True)
-def join(live, flows, paths, group):  # type: ignore[no-untyped-def]
-    """Union-find over ports: ``group`` leads every port of the live flows to its component's."""
-    for flow in live:
-        for hop in range(flows[flow, t.HOPS]):
-            group[paths[flow, hop]] = paths[flow, hop]
-    for flow in live:
-        own = root_of(group, paths[flow, 0])
-        for hop in range(1, flows[flow, t.HOPS]):
-            other = root_of(group, paths[flow, hop])
-            if other != own:
-                # The lower port leads, so that a component has one name.
-                if other < own:
-                    group[own] = other
-                    own = other
-                else:
-                    group[other] = own
-    for flow in live:
-        for hop in range(flows[flow, t.HOPS]):
-            group[paths[flow, hop]] = root_of(group, paths[flow, hop])
 
 
 @njit(cache=True)

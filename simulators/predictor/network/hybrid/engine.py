@@ -38,6 +38,7 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
 )
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
+from trainscout.simulators.predictor.network.union_find import join_links
 from trainscout.simulators.predictor.question.errors import InputError
 
 from . import components
@@ -240,7 +241,7 @@ class HybridEngine(RepeatingEngine):
         live, hybrid, group, state = found[:count], self.hybrid, self._group, self._state
         at = self._sampled % (hybrid.samples + 1)
         self._sampled += 1
-        components.join(live, flows, paths, group)
+        join_links(live, paths, group)
         components.sample(
             live, flows, paths, ports, group, self._members, self._label, self._changes,
             self._seen, self._delivered, self._depths, self._paused, at, now,
