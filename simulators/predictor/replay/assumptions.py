@@ -48,7 +48,7 @@ def assumptions_of(
     if recipe.offloaded_layers:
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:
-        stated.append(_launch_bound(job.framework, host_share))
+        stated.append(_launch_bound(job.framework, job.recipe.tp, host_share))
     if recipe.optimizer_offload:
         stated.append(_host_optimizer(job))
     if job.attention != job.framework.attention:
@@ -136,7 +136,7 @@ def _copies(job: Job, host_share: float) -> str:
     )
 
 
-def _launch_bound(framework: Framework, share: float) -> str:
+def _launch_bound(framework: Framework, tp: int, share: float) -> str:
     whose = (
         "no framework is declared, so this is an estimate of the driver's own time"
         if framework == UNDECLARED
@@ -147,6 +147,8 @@ def _launch_bound(framework: Framework, share: float) -> str:
         if framework.host_forward_s
         else ""
     )
+    if product_s := framework.host_product_s(tp):
+        forward += f" and {product_s * 1e6:.3g} us more per product of tensor-parallel ranks"
     return (
         f"launch-bound: {share:.0%} of the step waits for the host, at "
         f"{framework.host_launch_s * 1e6:.3g} us per kernel{forward} ({whose})"

@@ -101,6 +101,8 @@ class Pricer:
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
         )
         self._host_tp_s = _host_tp_s(framework, communicators) * host_time
+        ranks = communicators["tp"].size if "tp" in communicators else 1
+        self._host_product_s = framework.host_product_s(ranks) * host_time
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         self.excess = excess * factors.straggler_time
@@ -111,6 +113,7 @@ class Pricer:
             self.eager_launch_s,
             self.host_forward_s,
             self._host_tp_s,
+            self._host_product_s,
             float(self.launch_blocking),
         )
         self._known = _priced(gpu, cluster, factors, measured, congestion and congestion.key)
@@ -224,9 +227,11 @@ class Pricer:
             priced.launches * launch_s + (forward_s if place < forward_ops else 0.0)
             for place, priced in enumerate(operations)
         ]
-        if self._host_tp_s:
+        if self._host_tp_s or self._host_product_s:
             for place, priced in enumerate(operations):
-                if isinstance(priced.op, ir.Collective) and priced.op.communicator == "tp":
+                if isinstance(priced.op, ir.Gemm):
+                    seconds[place] += self._host_product_s
+                elif isinstance(priced.op, ir.Collective) and priced.op.communicator == "tp":
                     seconds[place] += self._host_tp_s
         return seconds
 

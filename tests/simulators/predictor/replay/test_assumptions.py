@@ -68,13 +68,18 @@ def test_attention_on_a_gpu_too_old_for_it_is_said() -> None:
 
 
 def test_launch_bound_steps_say_what_they_rest_on() -> None:
-    slow = Framework(name="slow", host_launch_s=80e-6, host_forward_s=20e-6)
+    slow = Framework(
+        name="slow", host_launch_s=80e-6, host_forward_s=20e-6, host_tp_product_s=3e-4
+    )
     found = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=slow))
     share = found.breakdown_s["host"] / found.step_time_s
     stated = "; ".join(found.assumptions)
     assert f"launch-bound: {share:.0%} of the step" in stated
     assert "80 us per kernel and 20 us more per operation of a module" in stated
     assert "declared for slow" in stated
+    assert "tensor-parallel" not in stated
+    sharded = ReplaySimulator().simulate(replace(make_job(model=TINY, tp=2), framework=slow))
+    assert "300 us more per product of tensor-parallel ranks" in "; ".join(sharded.assumptions)
     assert "no framework is declared" in statement(model=TINY)
     graphed = replace(slow, cuda_graphs=True)
     again = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=graphed))

@@ -261,6 +261,25 @@ def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     assert extra == pytest.approx(held * 4 * 2 * 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("tp", "fusion", "held"), [(2, "eager", True), (1, "eager", False), (2, "compiled", False)]
+)
+def test_products_of_tensor_parallel_ranks_take_the_host_more_unless_compiled(
+    tp: int, fusion: str, held: bool
+) -> None:
+    job = make_job(TINY, tp=tp)
+    run = build_workload(job).stages[0].chunks[0].runs[1]
+    plain, slow = (
+        Pricer(GPU, NODE, Framework(fusion=fusion, host_tp_product_s=each), communicators(job))
+        for each in (0, 1e-3)
+    )
+    for block in (run.forward, run.backward):
+        products = sum(isinstance(op, ir.Gemm) for op in block.ops)
+        extra = slow.block(block).host_s - plain.block(block).host_s
+        assert products > 0
+        assert extra == pytest.approx(held * products * 1e-3)
+
+
 def test_ranks_on_other_nodes_take_their_own_time() -> None:
     job = make_job(GPT175B, nodes=4, pp=2, tp=16, sp=True)
     forward = build_workload(job).stages[0].chunks[0].runs[1].forward
