@@ -269,7 +269,8 @@ def _attention(
         return {"attention": "unfused"}
     if framework.attention != "flash2" or era.year is None:
         return {}
-    newest = gpu.compute_capability >= 9.0 and not era.before(_SINCE["cudnn_attention_in_torch"])
+    since = _SINCE["cudnn_in_titan" if framework.name == "torchtitan" else "cudnn_in_torch"]
+    newest = gpu.compute_capability >= 9.0 and not era.before(since)
     return {"attention": "flash"} if newest else {}
 
 

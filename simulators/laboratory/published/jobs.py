@@ -83,7 +83,7 @@ def _replayable(row: Row, declarations: Declarations) -> Replayable:
     model, about_model = model_of(row, statement)
     degrees, about_degrees = degrees_of(row)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
-    precision, about_precision = precision_of(row, statement, default)
+    precision, about_precision = precision_of(row, statement, era, degrees, default)
     cluster, about_cluster = cluster_of(
         row, statement, dated(statement, era), gpu, degrees.num_gpus
     )

@@ -35,15 +35,27 @@ _SEQUENCE_PARALLEL_IN_MEGATRON = 2022.5
 _DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
 
 
-def precision_of(row: Row, statement: Statement, default: str) -> tuple[str, tuple[str, ...]]:
+# Until then mixed precision was FSDP's alone, and what ran by TP or PP without shards was fp32
+# (torchtitan/distributed/utils.py, maybe_enable_amp; pull request 2900).
+_MIXED_WITHOUT_SHARDS_IN_TORCHTITAN = 2026.27
+
+
+def precision_of(
+    row: Row, statement: Statement, era: Era, degrees: Degrees, default: str
+) -> tuple[str, tuple[str, ...]]:
     """The arithmetic of a row's matrix multiplications, and what was assumed.
 
     Raises:
         CannotReplayError: for arithmetic that no declared GPU has.
     """
+    arithmetic = statement.arithmetic
+    sliced = degrees.tp * degrees.pp > 1 and degrees.cp * degrees.dp == 1
+    its_own = sliced and statement.says("project", "torchtitan")
+    old = era.before(_MIXED_WITHOUT_SHARDS_IN_TORCHTITAN)
+    if its_own and old and arithmetic in ("", "mixed", "bf16"):
+        return "fp32", ("mixed precision is FSDP's in TorchTitan, and there are no shards: fp32",)
     if not row.dtype:
         return default, (f"precision not published: {default}",)
-    arithmetic = statement.arithmetic
     if not arithmetic:
         raise CannotReplayError(f"dtype={row.dtype} is not a known precision")
     if arithmetic == "mixed":
@@ -243,8 +255,10 @@ def _sequence_parallel(
     if statement.says("sequence_parallel"):
         return not statement.says("sequence_parallel", "no")
     has = not era.before(_SEQUENCE_PARALLEL_IN_MEGATRON)
-    megatron = has and statement.label.get("project") in MEGATRONS
-    on = model.moe is not None or row.tp_overlap == 1 or megatron
+    project = statement.label.get("project")
+    # TorchTitan's plan has it (models/llama3/infra/parallelize.py).
+    its_own = project == "torchtitan" or (has and project in MEGATRONS)
+    on = model.moe is not None or row.tp_overlap == 1 or its_own
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
     return on
 

@@ -229,6 +229,8 @@ def test_the_attention_that_a_row_states_outranks_its_year(notes, attention):
         ("our trainer (PyTorch 2.11, FSDP2)", "H100-80GB-SXM", "FlashAttention-2", "flash2"),
         ("our trainer (PyTorch 2.10, FSDP2)", "H100-80GB-SXM", "", "flash2"),
         ("our trainer (PyTorch 2.11, FSDP2)", "A100-80GB-SXM", "", "flash2"),
+        ("TorchTitan (September 2025)", "H100-80GB-SXM", "", "flash2"),
+        ("TorchTitan (November 2025)", "H100-80GB-SXM", "", "flash"),
         ("PaddlePaddle 2.5.1 (PaddleNLP)", "A100-80GB-SXM", "flash attention", "flash1"),
         ("PaddlePaddle 2.5.2", "A100-80GB-SXM", "flash attention", "flash2"),
     ],

@@ -73,7 +73,12 @@ def test_since_when_megatron_hides_what_a_sharded_optimizer_sends(label, overlap
 
 @pytest.mark.parametrize(
     ("label", "parallel"),
-    [("Megatron-LM (2021)", False), ("Megatron-LM (2023)", True), ("Megatron-DeepSpeed", False)],
+    [
+        ("Megatron-LM (2021)", False),
+        ("Megatron-LM (2023)", True),
+        ("Megatron-DeepSpeed", False),
+        ("TorchTitan", True),
+    ],
 )
 def test_whose_tensor_parallel_ranks_share_sequences_where_no_row_says(label, parallel):
     assert replayable(framework=label, sp=None).job.recipe.sp is parallel
@@ -100,6 +105,20 @@ def test_torchtitan_scales_a_tensor_by_itself():
 def test_scales_of_blocks_of_128(label):
     assert replayable(dtype=label).job.precision == "fp8_block"
     assert statement_of(replace(RUN, dtype=label)).unread == ()
+
+
+@pytest.mark.parametrize(
+    ("label", "dp", "precision"),
+    [
+        ("TorchTitan (February 2026)", 1, "fp32"),
+        ("TorchTitan (February 2026)", 2, "bf16"),
+        ("TorchTitan (May 2026)", 1, "bf16"),
+        ("PyTorch FSDP2 (February 2026)", 1, "bf16"),
+    ],
+)
+def test_torchtitan_mixed_precisions_of_shards_alone(label, dp, precision):
+    split = {"tp": 8, "pp": 2, "dp": dp, "num_gpus": 16 * dp}
+    assert replayable(framework=label, dtype="bf16", **split).job.precision == precision
 
 
 def test_scales_by_rows_are_not_modelled():
