@@ -145,7 +145,7 @@ def defaults() -> None:
     """Write what Transformers takes for left-out fields that the reader looks at."""
     read = "".join(
         (CONF / f"{name}.py").read_text()
-        for name in ("config_json", "families", "layer_lists", "vision_config", "sound_config")
+        for name in ("config_json", "families", "layer_lists", "encoder_config")
     )
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
     stated = set(re.findall(r"\w+", "".join(declared)))

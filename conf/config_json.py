@@ -436,7 +436,10 @@ def read_config(file: Path) -> dict[str, Any]:
         raise InputError("model", file, f"cannot be read as JSON: {error}", FILE) from None
     if not isinstance(given, dict):
         raise InputError("model", file, "holds no fields", f"a Hugging Face {FILE}")
-    own = file.absolute().parent.name if file.name == FILE else file.stem
+    folder = file.absolute().parent
+    own = folder.name if file.name == FILE else file.stem
+    if folder.parent.name == "snapshots":  # of the Hub's cache: models--owner--name/snapshots/hash
+        own = folder.parents[1].name.rpartition("--")[2]
     try:
         return model_fields(given, own)
     except InputError as error:

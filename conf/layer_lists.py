@@ -159,7 +159,7 @@ def _special(config: Config, kind: str, family: Family) -> dict[str, Mixer]:
     if config.has("attention_chunk_size"):
         chunk = config.whole("attention_chunk_size")
         found["chunk"] = Mixer(attention=AttentionMixer(chunk=chunk))
-    if kind == "minimax_m3_vl_text":
+    if config.has("index_topk_blocks"):
         found["index"] = Mixer(attention=AttentionMixer(index=_blocks(config)))
     if config.has("index_topk"):
         index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))

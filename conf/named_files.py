@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
+from trainscout.conf.hub_names import downloaded
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -18,14 +19,15 @@ FILE = "config.json"
 
 
 def config_file(name: str) -> Path | None:
-    """The ``config.json`` that a name stands for: it, or the directory it is in; None: neither."""
+    """The ``config.json`` that a name stands for: it, the directory it is in, or what was
+    downloaded of a model of the Hub that does not ship; None: neither."""
     path = Path(name).expanduser()
     if name.endswith(".json"):
         return path
     if name.endswith((".yaml", ".yml")):
         return None
     is_path = (path / FILE).is_file() or name.startswith(("./", "../", "/", "~"))
-    return path / FILE if is_path else None
+    return path / FILE if is_path else downloaded(name)
 
 
 def with_named_files(value: T) -> T:
