@@ -256,10 +256,14 @@ def _of_sum(
     if name == "mean":
         kind = Kind.DEFINITE if settled else Kind.MEAN
         return Known((summed / count).to(dtype), shadow.grade, kind)
-    if not share or not settled:
+    if not share:
         return None
-    # Of zeros and ones: whether at least one is 1, or all are.
+    # Of zeros and ones: whether at least one is 1, or all are. Of exchangeable ones (the experts
+    # of a token) few are together by chance: they are different choices.
     some = name in ("any", "amax", "max")
+    if not settled:
+        found = summed.clamp(max=1) if some else (summed - count + 1).clamp(min=0)
+        return Known(found, shadow.grade, Kind.SHARE)
     found = summed >= 0.5 if some else summed >= count - 0.5
     return Known(found.to(dtype), shadow.grade)
 

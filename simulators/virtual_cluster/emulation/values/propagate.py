@@ -39,9 +39,8 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     tensors = call.tensors
     pairs = [(t, call.get(t)) for t in tensors]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
-    if name == "sum" and not known and tensors[0].dtype is torch.bool:
-        # As many as the mask selects.
-        known = [(tensors[0], share_of(tensors[0], assumed(tensors[0].numel())))]
+    if name in ("sum", "count_nonzero") and not known and (mask := _assumed_mask(tensors[0])):
+        known = [(tensors[0], mask)]
         pairs = [*known]
     nothing: list[Shadow | None] = [None] * len(call.results)
     if name in BOTH | EITHER and 0 < len(known) < len(pairs):
@@ -60,6 +59,13 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
         tensor, shadow = known[0]
         return of_view(call, tensor, shadow)
     return in_full(call, known) or nothing
+
+
+def _assumed_mask(flags: torch.Tensor) -> Known | None:
+    """Of flags that nobody knows: as many are up as they would select."""
+    if flags.dtype is not torch.bool or flags.numel() < 2:
+        return None
+    return share_of(flags, assumed(flags.numel()))
 
 
 _MASKED = {"index_put", "index_put_", "masked_fill", "masked_fill_", "masked_scatter_"}
@@ -115,6 +121,9 @@ def _factory(call: Call) -> Sequence[Shadow | None]:
 
 def _copy(call: Call) -> Sequence[Shadow | None]:
     shadow = call.get(call.args[0])
+    if shadow is None and call.results[0].dtype is not torch.bool:
+        # Flags that become numbers are to be counted or multiplied by.
+        shadow = _assumed_mask(call.args[0])
     return [None if shadow is None else of_copy(shadow, call.results[0])]
 
 
@@ -199,6 +208,8 @@ def _cat(call: Call) -> Sequence[Shadow | None]:
     # An empty tensor of one dimension may stand among any others.
     tensors = [t for t in call.args[0] if t.numel()]
     shadows = [call.get(t) for t in tensors]
+    if any(shadows):
+        shadows = [s or _assumed_mask(t) for t, s in zip(tensors, shadows, strict=True)]
     if not tensors or any(s is None for s in shadows):
         return [None]
     if call.name == "stack":
@@ -212,6 +223,26 @@ def _cat(call: Call) -> Sequence[Shadow | None]:
         ones = [t.unsqueeze(dim) for t in (plain.empty(t.shape, device="meta") for t in tensors)]
         return [of_cat(ones, [s for s in lifted if s is not None], dim)]
     return [of_cat(tensors, [s for s in shadows if s is not None], call.dim(tensors[0], 0))]
+
+
+@unless_known
+def _pad(call: Call) -> Sequence[Shadow | None]:
+    """constant_pad_nd: the same number before and behind, as a sentinel at the end of each row."""
+    source, widths = call.args[0], list(call.argument("pad"))
+    made: Shadow | None = call.get(source) or _assumed_mask(source)
+    shape = list(source.shape)
+    for dim in range(len(shape) - 1, len(shape) - 1 - len(widths) // 2, -1):
+        before, behind, *widths = widths
+        if not isinstance(made, Known) or min(before, behind) < 0:
+            return [None]
+        number = plain.full((1,) * len(shape), call.argument("value", 0), dtype=made.value.dtype)
+        end = Known(number, Grade.EXACT, made.kind)
+        parts = [(n, s) for n, s in ((before, end), (shape[dim], made), (behind, end)) if n]
+        shapes = [(*shape[:dim], length, *shape[dim + 1 :]) for length, _ in parts]
+        tensors = [plain.empty(each, device="meta") for each in shapes]
+        made = of_cat(tensors, [known for _, known in parts], dim)
+        shape[dim] += before + behind
+    return [made]
 
 
 @unless_known
@@ -243,6 +274,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("eq", "ne"), _compare),
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     **dict.fromkeys(("cat", "stack"), _cat),
+    "constant_pad_nd": _pad,
     **dict.fromkeys(("index", "index_select", "gather"), _pick),
     **ROUTING_RULES,
     # Uninitialised, or written by a random number generator: nothing is known.
@@ -255,6 +287,7 @@ STARTS = {
     *("arange", "eye", "linspace", "scalar_tensor", "tril_indices"),
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
+    *("count_nonzero", "constant_pad_nd"),
     *("index_put", "index_put_", "randperm"),
     *FINITE,
     *SOUND,

@@ -91,6 +91,8 @@ def of_cat(tensors: Sequence[torch.Tensor], shadows: Sequence[Shadow], dim: int)
         return None
     grade = min(s.grade for s in known)
     kinds = {s.kind for s in known}
+    if all(s.kind is Kind.SHARE or s.value.dtype is torch.bool for s in known):
+        kinds -= {Kind.DEFINITE} if Kind.SHARE in kinds else set()
     kind = kinds.pop() if len(kinds) == 1 else Kind.MEAN
     nested = all(s.nested for s in known)
     across = torch.broadcast_shapes(*(_without(s.value, dim) for s in known))

@@ -151,6 +151,19 @@ def test_selected_tokens_are_as_many_as_the_mask_has_ones() -> None:
     assert {size.grade for size in rank.sizes} == {"expected"}
 
 
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_tokens_that_chose_an_expert_at_all_are_as_many_as_their_weights(number: int) -> None:
+    rank = FakeRank()
+    with rank:
+        weights, chosen = torch.topk(rank.unknown(1000, 4), number, dim=1)
+        mask = chosen == 2
+        tokens = mask.any(dim=-1).nonzero().flatten()
+        assert tokens.shape == weights[mask].shape == (250 * number,)
+        assert mask.amax(dim=-1).nonzero().shape == (250 * number, 1)
+        assert (~mask).all(dim=-1).nonzero().shape == (1000 - 250 * number, 1)
+        assert rank.read(mask.any()) is True
+
+
 @pytest.mark.parametrize("capacity", [200, 250, 312])
 def test_an_expert_keeps_no_more_than_its_capacity(capacity: int) -> None:
     """Tokens are dropped after the choice: what is kept was routed, by probability or place."""

@@ -241,6 +241,27 @@ def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
         assert rank.read(known.sum()) == 75 + 50
 
 
+def test_flags_nobody_knows_are_counted_alike_however_they_are_counted() -> None:
+    """Borders that a model draws itself: as many per row as are found, with one at each end."""
+    rank = FakeRank()
+    with rank:
+        borders = rank.unknown(4, 512) > 0
+        counts = borders.long().sum(dim=-1) + 1
+        assert rank.read(counts) == [257] * 4
+        assert rank.read(borders.count_nonzero(dim=-1)) == [256] * 4
+        for ended in (
+            torch.nn.functional.pad(borders, (0, 1), value=True),
+            torch.cat([borders, torch.ones(4, 1, dtype=torch.bool)], dim=1),
+        ):
+            places = ended.nonzero()[:, 1]
+            assert [len(part) for part in places.split(rank.read(counts))] == [257] * 4
+        # Of what is known, the numbers around it are known, too.
+        padded = torch.nn.functional.pad(torch.arange(3), (1, 2), value=7)
+        assert rank.read(padded) == [7, 0, 1, 2, 7, 7]
+        assert torch.nn.functional.pad(borders, (0, -1)).nonzero().shape == (4 * 511 // 2, 2)
+        assert rank.grade((borders[0, 0]).float()) == "invented"
+
+
 def test_a_known_flag_decides_what_it_is_combined_with() -> None:
     rank = FakeRank()
     with rank:
