@@ -32,11 +32,7 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
     gathered = {each.untyped_storage()._cdata for each in full if each is not None}
     parts: dict[tuple[int, int, int], int] = {}
     for parameter in found.values():
-        # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
-        # that it has emptied beside it.
-        part = getattr(parameter, "_local_tensor", parameter)
-        if not part.numel():
-            part = getattr(parameter, "ds_tensor", part)
+        part = _own_part(parameter)
         if not isinstance(part, FakeTensor) or part._fake_device.type != "cuda":
             continue
         known = memory.find(part.untyped_storage())
@@ -49,6 +45,12 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
     # Modules are held in no order.
     storages = sorted({storage for storage, _, _ in parts})
     return Parameters(sum(numel for _, _, numel in parts), size, tuple(storages))
+
+
+def _own_part(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank holds: a DTensor's own data; what DeepSpeed keeps of one it has emptied."""
+    part = getattr(parameter, "_local_tensor", parameter)
+    return part if part.numel() else getattr(parameter, "ds_tensor", part)
 
 
 def install_loaders(recorder: Recorder) -> None:
@@ -104,10 +106,11 @@ class UpdatesByHand:
         if self._looked != self._recorder.phases_entered:
             self._looked = self._recorder.phases_entered
             self._parameters = {
-                parameter.untyped_storage()._cdata
+                _own_part(parameter).untyped_storage()._cdata
                 for module in list(self._recorder.modules)
                 for parameter in module.parameters()
-                if parameter.grad is not None
+                # ZeRO-3 takes gradients away as they come.
+                if parameter.grad is not None or hasattr(parameter, "ds_tensor")
             }
         for place in places:
             for tensor in place if isinstance(place, (list, tuple)) else (place,):

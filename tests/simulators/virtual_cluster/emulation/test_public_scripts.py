@@ -132,6 +132,43 @@ def test_steps_without_an_optimizer_are_counted(tmp_path: Path) -> None:
     assert steps == {0, 1}
 
 
+# Shards of FSDP2 updated by hand; an update that another process made, as DeepSpeed's SuperOffload
+# does, comes back into what ZeRO-3 holds beside an emptied parameter.
+SHARDS_BY_HAND = """
+import torch
+from torch.distributed.fsdp import fully_shard
+
+torch.distributed.init_process_group("nccl")
+model = torch.nn.Linear(64, 64, device="cuda")
+if HELD == "fsdp2":
+    fully_shard(model)
+for step in range(5):
+    model(torch.ones(4, 64, device="cuda")).sum().backward()
+    print("step", step)
+    with torch.no_grad():
+        for each in model.parameters():
+            if HELD == "zero3":
+                each.ds_tensor = each.detach().clone()
+                each.grad, kept, each.data = None, each.data, torch.empty(0, device="cuda")
+                each.ds_tensor.copy_(torch.zeros(each.ds_tensor.shape))
+                each.data = kept
+            else:
+                each.sub_(0.1 * each.grad)
+                each.grad = None
+raise SystemExit("not ended by --steps")
+"""
+
+
+@pytest.mark.parametrize("held", ["fsdp2", "zero3"])
+def test_steps_that_write_shards_are_counted(tmp_path: Path, held: str) -> None:
+    (tmp_path / "by_hand.py").write_text(f"HELD = {held!r}\n{SHARDS_BY_HAND}")
+    options = ("--world-size", "2", "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / "by_hand.py"), *options)
+    assert run.code == 0, run.output
+    assert "step 1" in run.output
+    assert "not ended" not in run.output
+
+
 # Its own ``print`` is silent on most ranks.
 GAP = """
 import builtins
