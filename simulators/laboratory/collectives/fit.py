@@ -42,11 +42,16 @@ from .least_squares import Fit, Row, calls_of, fit, predict_us, row_of, rows_of
 from .measurements import BAND_NAMES, Measurement, read_table, size_band
 
 SIZES = (8 << 10, 256 << 20)
-"""Bytes; the measured sizes nearest to them are told."""
+SWEPT = (8 << 10, 128 << 10, 2 << 20, 32 << 20, 512 << 20)
+"""Bytes; the measured sizes nearest to them are told. ``nccl-tests -b 8K -e 512M -f 16``."""
 
 
 def _place(call: Measurement) -> tuple[object, ...]:
     return (call.communicator.nodes > 1,)
+
+
+def _kind(call: Measurement) -> tuple[object, ...]:
+    return (call.kind, *_gpus(call))
 
 
 def _gpus(call: Measurement) -> tuple[object, ...]:
@@ -59,7 +64,8 @@ TOLD: dict[str, tuple[Callable[[Measurement], tuple[object, ...]], tuple[int, ..
     "large": (_place, SIZES[1:]),
     "two_sizes": (_place, SIZES),
     "two_sizes_by_gpus": (_gpus, SIZES),
-    "two_sizes_by_gpus_and_kind": (lambda call: (call.kind, *_gpus(call)), SIZES),
+    "two_sizes_by_gpus_and_kind": (_kind, SIZES),
+    "five_sizes_by_gpus_and_kind": (_kind, SWEPT),
 }
 """By name: which calls share their figures, and the sizes that they have."""
 
@@ -70,7 +76,7 @@ def figures(result: Fit, calls: Sequence[Measurement]) -> list[tuple[Measurement
     for call in calls:
         least = _one_byte(replace(call, id="", size_bytes=1, seconds=1.0))
         least_s, price_s = (predict_us(result, row) * 1e-6 for row in (least, row_of(call)))
-        found.append((call, Figure(least_s, price_s, call.seconds)))
+        found.append((call, Figure(call.size_bytes, least_s, price_s, call.seconds)))
     return found
 
 
@@ -90,11 +96,11 @@ def anchored_errors(
     errors: list[tuple[Measurement, float]] = []
     for members in groups.values():
         anchors = _anchors(members, sizes)
-        told_from = (anchors[0][1], anchors[-1][1])
+        told_from = sorted({figure.bytes: figure for _, figure in anchors}.values())
         known = [call for call, _ in anchors]
         for call, figure in members:
             if call not in known:
-                found_s = corrected_s(figure, *told_from)
+                found_s = corrected_s(figure, told_from)
                 errors.append((call, abs(found_s / figure.measured_s - 1)))
     return errors
 

@@ -1,22 +1,21 @@
 """A cluster's own measured collectives: they take precedence over what its fabric should do.
 
-The table holds what whole nodes reached: bus bandwidth (nccl-tests' ``busbw``) by collective, node
-count and size. Between nodes a call on any communicator takes
+The table holds what whole nodes, or GPUs of one, reached: bus bandwidth (nccl-tests' ``busbw``) by
+collective, node count and size. Where some of them have several sizes, the white-box price is put
+right by ``corrected_s``, on the number of a node's GPUs nearest to a communicator's, or between
+nodes log-log between the node counts measured, the nearest one's outside them. Nodes count from
+the first to the last of a communicator, whose siblings fill those between.
+Of a single size between nodes, a call on any communicator takes
 
     seconds = latency + bytes x bus factor / (bus bandwidth x NIC share)
 
-with the bus bandwidth of its collective over as many nodes (log-log between the node counts
-measured, the nearest one's outside them), the share that its ranks have of their nodes' NICs (one
-rank a node of eight with seven siblings has an eighth) and the larger of the white-box model's
-latency and ``steps x hop``. The latency of a ring's hop is what the table itself says: the time
-that does not grow with the size, where a node count has several sizes; else, in the *undisturbed*
-(high) band, the time of a ring's step that stays as ranks grow and each carries less, which on a
-fabric of whole bandwidth is latency alone. Bandwidths are what is left when hops are taken out,
-undisturbed but on the most nodes measured, where they are the mean: such a job has no nodes to
-choose from (gradients of the one published cluster fit so). Nodes count from the first to the last
-of a communicator, whose siblings fill those between.
-Inside a node, on the number of its GPUs nearest to a communicator's, the white-box price is put
-right in what of it grows with the size and, where there are several sizes, in its start.
+with the share that its ranks have of their nodes' NICs (one rank a node of eight with seven
+siblings has an eighth) and the larger of the white-box model's latency and ``steps x hop``: the
+time of a ring's step that stays, in the *undisturbed* (high) band, as ranks grow and each carries
+less, which on a fabric of whole bandwidth is latency alone. Bandwidths are what is left when hops
+are taken out.
+What was measured is taken undisturbed but on the most nodes, where it is the mean: such a job has
+no nodes to choose from (gradients of the one published cluster fit so).
 """
 
 from __future__ import annotations
@@ -177,18 +176,33 @@ def measured_us(row: MeasuredCollective, gpus_per_node: int) -> float:
 _LEAST_START = 0.2
 
 
-class Figure(NamedTuple):
-    """Seconds of a measured call, and the white-box prices of a single byte and of the call."""
+# The smallest size measured tells when calls start where its bytes take no longer than that.
+_MOSTLY_START = 2.0
 
+
+class Figure(NamedTuple):
+    """Seconds of a measured call of ``bytes``, and the white-box prices of one byte and of it."""
+
+    bytes: int
     least_s: float
     price_s: float
     measured_s: float
 
 
-def corrected_s(call: Figure, small: Figure, large: Figure) -> float:
-    """What a call takes by the line through two measured sizes: how much later calls start, and
-    how many times as long what of them grows with the size takes. One size (twice the same) tells
-    of what grows alone. ``call`` need not have been measured."""
+def corrected_s(call: Figure, told: Sequence[Figure]) -> float:
+    """What a call takes by the sizes measured, smallest first: the line through the first and the
+    last of them (how much later calls start, and how many times as long what of them grows with
+    the size takes; of the first what grows alone, where it hardly tells of a start), times how far
+    off it is at the sizes around the call's. ``call`` need not have been measured."""
+    small, large = told[0], told[-1]
+    if small.price_s > _MOSTLY_START * small.least_s:
+        large = small
+    off = [(small.bytes, 1.0)]
+    off += [(each.bytes, each.measured_s / _on_line_s(each, small, large)) for each in told[1:]]
+    return _on_line_s(call, small, large) * interpolated(off, call.bytes)
+
+
+def _on_line_s(call: Figure, small: Figure, large: Figure) -> float:
     grows, small_grows, large_grows = (
         max(0.0, each.price_s - each.least_s) for each in (call, small, large)
     )
@@ -211,33 +225,17 @@ def rows_of(kind: str, cluster: Cluster) -> tuple[MeasuredCollective, ...]:
 @functools.lru_cache(maxsize=256)
 def hop_us(kind: str, cluster: Cluster) -> float:
     """Microseconds of a ring's hop between nodes beyond its bytes, as far as the table tells."""
-    between = [row for row in rows_of(kind, cluster) if row.nodes > 1]
     per_node = cluster.gpus_per_node
-    found = [
-        intercept / ring_hops(kind, nodes * per_node)
-        for nodes in sorted({row.nodes for row in between})
-        if (intercept := _intercept_us([row for row in between if row.nodes == nodes], per_node))
-    ]
-    if found:
-        return median(found)
     # One size only: bandwidth that was lost to others on the fabric would pass for latency.
     # With r ranks a step takes bytes / (r x bandwidth) + hop.
     steps = [
         (ranks, measured_us(row, per_node) / ring_hops(kind, ranks))
-        for row in between
-        if row.high_gbs > row.bus_gbs
+        for row in rows_of(kind, cluster)
+        if row.nodes > 1 and row.high_gbs > row.bus_gbs
         for ranks in [row.nodes * per_node]
     ]
     hops = [(us1 * r1 - us0 * r0) / (r1 - r0) for (r0, us0), (r1, us1) in pairwise(steps)]
     return max(0.0, median(hops)) if hops else 0.0
-
-
-def _intercept_us(rows: Sequence[MeasuredCollective], per_node: int) -> float | None:
-    """Time at no bytes of the line through the two smallest sizes; None for a single size."""
-    if len(rows) < 2:
-        return None
-    (bytes0, us0), (bytes1, us1) = ((row.bytes, measured_us(row, per_node)) for row in rows[:2])
-    return max(0.0, us0 - bytes0 * (us1 - us0) / (bytes1 - bytes0))
 
 
 def interpolated(points: Sequence[tuple[float, float]], wanted: float) -> float:

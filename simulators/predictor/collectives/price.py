@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
@@ -144,9 +145,20 @@ def _as_measured(
     ]
     if not rows:
         return price
-    if wiring.multi_node:
+    # Siblings fill the nodes between a communicator's own.
+    reach = max(wiring.nodes, call.communicator.reach) * servers
+    by_nodes = {nodes: list(each) for nodes, each in groupby(rows, lambda row: row.nodes)}
+    if not wiring.multi_node:
+        ranks, per_node = call.communicator.size, cluster.gpus_per_node
+        like = min((row.ranks(per_node) for row in rows), key=lambda n: abs(math.log(n / ranks)))
+        told = [row for row in rows if row.ranks(per_node) == like]
+        seconds = _by_sizes(call, price, told, gpu, cluster)
+    elif sized := {nodes: told for nodes, told in by_nodes.items() if len(told) > 1}:
+        points = [(n, _by_sizes(call, price, told, gpu, cluster)) for n, told in sized.items()]
+        seconds = interpolated(points, reach)
+    else:
         latency_us = _latency_us(call, gpu, cluster)
-        points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in _nearest(rows, call)]
+        points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in rows]
         whole = wiring_of(_whole_nodes(rows[0].nodes, cluster), gpu, cluster)
         share = wiring.nics_gbs / whole.nics_gbs
         sent = call.size_bytes * bus_factor(call.kind, wiring.ranks)
@@ -154,18 +166,8 @@ def _as_measured(
             # Every rank sends over its own share of the NICs, and only what leaves its node.
             share *= whole.ranks_per_node / wiring.ranks_per_node
             sent = call.size_bytes * (1 - wiring.ranks_per_node / wiring.ranks)
-        # Siblings fill the nodes between a communicator's own.
-        reach = max(wiring.nodes, call.communicator.reach) * servers
         rate_gbs = interpolated(points, reach) * share
         seconds = (latency_us + sent / (1e3 * rate_gbs)) * 1e-6
-    else:
-        ranks, per_node = call.communicator.size, cluster.gpus_per_node
-        like = min((row.ranks(per_node) for row in rows), key=lambda n: abs(math.log(n / ranks)))
-        small, *others = [row for row in rows if row.ranks(per_node) == like]
-        large = _nearest(others, call)[0] if others else small
-        least_s = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds
-        own = Figure(least_s, price.seconds, 0.0)
-        seconds = corrected_s(own, *(_figure(row, gpu, cluster) for row in (small, large)))
     return replace(
         price,
         seconds=seconds,
@@ -174,12 +176,32 @@ def _as_measured(
     )
 
 
+def _by_sizes(
+    call: _Call,
+    price: CollectivePrice,
+    told: Sequence[MeasuredCollective],
+    gpu: Gpu,
+    cluster: Cluster,
+) -> float:
+    """Seconds by the sizes that some GPUs were measured at, smallest first."""
+    least_s = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds
+    own = Figure(call.size_bytes, least_s, price.seconds, 0.0)
+    return corrected_s(own, [_figure(row, gpu, cluster) for row in told])
+
+
+@functools.lru_cache(maxsize=4096)
 def _figure(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> Figure:
-    """A measurement inside a node beside what the model says of it."""
+    """A measurement beside what the model says of it."""
     ran = _Call(row.kind, row.bytes, _inside(row.ranks(cluster.gpus_per_node), cluster))
     prices = (_white_box(each, gpu, cluster) for each in (replace(ran, size_bytes=1), ran))
     least_s, price_s = (price.seconds for price in prices)
-    return Figure(least_s, price_s, measured_us(row, cluster.gpus_per_node) * 1e-6)
+    return Figure(row.bytes, least_s, price_s, _taken_us(row, cluster) * 1e-6)
+
+
+def _taken_us(row: MeasuredCollective, cluster: Cluster) -> float:
+    """Microseconds of an undisturbed call; in the mean on the most nodes measured."""
+    most = 1 < row.nodes == max(each.nodes for each in cluster.measured)
+    return measured_us(row, cluster.gpus_per_node) * (row.high_gbs / row.bus_gbs if most else 1.0)
 
 
 def _latency_us(call: _Call, gpu: Gpu, cluster: Cluster) -> float:
@@ -215,17 +237,6 @@ def _inside(ranks: int, cluster: Cluster) -> Communicator:
     """As many GPUs, NVLink domains filled one after another."""
     inside = min(cluster.domain, ranks)
     return Communicator("measured", ranks, inside, ranks // inside)
-
-
-def _nearest(rows: Sequence[MeasuredCollective], call: _Call) -> list[MeasuredCollective]:
-    """Of each node count the measurement nearest to a call's size."""
-    by_nodes: dict[int, list[MeasuredCollective]] = {}
-    for row in rows:
-        by_nodes.setdefault(row.nodes, []).append(row)
-    return [
-        min(each, key=lambda row: abs(math.log(row.bytes / call.size_bytes)))
-        for each in by_nodes.values()
-    ]
 
 
 def price_forced(

@@ -43,7 +43,7 @@ def what_to_measure(
     return (
         f"no collectives were measured between {job.cluster.num_nodes} nodes, where {share:.0%} "
         f"of the step is: {error:.0%} of it may be that alone; all_gather and all_reduce "
-        "of 16 MiB and 1 GiB over 2, 8 and all nodes would tell (cluster.measured_collectives)",
+        "of 8 KiB to 512 MiB over 2 and all nodes would tell (cluster.measured_collectives)",
     )
 
 

@@ -25,7 +25,7 @@ def calls(start_us, growth, kind="all_reduce", ranks=8, nodes=1):
     return [
         (
             Call(kind, size, group),
-            Figure(10.0, 10.0 + size / 2**20, start_us + growth * size / 2**20),
+            Figure(size, 10.0, 10.0 + size / 2**20, start_us + growth * size / 2**20),
         )
         for size in sizes
     ]

@@ -71,10 +71,31 @@ def test_a_hop_takes_what_every_further_one_adds_in_the_undisturbed_band() -> No
     assert hop_us("all_gather", plain) == 0
 
 
-def test_a_hop_takes_what_does_not_grow_with_the_size() -> None:
-    sizes = [replace(measured(4, size), high_gbs=busbw(4, size)) for size in (64 * MIB, GIB)]
-    plain = imperfect(*(replace(row, bus_gbs=row.high_gbs) for row in sizes))
-    assert hop_us("all_gather", plain) == pytest.approx(HOP_US)
+def between(nodes: int, size: int, us: float) -> MeasuredCollective:
+    """A gather over whole nodes that took so long."""
+    ranks = 8 * nodes
+    rate = size * (ranks - 1) / ranks / us / 1e3
+    return MeasuredCollective("all_gather", nodes, size, rate, rate, rate)
+
+
+def test_between_nodes_several_sizes_take_what_they_took() -> None:
+    ideal = cluster(64, 8)
+    off = {8 * KIB: 2, 2 * MIB: 4, 512 * MIB: 3}
+    slower = {size: 1e6 * seconds(ideal, size, 8, 4) * times for size, times in off.items()}
+    own = imperfect(*(between(4, size, us) for size, us in slower.items()))
+    for size, us in slower.items():
+        assert seconds(own, size, 8, 4) == pytest.approx(us * 1e-6)
+    # Sizes between them, fewer GPUs of each node and other numbers of nodes follow the model.
+    for ranks, nodes, size in ((8, 4, 64 * MIB), (2, 4, 512 * MIB), (8, 16, 512 * MIB)):
+        stretched = seconds(own, size, ranks, nodes) / seconds(ideal, size, ranks, nodes)
+        assert stretched == pytest.approx(3.3, rel=0.25)
+
+
+def test_large_sizes_alone_do_not_tell_when_calls_start() -> None:
+    ideal = cluster(64, 8)
+    large = {size: 2e6 * seconds(ideal, size, 8, 4) for size in (16 * MIB, GIB)}
+    own = imperfect(*(between(4, size, us) for size, us in large.items()))
+    assert seconds(own, 1, 8, 4) == seconds(ideal, 1, 8, 4)
 
 
 def test_other_sizes_keep_the_hops_and_scale_the_bytes() -> None:
