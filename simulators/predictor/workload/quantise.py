@@ -11,7 +11,7 @@ its largest value, which ranks that gather shares of it agree on first, and cast
 dimensions. Operands of the weight gradient go through a Hadamard transform, so that the cast along
 the other dimension is a kernel of its own until software fuses both (``fused_fp4_casts``).
 Stochastic rounding of gradients and two-dimensional blocks of weights move no further bytes: what
-their arithmetic costs is not published.
+the first one's arithmetic costs is published of casts without a transform alone.
 """
 
 from __future__ import annotations
