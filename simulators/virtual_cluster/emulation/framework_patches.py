@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from trainscout.simulators.predictor.question.errors import InputError
+
 Patch = Callable[[ModuleType], None]
 
 
@@ -73,6 +75,33 @@ def _transformers_packing(module: ModuleType) -> None:
         return None if position_ids.is_cuda else packed
 
     module.find_packed_sequence_indices = find_packed_sequence_indices  # type: ignore[attr-defined]
+
+
+def _pipeline_stages(module: ModuleType) -> None:
+    """Shapes that stages tell each other, where those of other ranks do not run."""
+    stage = module.PipelineStage
+    receive, send = stage._recv_meta, stage._send_meta
+    sent: list[Any] = []
+
+    def _send_meta(self: Any, meta: Any, dst_stage: int) -> None:
+        if dst_stage > self.stage_index:
+            sent[:] = [meta]
+        send(self, meta, dst_stage)
+
+    def _recv_meta(self: Any, src_stage: int) -> Any:
+        try:
+            return receive(self, src_stage)
+        except InputError:
+            if src_stage > self.stage_index:
+                # Gradients are as what they belong to.
+                gradients = module._derive_grad_metas(self._stage_meta.outputs)
+                return module._StageBackwardMeta(backward_metas=gradients)
+            if not sent:
+                raise
+            # This rank's next stage is taken to get what its last one gave.
+            return sent[0]
+
+    stage._recv_meta, stage._send_meta = _recv_meta, _send_meta
 
 
 def _staged_checkpoints(module: ModuleType) -> None:
@@ -170,6 +199,7 @@ PATCHES: dict[str, Patch] = {
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
+    "torch.distributed.pipelining.stage": _pipeline_stages,
     "torch.utils.cpp_extension": _script_kernels,
     "torch.utils.tensorboard.writer": _tensorboard,
     "torchaudio._extension.utils": _torchaudio,

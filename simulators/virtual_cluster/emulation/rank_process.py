@@ -221,7 +221,7 @@ def run_script(options: RankOptions, state: RankState) -> int:
         ):
             own = own.tb_next
         _say("".join(traceback.format_exception(type(error), error, own)).rstrip())
-        gap = describe_gap(error)
+        gap = describe_gap(error, state.recorder)
         if gap is None:
             return FAILURE
         _say(gap)

@@ -24,6 +24,7 @@ from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
     from .rank_state import RankState
+    from .recorder import Recorder
 
 # When a script fails: is that its own doing or a gap of the emulator, said in one line.
 
@@ -39,14 +40,12 @@ _NO_DATA = (
     "without running `_apply`",
     "from the 'CUDA' backend",
 )
-# Of torch's pipeline stages, which tell each other the shapes they were not given.
-_NEEDS_PEERS = "metadata required for recv info"
-_RUN_TOGETHER = "give stages example inputs, or run their ranks together (trainscout live)"
+_RUN_TOGETHER = "run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
 _INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
 
 
-def describe_gap(error: BaseException) -> str | None:
+def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a failure that is the emulator's: operation, call site, what to do. None for
     one that a device raises too (out of memory, shapes that do not fit) or the script itself."""
     if isinstance(error, ImportError) and needs_own_python(
@@ -62,7 +61,7 @@ def describe_gap(error: BaseException) -> str | None:
     else:
         frame = None
     if not _is_gap(error, inside):
-        return None
+        return _of_what_was_not_received(error, recorder)
     lines = {id(each): line for each, line in traceback.walk_tb(error.__traceback__)}
     where = "unknown place"
     if frame is not None:
@@ -71,8 +70,21 @@ def describe_gap(error: BaseException) -> str | None:
     refused = isinstance(error, InputError)
     what = _operation(inside) or "an operation"
     reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    advice = "" if refused else f"; {_RUN_TOGETHER if _NEEDS_PEERS in reason else _ADVICE}"
+    advice = "" if refused else f"; {_ADVICE}"
     return f"gap of the emulator: {what} at {where}: {reason}{advice}"
+
+
+def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:
+    """The line for a script that went on with a message of a rank that does not run: sizes that
+    pipeline stages tell each other."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
+        return None
+    for (_, site), (_, _, hint) in recorder.inventions.items():
+        if hint and "(recv " in hint:
+            what = hint.partition(": ")[2]
+            where = recorder.sites.text(site)
+            return f"gap of the emulator: a message at {where} {what}, or {_RUN_TOGETHER}"
+    return None
 
 
 def _is_below(frame: FrameType) -> bool:
@@ -94,9 +106,7 @@ def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
         )
         if hasattr(fakes, name)
     ]
-    if isinstance(error, tuple(kinds)) or any(
-        text in str(error) for text in (*_NO_DATA, _NEEDS_PEERS)
-    ):
+    if isinstance(error, tuple(kinds)) or any(text in str(error) for text in _NO_DATA):
         return True
     emulated = [
         frame

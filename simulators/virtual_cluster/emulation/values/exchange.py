@@ -209,6 +209,37 @@ def exchanged(
     return nothing
 
 
+class Replies:
+    """Whole numbers sent last to each member: those that it sends back are taken to be the same.
+
+    Pipeline stages tell each other sizes ahead of tensors. What comes back are gradients, so what
+    went ahead of fractions is preferred.
+    """
+
+    def __init__(self) -> None:
+        self._sent: dict[tuple[Any, ...], Known] = {}
+        self._of_fractions: dict[tuple[Any, ...], Known] = {}
+
+    def clear(self) -> None:
+        """A new trace begins."""
+        self._sent.clear()
+        self._of_fractions.clear()
+
+    def note(self, exchange: Exchange, inputs: Sequence[Pair]) -> None:
+        """Keep what this rank sends."""
+        for tensor, shadow in inputs:
+            if tensor.is_floating_point():
+                self._of_fractions |= self._sent
+            elif _is_exact(shadow) and tensor.numel() <= MOST_ELEMENTS:
+                kept = downgraded(_whole(tensor, shadow), Grade.EXPECTED)
+                self._sent[exchange.group, exchange.root, tensor.shape, tensor.dtype] = kept
+
+    def to(self, exchange: Exchange, tensor: torch.Tensor) -> Known | None:
+        """What a tensor received is taken to hold, None where nothing like it was sent."""
+        key = exchange.group, exchange.root, tensor.shape, tensor.dtype
+        return self._of_fractions.get(key) or self._sent.get(key)
+
+
 def give(
     exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor], post: Post
 ) -> list[torch.Tensor] | None:

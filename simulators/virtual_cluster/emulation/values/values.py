@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from . import plain
 from .call import Call, on_host, signature, tensors_in
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, INVENTED
-from .exchange import Exchange, Post, exchanged, give, learn
+from .exchange import Exchange, Post, Replies, exchanged, give, learn
 from .imbalance import Imbalance
 from .propagate import STARTS, propagate
 from .routing import VENDOR_RULES, Routers
@@ -48,12 +48,14 @@ class Values:
         self._store = Store()
         self._routers = Routers(imbalance)
         self._payloads = payloads
+        self._replies = Replies()
         self._lock = threading.RLock()
 
     def restart(self) -> None:
         """Another trace begins: routers are numbered anew; tensors that live keep their values."""
         with self._lock:
             self._routers.restart()
+            self._replies.clear()
 
     def observe(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -174,14 +176,19 @@ class Values:
             post is not None or any(t.numel() <= EXACT_ELEMENTS * 64 for t in outputs)
         )
         known = any(self._store.has(t) for t in (*inputs, *outputs))
-        if not wanted and not known and post is None:
+        if not (wanted or known or post is not None or kind == "send"):
             return None
         exchange = Exchange(kind, group, sequence, position, size, root, reduction, ranks, even)
         with self._lock, on_host:
             pairs = [(t, self._get(t) or self._store.get_partly(t)) for t in inputs]
             own = None if post is None else give(exchange, pairs, outputs, post)
+            if kind == "send":
+                self._replies.note(exchange, pairs)
             if wanted or known:
                 shadows = exchanged(exchange, pairs, outputs)
+                if kind == "recv":
+                    replies = (self._replies.to(exchange, each) for each in outputs)
+                    shadows = [reply or told for reply, told in zip(replies, shadows, strict=True)]
                 for tensor, shadow in zip(outputs, shadows, strict=True):
                     self._store.put(tensor, shadow)
         if own is None:

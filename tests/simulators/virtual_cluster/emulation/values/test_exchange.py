@@ -59,6 +59,24 @@ def test_a_buffer_that_is_not_full_is_sent_as_far_as_it_goes(tmp_path: Path) -> 
     assert other.grade(got) == "invented"
 
 
+def test_a_member_sends_back_the_sizes_of_what_was_sent() -> None:
+    rank = FakeRank()
+    got = rank.unknown(2, dtype=torch.int64)
+    pipeline = {"group": "pp", "position": 0, "root": 1}
+    for payload in (
+        torch.tensor([4, 512]),
+        torch.randn(4, 512),
+        # Positions have no gradients.
+        torch.tensor([4, 8]),
+        torch.ones(4, 8, dtype=torch.int64),
+    ):
+        communicate(rank, "send", [rank.enter(payload)], [], **pipeline)
+    communicate(rank, "recv", [], [got], **pipeline)
+    assert (rank.read(got), rank.grade(got)) == ([4, 512], "expected")
+    communicate(rank, "recv", [], [got], **pipeline | {"root": 2})
+    assert rank.grade(got) == "invented"
+
+
 def test_only_the_root_of_a_reduction_gets_it() -> None:
     rank = FakeRank()
     tokens = rank.enter(torch.tensor([3]))

@@ -16,10 +16,13 @@ import pytest
 import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
 from tests.needs import needs
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
 from trainscout.simulators.virtual_cluster.emulation.report import describe_gap
+from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 
 torch = pytest.importorskip("torch")
 
+RECORDER = Recorder(ListSink(), (), lambda: -1)
 COMMON = """
 import os
 if os.environ.get("NVTE_PROJECT_BUILDING") != "1":
@@ -136,9 +139,9 @@ def test_versions_before_two_are_not_there(
     vendor.install_vendor()
     with pytest.raises(ModuleNotFoundError) as raised:
         importlib.import_module("transformer_engine.pytorch")
-    assert "install the package's own Python" in str(describe_gap(raised.value))
+    assert "install the package's own Python" in str(describe_gap(raised.value, RECORDER))
     vendor.install_vendor(without=["transformer_engine"])
-    assert describe_gap(raised.value) is None
+    assert describe_gap(raised.value, RECORDER) is None
 
 
 @needs("transformer_engine")
