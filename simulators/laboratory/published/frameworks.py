@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,27 @@ class _Declared:
     assumed: str = ""
 
 
+@dataclass(frozen=True)
+class _Dated:
+    """What software had from a year on, or until then; fields as in the file."""
+
+    sets: Mapping[str, object]
+    of: str = ""
+    by: Sequence[str] = ()
+    gpu: str = ""
+    told: bool = False
+    since: float = 0.0
+    before: float | None = None
+
+    def holds(self, name: str, project: str | None, era: Era, gpu: Gpu) -> bool:
+        """Of the framework of that name as a project ran it."""
+        who = name.startswith(self.of) and (not self.by or project in self.by)
+        when = not era.before(self.since) and (self.before is None or era.before(self.before))
+        told = era.year is not None or not self.told
+        return who and when and told and self.gpu in ("", gpu.name)
+
+
+_DATED = [_Dated(**each) for each in _TABLES["dated"]]
 _DECLARED = {name: _Declared(**each) for name, each in _TABLES["declared"].items()}
 _OWN_FACTS: Mapping[str, dict[str, object]] = _TABLES["own_facts"]
 
@@ -107,23 +128,19 @@ def framework_of(
         assumed.append(f"{name} is declared without {unsupported[0]}: Hugging Face's modules")
         name = "huggingface"
     framework = frameworks[name]
-    changes: dict[str, object] = {}
+    changes = _dated(name, statement, era, gpu)
     if name.startswith("megatron"):
-        changes |= _megatron(name, statement, era, precision)
-        changes |= _nemo(statement, era, gpu)
+        changes |= _megatron(statement, precision)
         changes["fp8_param_gather"] = _quantised_parameters(statement, era)
         changes |= _gates(row, statement, era)
-    if name in _SINCE["takes_grouped"]:
-        changes["repeats_kv"] = era.before(_SINCE["takes_grouped"][name])
     if name == "torchtitan":
-        changes |= _torchtitan(row, statement, era)
+        changes |= _torchtitan(row, statement)
     if name in ("huggingface", "deepspeed") and row.gated_mlp == 0:
         # Its GPT-2, NeoX, BLOOM and Falcon make queries, keys and values in one product.
         changes["separate_projections"] = False
-    if name == "huggingface":
-        # FSDP wraps blocks in checkpoints that do not reenter.
-        late = given(era.year, 0.0) >= _SINCE["not_reentered"]
-        changes["recompute_stops_early"] = late or "fsdp" in row.dist_optimizer.lower()
+    if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
+        # It wraps blocks in checkpoints that do not reenter.
+        changes["recompute_stops_early"] = True
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
@@ -131,12 +148,6 @@ def framework_of(
     if name == "jax_xla" and "pax" in row.framework.lower():
         # Transformer Engine's layers (dgxc-benchmarking, paxml/configure.sh: ENABLE_TE=1).
         changes |= {"fuses_casts": False, "fp8_param_gather": (), "quantises_each_pass": True}
-    if (
-        name == "llm_foundry"
-        and not era.before(_SINCE["flash2_in_foundry"])
-        and era.year is not None
-    ):
-        changes["attention"] = "flash2"
     changes |= _OWN_FACTS.get(statement.label.get("project", ""), {})
     changes |= _attention(row, statement, era, gpu, framework)
     if not is_declared(statement):
@@ -195,42 +206,21 @@ def _polls(row: Row, statement: Statement) -> bool:
     return given(row.pp, 1) > 1 and large and not statement.says("chosen", "best")
 
 
-def _megatron(name: str, statement: Statement, era: Era, precision: str) -> dict[str, object]:
-    """Switches of Megatron-LM and what is built on it, by year."""
-    project = project_of(statement)
+def _dated(name: str, statement: Statement, era: Era, gpu: Gpu) -> dict[str, object]:
+    """What software had in its year (``dated`` of ``frameworks.yaml``); later rules win."""
+    project = "library" if is_library(statement) else project_of(statement)
     changes: dict[str, object] = {}
-    if name == "megatron_2021" and era.before(_SINCE["scatter_gather_in_megatron"]):
-        changes["scatter_gather_p2p"] = False
-    if name == "megatron_2021" and era.before(_SINCE["fused_wgrad_in_megatron"]):
-        changes |= {"fused_wgrad": False, "overlap_tp_gradients": False}
-    if name == "megatron_2021" and project == "nemo":
-        # NeMo overlapped interleaved messages (overlap_p2p_comm) before it had FlashAttention.
-        changes["overlap_p2p"] = True
-    if era.before(_SINCE["placeholders_in_megatron"]):
-        changes["wgrad_placeholders"] = False
-    if era.before(_SINCE["fused_fp4_casts"]):
-        changes["fused_fp4_casts"] = False
-    if era.before(_SINCE["loss_in_place_of_copy"]):
-        changes["cross_entropy"] = "copies"
-    if name == "megatron_deepspeed" and era.before(_SINCE["coalesced_in_deepspeed"]):
-        changes["gathers_tensors"] = True
-    if name == "megatron_deepspeed" and not era.before(_SINCE["async_in_megatron_deepspeed"]):
-        changes["overlap_tp_gradients"] = True
-    fast = (
-        _SINCE["cudnn_attention_in_mlperf"] if project == "mlperf" else _SINCE["cudnn_attention"]
-    )
-    if name == "megatron_core" and era.before(fast):
-        changes["attention"] = "flash2"
+    for each in _DATED:
+        if each.holds(name, project, era, gpu):
+            changes |= each.sets
+    return changes
+
+
+def _megatron(statement: Statement, precision: str) -> dict[str, object]:
+    """What Megatron-LM and what is built on it do whatever their year."""
+    changes: dict[str, object] = {}
     if precision == "fp16":
         changes["accumulate_grads_fp32"] = False
-    if project == "bridge" and not is_library(statement):
-        # Its performance recipes fuse the router and reduce gradients in 16 bits.
-        changes |= {"fused_router": True, "accumulate_grads_fp32": False}
-    late = (
-        project == "nemo" and era.year is not None and not era.before(_SINCE["fused_loss_in_nemo"])
-    )
-    if project == "bridge" or late:
-        changes["cross_entropy"] = "in_place"
     if statement.label.get("test") == "ci" and statement.says("latent_attention"):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
@@ -274,26 +264,6 @@ def _attention(
     return {"attention": "flash"} if newest else {}
 
 
-def _nemo(statement: Statement, era: Era, gpu: Gpu) -> dict[str, object]:
-    """What NVIDIA's performance recipes for NeMo set: gradients kept and reduced in bf16
-    (``grad_sync_dtype``, ``grad_reduce_in_fp32``; in MLPerf from its first round), bf16 weights
-    counted as half of the master copy (Apex's distributed optimizer as NeMo sets it up, then the
-    precision-aware one), and PyTorch's expandable segments except on B200."""
-    project = project_of(statement)
-    if project not in ("nemo", "mlperf", "bridge") or era.year is None or is_library(statement):
-        return {}
-    changes: dict[str, object] = {}
-    if project == "mlperf" or not era.before(_SINCE["16bit_gradients_in_nemo"]):
-        changes["accumulate_grads_fp32"] = False
-    if not era.before(_SINCE["remainders_in_nemo"]):
-        changes["master_remainders"] = True
-    if project == "bridge" or (
-        not era.before(_SINCE["expandable_in_nemo"]) and gpu.name != "b200"
-    ):
-        changes["expandable_segments"] = True
-    return changes
-
-
 def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     """Where NVIDIA's recipes keep parameters in 8 or 4 bits: wherever blocks are not scaled
     (NeMo's nemo/collections/llm/recipes/precision, Megatron-Bridge's training/mixed_precision.py).
@@ -307,16 +277,13 @@ def _quantised_parameters(statement: Statement, era: Era) -> tuple[str, ...]:
     return eight if without else (*eight, "nvfp4")
 
 
-def _torchtitan(row: Row, statement: Statement, era: Era) -> dict[str, object]:
-    """TorchTitan's switches: its loss is compiled from 2025 on; its blocks where asked for, which
-    its first report (mid 2024) did not."""
+def _torchtitan(row: Row, statement: Statement) -> dict[str, object]:
+    """TorchTitan's switches: its blocks are compiled where asked for, which its first report (mid
+    2024) did not."""
     changes: dict[str, object] = {}
-    if era.before(_SINCE["compiled_loss_in_torchtitan"]):
-        changes["cross_entropy"] = "eager"
     if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
-    early = era.before(_SINCE["compiled_dispatch_in_torchtitan"])
-    if early or statement.says("compile", "no"):
+    if statement.says("compile", "no"):
         changes["written_dispatch"] = "fp32"
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
