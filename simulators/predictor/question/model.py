@@ -326,6 +326,11 @@ class Model:
         return self.num_heads if self.num_query_groups is None else self.num_query_groups
 
     @property
+    def query_inputs(self) -> int:
+        """Channels that queries are projected from: latent ones where there are any."""
+        return (None if self.mla is None else self.mla.q_lora_rank) or self.hidden_size
+
+    @property
     def qk_head_dim(self) -> int:
         """Width of one query/key head, in elements."""
         if self.mla is not None:

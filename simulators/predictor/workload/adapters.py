@@ -110,21 +110,25 @@ def _gradient(shard: Shard, name: str, rows: int, columns: int, tokens: int) -> 
     )
 
 
+def expert_product(
+    shard: Shard, name: str, sizes: tuple[int, int, int, int], dtype: str, layout: str
+) -> GroupedGemm:
+    """A product of all experts of a rank, of ``sizes`` as ``GroupedGemm`` has them."""
+    accumulate = layout == "NT" and shard.fused_wgrad
+    return GroupedGemm(name, *sizes, dtype, layout, accumulate, one_kernel=shard.fused_experts)
+
+
 def expert_adapter(
     shard: Shard, name: str, groups: int, rows: int, outputs: int, inputs: int
 ) -> tuple[list[Op], list[Op]]:
     """Of one linear layer of all experts of a rank, an adapter each; under expert tensor
     parallelism each rank has its share of the sharded dimension."""
     assert shard.lora is not None
-    rank, size, dtype = shard.lora.rank, shard.element_bytes, shard.dtype
-    own, together = f"{name}{_MARK}", shard.fused_experts
+    rank, size, own = shard.lora.rank, shard.element_bytes, f"{name}{_MARK}"
     total = groups * rows
 
     def product(what: str, n: int, k: int, layout: str) -> GroupedGemm:
-        accumulate = layout == "NT" and shard.fused_wgrad
-        return GroupedGemm(
-            f"{own}{what}", groups, rows, n, k, dtype, layout, accumulate, one_kernel=together
-        )
+        return expert_product(shard, f"{own}{what}", (groups, rows, n, k), shard.dtype, layout)
 
     return (
         [
@@ -145,24 +149,16 @@ def expert_adapter(
     )
 
 
-def adapter_weights(ops: tuple[Op, ...]) -> tuple[int, int]:
-    """Parameters of the adapters whose gradients a backward pass makes: dense, and experts'."""
-    dense = expert = 0
-    for op in ops:
-        if isinstance(op, Gemm | GroupedGemm) and _MARK in op.name and op.name.endswith("_wgrad"):
-            if isinstance(op, Gemm):
-                dense += op.m * op.n
-            else:
-                expert += op.groups * op.n * op.k
-    return dense, expert
+def adapter_products(ops: tuple[Op, ...]) -> list[Gemm | GroupedGemm]:
+    """Those of adapters among a layer's operations."""
+    return [op for op in ops if isinstance(op, Gemm | GroupedGemm) and _MARK in op.name]
 
 
 def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
     """Bytes of what first factors made in a forward pass, which the second's gradients need."""
     assert shard.lora is not None
-    rank = shard.lora.rank
     rows = 0
-    for op in ops:
-        if isinstance(op, Gemm | GroupedGemm) and op.name.endswith(f"{_MARK}out_fwd"):
+    for op in adapter_products(ops):
+        if op.name.endswith(f"{_MARK}out_fwd"):
             rows += op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
-    return rows * rank * shard.element_bytes
+    return rows * shard.lora.rank * shard.element_bytes

@@ -128,13 +128,12 @@ def _mla_projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     parts.append(norm(shard, "kv_norm", local, mla.kv_lora_rank, keep_output=keep))
     if mla.q_lora_rank is not None:
         parts.append(norm(shard, "q_norm", local, mla.q_lora_rank, keep_output=keep))
-    query_input = mla.q_lora_rank or model.hidden_size
     q, k, v = _qk_bytes(shard)
     q_forward, q_backward = linear(
         shard,
         "q_up",
         shard.tokens,
-        query_input,
+        model.query_inputs,
         shard.heads * model.qk_head_dim,
         parallel="column",
     )
@@ -212,13 +211,10 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
         forward, backward = _by_heads(each, attention, kv_heads, q + k + v, out)
     elif shard.cp > 1 and shard.gathers_ring:
         forward, backward = gathered_ring(
-            shard.cp,
-            k + v,
+            shard,
             q // shard.element_bytes,
-            shard.element_bytes,
-            shard.dtype,
+            (k + v) // shard.element_bytes,
             lambda step, pass_: _ring_step(each, attention, kv_heads, step, pass_),
-            compiled=shard.fusion == "compiled",
         )
     elif shard.cp == 1 and not attention.is_whole:
         forward, backward = (

@@ -89,30 +89,30 @@ def diffusion_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
 
 def first_diffusion_parts(shard: Shard) -> list[Part]:
     """Patches, the text and the conditions on their way to the model's width."""
-    diffusion, h = _diffusion(shard), shard.model.hidden_size
     latents = shard.tokens
     if any(_attention(shard, each).text is not None for each in shard.model.layer_kinds):
         latents -= shard.batch * text_tokens(shard)
-    words = shard.batch * diffusion.text_tokens
-    parts = [_ahead(shard, "patches", latents, (diffusion.patch_size, h))]
-    parts.append(_ahead(shard, "text", words, diffusion.text_widths))
-    if latents == shard.tokens:
-        parts.append(looked_at_part(shard))
-    parts += [
-        _ahead(shard, "condition", shard.batch, (width, h, h)) for width in diffusion.conditions
+    rows = {"patches": latents, "text": shard.batch * _diffusion(shard).text_tokens}
+    parts = [
+        _ahead(shard, name, rows.get(name, shard.batch), widths)
+        for name, widths in _entries(shard)
     ]
-    if diffusion.modulation == "shared":
-        parts.append(_ahead(shard, "modulation", shard.batch, (h, _VECTORS[None] * h)))
+    if latents == shard.tokens:
+        parts.insert(2, looked_at_part(shard))
     return parts
 
 
 def first_diffusion_parameters(shard: Shard) -> LocalParameters:
+    return LocalParameters(sum(_weights(widths) for _, widths in _entries(shard)))
+
+
+def _entries(shard: Shard) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and widths of the linear layers that patches, text and conditions pass through."""
     diffusion, h = _diffusion(shard), shard.model.hidden_size
-    widths = [(diffusion.patch_size, h), diffusion.text_widths]
-    widths += [(width, h, h) for width in diffusion.conditions]
-    if diffusion.modulation == "shared":
-        widths.append((h, _VECTORS[None] * h))
-    return LocalParameters(sum(map(_weights, widths)))
+    layers = [("patches", (diffusion.patch_size, h)), ("text", diffusion.text_widths)]
+    layers += [("condition", (width, h, h)) for width in diffusion.conditions]
+    shared = diffusion.modulation == "shared"
+    return layers + [("modulation", (h, _VECTORS[None] * h))] * shared
 
 
 def last_diffusion_parts(shard: Shard) -> list[Part]:

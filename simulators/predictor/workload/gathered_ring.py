@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .ir import Attention, Collective, Op, SendRecv, Streaming
+from .shard import Shard
 
 # Bytes per element of a rank's output or of its queries' gradient, fp32 but for what attention
 # made (2 bytes). Half of the pieces touch all queries; the other half only the later half, and
@@ -25,31 +26,20 @@ _ADD = 10
 
 
 def gathered_ring(
-    ranks: int,
-    keys_bytes: int,
-    queries: int,
-    element_bytes: int,
-    dtype: str,
-    attend: Callable[[int, str], Attention],
-    *,
-    compiled: bool,
+    shard: Shard, queries: int, keys: int, attend: Callable[[int, str], Attention]
 ) -> tuple[list[Op], list[Op]]:
-    """Forward and backward of attention over ``ranks`` shards of the sequence.
+    """Forward and backward of attention over the ``cp`` ranks' shards of the sequence.
 
     Args:
-        ranks: shards, at least 2.
-        keys_bytes: this rank's keys and values.
         queries: elements of this rank's queries (and output).
-        element_bytes: width of ``dtype``.
-        dtype: type of activations.
-        attend: the piece of a step, given the step and the pass (``fwd`` or ``bwd``).
-        compiled: whether it is part of a compiled block.
+        keys: elements of its keys and values.
+        attend: the piece of a step, of the step and the pass (``fwd`` or ``bwd``).
     """
-    overlaps = 0 if compiled else 1
-    keys = keys_bytes // element_bytes
+    ranks, element_bytes = shard.cp, shard.element_bytes
+    overlaps, keys_bytes = 0 if shard.fusion == "compiled" else 1, keys * element_bytes
     gather: list[Op] = [
         Streaming("kv_join", "memcpy", 2 * keys_bytes, launches=1),
-        Collective("kv_gather", "all_gather", ranks * keys_bytes, "cp", dtype, overlaps),
+        Collective("kv_gather", "all_gather", ranks * keys_bytes, "cp", shard.dtype, overlaps),
     ]
     forward: list[Op] = [*gather, attend(0, "fwd")]
     backward: list[Op] = [*gather, attend(0, "bwd")]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
 
-from .adapters import adapter_weights, column_input_bytes, latent_bytes
+from .adapters import adapter_products, column_input_bytes, latent_bytes
 from .attention import attention_parts
 from .compressed_attention import compressed_parts
 from .cross_attention import cross_parts
 from .delta_net import delta_parts
 from .diffusion import diffusion_layer_parameters, diffusion_layer_parts
 from .hyper_connections import read_part, write_part
-from .ir import Alloc, Block, Gemm, GroupedGemm, Streaming
+from .ir import Alloc, Block, Gemm, GroupedGemm, Op, Streaming
 from .mlp import mlp_part
 from .moe import moe_parts
 from .parameters import LocalParameters, layer_parameters
@@ -106,26 +106,33 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     parameters = parameters.as_trained(shard)
     if shard.lora is None:
         return parameters
-    dense, expert = adapter_weights(
-        tuple(op for part in layer_parts(shard, layer) for op in part.backward)
-    )
-    return parameters + LocalParameters(dense, expert)
+    return parameters + _weights(adapter_products(_forward(layer_parts(shard, layer))))
 
 
 def _kept_weights(shard: Shard, layer: Layer) -> LocalParameters:
     """Weights that multiply in 16 bits where those of other linear layers do not."""
-    ops = {op for part in layer_parts(shard, layer) for op in part.forward}
+    return _weights(
+        op
+        for op in set(_forward(layer_parts(shard, layer)))
+        if isinstance(op, Gemm | GroupedGemm)
+        and op.dtype == shard.dtype
+        and not shard.of_product(op.name.removesuffix("_fwd")).is_quantised
+    )
+
+
+def _weights(products: Iterable[Gemm | GroupedGemm]) -> LocalParameters:
+    """Those that forward products multiply."""
     dense = expert = 0
-    for op in ops:
-        if not isinstance(op, Gemm | GroupedGemm) or op.dtype != shard.dtype:
-            continue
-        if shard.of_product(op.name.removesuffix("_fwd")).is_quantised:
-            continue
+    for op in products:
         if isinstance(op, Gemm):
             dense += op.n * op.k
         else:
             expert += op.groups * op.n * op.k
     return LocalParameters(dense, expert)
+
+
+def _forward(parts: Iterable[Part]) -> tuple[Op, ...]:
+    return tuple(op for part in parts for op in part.forward)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -162,7 +169,7 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
 
 def _kept_of_weights(shard: Shard, parts: Sequence[Part]) -> list[Part]:
     """What a layer's adapters keep between their factors, or autocast of its weights."""
-    ops = tuple(op for part in parts for op in part.forward)
+    ops = _forward(parts)
     kept = weight_copies(shard, ops)
     if shard.lora is not None:
         kept += (Alloc("lora_latent", latent_bytes(shard, ops)),)

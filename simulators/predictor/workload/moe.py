@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from .adapters import expert_adapter, input_bytes, is_adapted
+from .adapters import expert_adapter, expert_product, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
 from .expert_loads import busiest, routed_rows
-from .ir import Alloc, Collective, Gemm, GroupedGemm, HostSync, Op, Streaming
+from .ir import Alloc, Collective, Gemm, HostSync, Op, Streaming
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
 from .part import WEIGH, Part
@@ -406,30 +406,18 @@ def _grouped(
     name: str, pass_: str, groups: int, rows: int, outputs: int, inputs: int, shard: Shard
 ) -> list[Op]:
     """One linear layer of all experts of a rank."""
-    dtype, together = shard.linear_dtype, shard.fused_experts
-    forward = GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype, one_kernel=together)
+
+    def product(what: str, n: int, k: int, layout: str) -> Op:
+        sizes = groups, rows, n, k
+        return expert_product(shard, f"{name}_{what}", sizes, shard.linear_dtype, layout)
+
     beside: tuple[list[Op], list[Op]] = [], []
     if is_adapted(shard, name):
         beside = expert_adapter(shard, name, groups, rows, outputs, inputs)
     if pass_ == "fwd":
-        return [forward, *beside[0]]
-    dgrad = GroupedGemm(
-        f"{name}_dgrad", groups, rows, inputs, outputs, dtype, layout="NN", one_kernel=together
-    )
+        return [product("fwd", outputs, inputs, "TN"), *beside[0]]
+    dgrad = product("dgrad", inputs, outputs, "NN")
     if not shard.trains:
         return [dgrad, *beside[1]]
-    return [
-        dgrad,
-        GroupedGemm(
-            f"{name}_wgrad",
-            groups,
-            rows,
-            outputs,
-            inputs,
-            dtype,
-            layout="NT",
-            accumulate=shard.fused_wgrad,
-            one_kernel=together,
-        ),
-        *separate_accumulation(shard, name, groups * outputs * inputs),
-    ]
+    wgrad = product("wgrad", outputs, inputs, "NT")
+    return [dgrad, wgrad, *separate_accumulation(shard, name, groups * outputs * inputs)]

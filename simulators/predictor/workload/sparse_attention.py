@@ -25,9 +25,8 @@ def _indexer(shard: Shard, index: Index) -> Part:
     """Projections are whole on every tensor-parallel rank (Megatron-Core), scores are those of the
     causal half."""
     model = shard.model
-    latent = model.mla.q_lora_rank if model.mla is not None else None
     width, seen = index.dim + index.heads, shard.sequence // 2
-    return indexer(shard, index, latent or model.hidden_size, width, seen)
+    return indexer(shard, index, model.query_inputs, width, seen)
 
 
 def indexer(shard: Shard, index: Index, inputs: int, width: int, seen: int) -> Part:
