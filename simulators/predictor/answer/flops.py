@@ -242,8 +242,7 @@ def _cross_flops(model: Model, sequence: int) -> dict[str, float]:
 
 def _index_flops(model: Model, sequence: int, index: Index) -> dict[str, float]:
     """Projections of an indexer, and its scores of all keys."""
-    latent = model.mla.q_lora_rank if model.mla is not None else None
-    weights = index.weights(latent or model.hidden_size, model.hidden_size)
+    weights = index.weights(model.query_inputs, model.hidden_size)
     scores = 2.0 * sequence * index.heads * index.dim
     return {"index": 2.0 * weights, "index_scores": scores}
 
@@ -251,23 +250,15 @@ def _index_flops(model: Model, sequence: int, index: Index) -> dict[str, float]:
 def _compressed_flops(model: Model, sequence: int, mixer: CompressedAttention) -> dict[str, float]:
     """Keys count twice, as the full square counts twice a causal half; scores of an indexer are of
     all compressed keys."""
-    hidden, dim, index = model.hidden_size, model.qk_head_dim, mixer.index
-    inner = model.num_heads * dim
-    into = hidden * (mixer.q_rank + dim)
-    width = 0
-    if mixer.rate > 1:
-        width = dim if index is None else dim + index.dim
-    into += 2 * hidden * mixer.series * width
-    scores = 0.0
-    if index is not None:
-        into += mixer.q_rank * index.heads * index.dim + hidden * index.heads
-        scores = 2.0 * sequence / mixer.rate * index.heads * index.dim
+    hidden, index = model.hidden_size, mixer.index
+    inner = model.num_heads * model.qk_head_dim
+    scored = 0 if index is None else index.heads * index.dim
     return {
-        "qkv": 2.0 * into,
+        "qkv": 2.0 * mixer.in_weights(hidden, model.qk_head_dim),
         "mla_up_proj": 2.0 * mixer.q_rank * inner,
         "core_attn": 8.0 * mixer.seen(sequence) * inner,
-        "index_scores": scores,
-        "attn_out": 2.0 * mixer.out_rank * (inner + mixer.out_groups * hidden),
+        "index_scores": 2.0 * sequence / mixer.rate * scored,
+        "attn_out": 2.0 * mixer.out_weights(hidden, inner),
     }
 
 
@@ -305,12 +296,8 @@ def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozen
 def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, float]:
     hidden, mla = model.hidden_size, model.mla
     if mla is None:
-        queries = model.num_heads * (2 if attention.gated else 1) * model.qk_head_dim
-        queries += model.num_heads if attention.head_gates else 0
-        if attention.reuses_kv:
-            return {"qkv": 2.0 * hidden * queries}
-        values = 0 if attention.keys_are_values else model.v_head_dim
-        return {"qkv": 2.0 * hidden * (queries + model.kv_heads * (model.qk_head_dim + values))}
+        sizes = model.num_heads, model.kv_heads, model.qk_head_dim, model.v_head_dim
+        return {"qkv": 2.0 * hidden * sum(attention.projected_widths(*sizes))}
     up = mla.up_weights(hidden, model.num_heads)
     up += attention.head_gates * model.num_heads * hidden
     return {"mla_down_proj": 2.0 * mla.down_weights(hidden), "mla_up_proj": 2.0 * up}

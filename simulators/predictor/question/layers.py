@@ -24,7 +24,11 @@ MOST_LAYERS = 10_000
 GRAMMAR = "words mixer/mlp such as 2*(3*local/dense) and commas between them"
 _MOST_NESTED = 8
 _WORD = r"[A-Za-z_][\w.-]*/[A-Za-z]+"
-_TOKEN = re.compile(rf"\s*(?:(?P<count>\d{{1,6}})\s*\*|(?P<word>{_WORD})|(?P<mark>[(),]))")
+_WORDS = rf"{_WORD}(?:\s*,\s*{_WORD})*"
+_REPEATED = re.compile(
+    r"(?:^|(?<=[(,]))\s*(?:(?P<times>\d{1,6})\s*\*\s*)?"
+    rf"(?:(?P<word>{_WORD})|\(\s*(?P<group>{_WORDS})\s*\))\s*(?=[,)]|$)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,17 @@ class AttentionMixer:
     """Keys and values are those of an earlier layer: it projects queries alone (the last layers
     of Gemma 3n and of Gemma 4's small models)."""
 
+    def projected_widths(
+        self, heads: int, kv_heads: int, head_dim: int, value_dim: int
+    ) -> tuple[int, ...]:
+        """Columns of the projections of queries (with their gates), keys and values, as far as it
+        has them, with so many heads of such widths."""
+        queries = heads * ((2 if self.gated else 1) * head_dim + self.head_gates)
+        if self.reuses_kv:
+            return (queries,)
+        keys = queries, kv_heads * head_dim
+        return keys if self.keys_are_values else (*keys, kv_heads * value_dim)
+
     @property
     def has_own_heads(self) -> bool:
         """Whether any size of its heads is not the model's."""
@@ -168,6 +183,23 @@ class CompressedAttention:
     """2: compressed keys reach over the tokens of the one before, too."""
     index: Index | None = None
     """Chooses the compressed keys of each query, None where all are attended to."""
+
+    def compressed_widths(self, head_dim: int) -> tuple[int, ...]:
+        """Widths of compressed keys, and of those that an indexer scores."""
+        if self.rate == 1:
+            return ()
+        return (head_dim,) if self.index is None else (head_dim, self.index.dim)
+
+    def in_weights(self, hidden: int, head_dim: int) -> int:
+        """Of what makes narrow queries and the key, compressed keys with their gates, and the
+        indexer's queries with a factor for each head."""
+        index, made = self.index, 2 * self.series * sum(self.compressed_widths(head_dim))
+        count = hidden * (self.q_rank + head_dim + made)
+        return count + (0 if index is None else (self.q_rank * index.dim + hidden) * index.heads)
+
+    def out_weights(self, hidden: int, inner: int) -> int:
+        """Of the output from ``inner`` channels, projected twice."""
+        return self.out_rank * (inner + self.out_groups * hidden)
 
     def seen(self, sequence: int) -> float:
         """Keys that a query attends to on average (none of no tokens)."""
@@ -407,11 +439,13 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
     Raises:
         InputError: for text that is no pattern, an MLP of no known kind, or too many layers.
     """
-    tokens = _tokens(text)
-    layers, end = _sequence(text, tokens, 0, 0)
-    if end != len(tokens):
+    written = text
+    for _ in range(_MOST_NESTED + 1):
+        if "*" in written or "(" in written:
+            written = _repeated(written, text)
+    if not re.fullmatch(rf"\s*{_WORDS}\s*", written):
         raise _no_pattern(text)
-    return tuple(layers)
+    return tuple(map(_layer, written.split(",")))
 
 
 def format_layers(layers: Iterable[Layer]) -> str:
@@ -438,52 +472,26 @@ def _repetitions(words: list[str], period: int) -> int:
 
 
 def _layer(word: str) -> Layer:
-    mixer, mlp = word.split("/")
+    mixer, mlp = word.strip().split("/")
+    require_choice("model.layers", mlp, MLPS)
     return Layer(mixer, mlp)
 
 
-def _tokens(text: str) -> list[re.Match[str]]:
-    tokens, at = [], 0
-    while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise _no_pattern(text)
-        tokens.append(found)
-        at = found.end()
-    return tokens
+def _repeated(written: str, text: str) -> str:
+    """What is ``written`` of a pattern, with words, and groups of plain words, as often as they
+    are repeated."""
+    number = 0
 
-
-def _sequence(
-    text: str, tokens: list[re.Match[str]], at: int, depth: int
-) -> tuple[list[Layer], int]:
-    """The layers from token ``at`` to the end or a closing parenthesis, and where that is."""
-    layers: list[Layer] = []
-    while True:
-        count = 1
-        if at < len(tokens) and tokens[at]["count"]:
-            count, at = int(tokens[at]["count"]), at + 1
-        if at == len(tokens) or depth > _MOST_NESTED:
-            raise _no_pattern(text)
-        if tokens[at]["word"]:
-            mixer, _, mlp = tokens[at]["word"].partition("/")
-            require_choice("model.layers", mlp, MLPS)
-            found, at = [Layer(mixer, mlp)], at + 1
-        elif tokens[at]["mark"] == "(":
-            found, at = _sequence(text, tokens, at + 1, depth + 1)
-            if at == len(tokens):
-                raise _no_pattern(text)
-            at += 1
-        else:
-            raise _no_pattern(text)
-        if len(layers) + count * len(found) > MOST_LAYERS:
+    def repeat(found: re.Match[str]) -> str:
+        nonlocal number
+        words, times = (found["word"] or found["group"]).split(","), int(found["times"] or 1)
+        number += times * len(words)
+        if number > MOST_LAYERS:
             problem = f"has more than {MOST_LAYERS:,} layers"
             raise InputError("model.layers", text[:60], problem, f"1..{MOST_LAYERS}")
-        layers += found * count
-        if at == len(tokens) or tokens[at]["mark"] == ")":
-            return layers, at
-        if tokens[at]["mark"] != ",":
-            raise _no_pattern(text)
-        at += 1
+        return ",".join(words * times)
+
+    return _REPEATED.sub(repeat, written)
 
 
 def _no_pattern(text: str) -> InputError:

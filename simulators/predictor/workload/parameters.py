@@ -147,21 +147,12 @@ def _short_conv(shard: Shard, conv: ShortConv) -> int:
 
 
 def _compressed(shard: Shard, mixer: CompressedAttention) -> int:
-    """Queries through their narrow width, one key, the grouped output, compressors with a bias a
-    token of a window, the indexer; norms and sinks."""
+    """Products, norms and sinks, and of compressors a norm and a bias a token of a window."""
     model, h, dim = shard.model, shard.model.hidden_size, shard.model.qk_head_dim
     inner = model.num_heads * dim
-    count = mixer.q_rank * (h + inner) + h * dim + mixer.q_rank + dim + model.num_heads
-    count += mixer.out_rank * (inner + mixer.out_groups * h)
-
-    def compressor(width: int) -> int:
-        return mixer.series * width * (2 * h + mixer.rate) + width
-
-    if mixer.rate > 1:
-        count += compressor(dim)
-    if (index := mixer.index) is not None:
-        count += compressor(index.dim) + mixer.q_rank * index.heads * index.dim + h * index.heads
-    return count
+    products = mixer.in_weights(h, dim) + mixer.q_rank * inner + mixer.out_weights(h, inner)
+    compressed = sum(mixer.compressed_widths(dim)) * (mixer.series * mixer.rate + 1)
+    return products + mixer.q_rank + dim + model.num_heads + compressed
 
 
 def _mamba2(shard: Shard, ssm: Mamba2) -> int:
@@ -242,22 +233,15 @@ _MIXERS: Mapping[str, Callable[[Shard, Any], int]] = {
 
 
 def projected_widths(shard: Shard, attention: AttentionMixer) -> tuple[int, ...]:
-    """Columns of this rank's projections of queries (with their gates), keys and values, as far as
-    it has them."""
-    model = shard.model
-    queries = shard.heads * (2 if attention.gated else 1) * model.qk_head_dim
-    queries += shard.heads if attention.head_gates else 0
-    if attention.reuses_kv:
-        return (queries,)
-    keys, values = (shard.kv_heads * dim for dim in (model.qk_head_dim, model.v_head_dim))
-    return (queries, keys) if attention.keys_are_values else (queries, keys, values)
+    """The attention's with this rank's heads."""
+    dims = shard.model.qk_head_dim, shard.model.v_head_dim
+    return attention.projected_widths(shard.heads, shard.kv_heads, *dims)
 
 
 def index_parameters(model: Model, index: Index) -> int:
     """Of a sparse attention's indexer, whole on every rank: queries (from the latent ones where
     there are any), one key with its LayerNorm, a weight for each head."""
-    latent = model.mla.q_lora_rank if model.mla is not None else None
-    return index.weights(latent or model.hidden_size, model.hidden_size) + 2 * index.dim
+    return index.weights(model.query_inputs, model.hidden_size) + 2 * index.dim
 
 
 def embedding_parameters(shard: Shard) -> LocalParameters:
