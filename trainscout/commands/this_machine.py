@@ -161,6 +161,7 @@ gpus_per_node: {machine.gpus}
 nics_per_node: {len(machine.nics)}             # {cards}
 nic_gbps: {rate:g}
 fabric: {fabric}
+# oversubscription: 1        # collectives reach what the NICs carry; without this line half counts
 cpu: {machine.cpu}
 """
     if 1 < machine.nvlink_domain < machine.gpus:

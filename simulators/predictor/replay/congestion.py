@@ -80,10 +80,12 @@ class Congestion:
         return communicator in self._choice.communicators and communicator in self._spans
 
     def _priced_on(self, communicator: str, cluster: Cluster) -> Cluster:
-        """The cluster to price a communicator on: oversubscription is not counted twice."""
-        if not self.covers(communicator) or cluster.oversubscription == 1:
+        """The cluster to price a communicator on: oversubscription is not counted twice, and
+        switches that are declared vouch for the network."""
+        counted = 1.0 if self.covers(communicator) else cluster.oversubscription or 1.0
+        if cluster.oversubscription == counted:
             return cluster
-        return replace(cluster, oversubscription=1.0)
+        return replace(cluster, oversubscription=counted)
 
     def alone(
         self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
