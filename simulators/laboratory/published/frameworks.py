@@ -75,6 +75,8 @@ _STATED: dict[str, dict[str, dict[str, object]]] = {
     "gradients": {"fp32": {"accumulate_grads_fp32": True}, "16": {"accumulate_grads_fp32": False}},
     "fused_optimizer": {"": {"fused_optimizer": True}},
     "loss": {"fused": {"cross_entropy": "in_place"}},
+    # Liger's patches of Transformers' models: norms, rotary positions, SwiGLU and the loss.
+    "layers": {"liger": {"fusion": "fused", "fused_norm": True, "cross_entropy": "in_place"}},
     "overlap": {"none": {"overlap_tp_gradients": False, "overlap_p2p": False}},
     "p2p_overlap": {"yes": {"overlap_p2p": True}, "no": {"overlap_p2p": False}},
     "segments": {"": {"expandable_segments": True}},
@@ -309,9 +311,10 @@ def _stated(
         changes["attention"] = attention
     for fact, values in _STATED.items():
         changes |= values.get(statement.facts.get(fact, _UNSAID), {})
-    if framework.name in _TORCH and statement.says("compile", "yes"):
+    compiles = framework.name in (*_TORCH, "nemo_automodel")
+    if compiles and statement.says("compile", "yes"):
         changes |= {"fusion": "compiled", "fused_norm": False}
-    if framework.name in _TORCH and statement.says("compile", "no"):
+    if compiles and statement.says("compile", "no"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:
         # Forks have schedules that the framework lacks.
