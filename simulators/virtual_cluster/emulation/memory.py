@@ -16,13 +16,7 @@ from trainscout.simulators.virtual_cluster.allocator.allocator import (
     Block,
     OutOfMemory,
 )
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    EmptyCache,
-    Free,
-    RecordStream,
-    Resize,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .recorder import Recorder
 from .stream_order import Extent, StreamKey, StreamOrder, StreamUses, extent_of
@@ -134,7 +128,7 @@ class DeviceMemory:
             made.former = self._former_uses(block)
         if self._region_depth:
             self._region[key] = made
-        self._recorder.emit(Alloc(made.number, size, stream))
+        self._recorder.emit(events.Alloc(made.number, size, stream))
         made.reference = weakref.ref(storage, lambda _: self._free(key))
         return made
 
@@ -158,7 +152,7 @@ class DeviceMemory:
         known.bytes, known.home = size, stream
         known.uses.clear()
         known.recorded.clear()
-        self._recorder.emit(Resize(known.number, size))
+        self._recorder.emit(events.Resize(known.number, size))
 
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
         """The storage is in use on another stream."""
@@ -179,7 +173,7 @@ class DeviceMemory:
         known.recorded.add(stream)
         if known.block is not None:
             self.allocator.record_stream(known.block, stream)
-        self._recorder.emit(RecordStream(known.number, stream))
+        self._recorder.emit(events.RecordStream(known.number, stream))
 
     def enter_region(self) -> None:
         """A compiled region begins: what it makes and drops again never is in device memory."""
@@ -216,7 +210,7 @@ class DeviceMemory:
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""
         self.allocator.empty_cache()
-        self._recorder.emit(EmptyCache())
+        self._recorder.emit(events.EmptyCache())
 
     def reset_peaks(self) -> None:
         """Let the script's peaks begin anew; the rank's own are kept."""
@@ -245,7 +239,7 @@ class DeviceMemory:
             known.former = None
             self._next += 1
             known.block = allocator.allocate(known.bytes, known.home) if known.bytes else None
-            self._recorder.emit(Alloc(known.number, known.bytes, known.home))
+            self._recorder.emit(events.Alloc(known.number, known.bytes, known.home))
 
     def _allocate(self, size: int, stream: int) -> Block | None:
         if not size:
@@ -267,7 +261,7 @@ class DeviceMemory:
         if known.block is not None:
             self._note_loose(known)
             self.allocator.free(known.block)
-        self._recorder.emit(Free(known.number))
+        self._recorder.emit(events.Free(known.number))
 
     def _note_loose(self, known: DeviceStorage) -> None:
         """Remember uses on other streams that the memory's own stream is not ordered after.

@@ -8,17 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.codec import (
     EVENT_CHECKS,
     LineCodec,
     MalformedError,
     one_of,
-)
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Event,
-    Synchronise,
-    ValueRead,
-    WorkWait,
 )
 
 
@@ -63,14 +58,16 @@ class Finish:
 
 
 # What the simulation is fed with; what is published only passes through it.
-Message = Event | Sleep | AskElapsed | Publish | Collect | Finish
+Message = events.Event | Sleep | AskElapsed | Publish | Collect | Finish
 
 
 def blocks(message: Message) -> bool:
     """Whether the host stands still until the simulator lets it go on."""
-    if isinstance(message, WorkWait):
+    if isinstance(message, events.WorkWait):
         return message.blocks_host
-    return isinstance(message, Synchronise | ValueRead | Sleep | AskElapsed | Collect)
+    return isinstance(
+        message, events.Synchronise | events.ValueRead | Sleep | AskElapsed | Collect
+    )
 
 
 # Messages between ranks and the simulator over a socket: frames of lines, strictly read.
@@ -123,7 +120,7 @@ class Turn:
     collected: tuple[str | None, ...] = ()
 
 
-Sent = Event | Sleep | AskElapsed | Publish | Collect | Hello | Invention | Figures
+Sent = events.Event | Sleep | AskElapsed | Publish | Collect | Hello | Invention | Figures
 
 
 def _sleep_seconds(value: Any) -> float:
@@ -133,7 +130,7 @@ def _sleep_seconds(value: Any) -> float:
 
 
 OF_RANKS = LineCodec(
-    (*get_args(Event), Sleep, AskElapsed, Publish, Collect, Hello, Invention, Figures),
+    (*get_args(events.Event), Sleep, AskElapsed, Publish, Collect, Hello, Invention, Figures),
     {
         **EVENT_CHECKS,
         (Sleep, "seconds"): _sleep_seconds,

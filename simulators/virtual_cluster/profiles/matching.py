@@ -12,15 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    Kernel,
-)
+from trainscout.simulators.predictor.workload import ir
 
-Anchor = Gemm | GroupedGemm | Attention | Convolution
+Anchor = ir.Gemm | ir.GroupedGemm | ir.Attention | ir.Convolution
 # A product is split into no more than this (queries, keys, values; gate and up; experts).
 MOST_PARTS = 8
 # How far either side is looked ahead for what matches again: more than a layer's products.
@@ -55,7 +49,7 @@ class Matched:
     in_turn: frozenset[int]
 
 
-def anchor_of(kernels: Sequence[Kernel]) -> Anchor | None:
+def anchor_of(kernels: Sequence[ir.Kernel]) -> Anchor | None:
     """The one kernel of an operation whose shape says what it is."""
     found = [each for each in kernels if isinstance(each, Anchor)]
     return found[0] if len(found) == 1 else None
@@ -63,24 +57,24 @@ def anchor_of(kernels: Sequence[Kernel]) -> Anchor | None:
 
 def lane_of(anchor: Anchor, layouts: bool) -> str:
     """Which sequence an anchor is part of; ``layouts``: whether the profile has strides."""
-    if isinstance(anchor, Attention):
+    if isinstance(anchor, ir.Attention):
         return f"attention {anchor.pass_}"
-    if isinstance(anchor, Convolution):
+    if isinstance(anchor, ir.Convolution):
         return f"convolution {anchor.pass_}"
-    kind = "grouped" if isinstance(anchor, GroupedGemm) else "gemm"
+    kind = "grouped" if isinstance(anchor, ir.GroupedGemm) else "gemm"
     return f"{kind} {anchor.layout}" if layouts else kind
 
 
 def shapes_of(anchor: Anchor) -> tuple[Shape, ...]:
     """The ways to see an anchor; a weight's gradient may be computed transposed."""
-    if isinstance(anchor, Attention):
+    if isinstance(anchor, ir.Attention):
         # Keys and values may have been written out for every head.
         sizes = (anchor.batch, anchor.seq_q, anchor.seq_k, anchor.head_dim)
         return (Shape(sizes, anchor.heads),)
-    if isinstance(anchor, Convolution):
+    if isinstance(anchor, ir.Convolution):
         pixels = (anchor.batch, anchor.in_channels, anchor.in_size, anchor.kernel, anchor.stride)
         return (Shape(pixels, anchor.out_channels),)
-    if isinstance(anchor, GroupedGemm):
+    if isinstance(anchor, ir.GroupedGemm):
         if anchor.layout == _FORWARD:
             return (Shape((anchor.groups, anchor.m_per_group, anchor.k), anchor.n),)
         return (Shape((anchor.groups, anchor.m_per_group, anchor.k, anchor.n), 1),)

@@ -30,13 +30,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.priced import PricedOp
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Communicator,
-    Convolution,
-    Kernel,
-    Streaming,
-)
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
 from trainscout.simulators.virtual_cluster.traces.kineto import CollectiveCall
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
@@ -118,8 +112,8 @@ def observed_overlap(
     operations: Iterable[MeasuredOperation], gpu: Gpu, prices: CallPrices
 ) -> ObservedOverlap:
     """How much communication slowed the kernels that ran beside it."""
-    alone: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
-    overlapping: dict[tuple[Kernel, ...], list[MeasuredOperation]] = defaultdict(list)
+    alone: dict[tuple[ir.Kernel, ...], list[float]] = defaultdict(list)
+    overlapping: dict[tuple[ir.Kernel, ...], list[MeasuredOperation]] = defaultdict(list)
     for each in operations:
         if each.kernels and each.overlapped_s <= ALONE * each.seconds:
             alone[each.kernels].append(each.seconds)
@@ -178,7 +172,7 @@ class CallPrices:
         self._gpu, self._cluster = gpu, cluster
         self._known: dict[tuple[str, int, str, int, tuple[int, ...]], CollectivePrice | None] = {}
 
-    def communicator(self, call: CollectiveCall) -> Communicator | None:
+    def communicator(self, call: CollectiveCall) -> ir.Communicator | None:
         """How the ranks of a call lie; None where they were not recorded, or are more than the
         cluster has."""
         size = 0 if self._cluster is None else self._cluster.num_gpus
@@ -204,7 +198,7 @@ def observed_collectives(
 ) -> list[ObservedCollective]:
     """Calls that have a price, of all profiles; those of several have no waits in them any more
     (``ranks.read_profiles``)."""
-    equal: dict[tuple[str, int, Communicator], list[float]] = defaultdict(list)
+    equal: dict[tuple[str, int, ir.Communicator], list[float]] = defaultdict(list)
     priced = {}
     for operation in (each for profile in profiles for each in profile.operations):
         call = operation.call
@@ -261,17 +255,17 @@ def kernel_rows(
     operations: Iterable[MeasuredOperation], gpu: Gpu
 ) -> dict[str, list[dict[str, object]]]:
     """Rows of ``measured_kernels`` tables by class: each shape that ran alone, its median."""
-    seconds: dict[Kernel, list[float]] = defaultdict(list)
+    seconds: dict[ir.Kernel, list[float]] = defaultdict(list)
     for each in operations:
         # The time of several kernels says nothing about one of them.
         if len(each.kernels) == 1 and each.overlapped_s <= ALONE * each.seconds and each.seconds:
             seconds[each.kernels[0]].append(each.seconds)
     tables: dict[str, dict[tuple[object, ...], dict[str, object]]] = defaultdict(dict)
     for kernel, times in seconds.items():
-        if isinstance(kernel, Convolution) or not price_of(gpu, (kernel,)):
+        if isinstance(kernel, ir.Convolution) or not price_of(gpu, (kernel,)):
             continue
         row = row_of(kernel, gpu.name, "bf16")
-        if isinstance(kernel, Streaming):
+        if isinstance(kernel, ir.Streaming):
             row["bytes"] = kernel.bytes
         row |= {
             "impl": _implementation(kernel),
@@ -287,11 +281,11 @@ def kernel_rows(
     return {name: list(rows.values()) for name, rows in tables.items()}
 
 
-def _implementation(kernel: Kernel) -> str:
+def _implementation(kernel: ir.Kernel) -> str:
     """What ``measured_rows`` distinguishes kernels of one shape by."""
-    if isinstance(kernel, Attention):
+    if isinstance(kernel, ir.Attention):
         return {"flash1": "FA1", "flash2": "FA2"}.get(kernel.kernel, "FA3")
-    plain = isinstance(kernel, Streaming) and kernel.kind.endswith("_plain")
+    plain = isinstance(kernel, ir.Streaming) and kernel.kind.endswith("_plain")
     return "pytorch" if plain else SOURCE
 
 

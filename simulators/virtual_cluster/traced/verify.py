@@ -14,21 +14,12 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
     gather_parameters,
     reduce_gradients,
-)
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Block,
-    Collective,
-    Gemm,
-    GroupedGemm,
-    HostSync,
-    Op,
-    SendRecv,
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Stage, Workload
@@ -74,27 +65,27 @@ class Difference:
         return f"only {self.source}: {self.count} x {' '.join(map(str, self.what))}"
 
 
-def shapes(block: Block) -> Counter[Shape]:
+def shapes(block: ir.Block) -> Counter[Shape]:
     """Multiset of what a block multiplies, attends to, communicates and waits for."""
     return Counter(shape for shape in map(shape_of, block.ops) if shape is not None)
 
 
 def shape_of(op: object) -> Shape | None:
     """What is compared of an operation; None for what is not."""
-    if isinstance(op, Gemm):
+    if isinstance(op, ir.Gemm):
         return ("gemm", op.layout, op.batch, op.m, op.n, op.k, op.dtype, op.accumulate)
-    if isinstance(op, GroupedGemm):
+    if isinstance(op, ir.GroupedGemm):
         size = (op.groups, op.m_per_group, op.n, op.k)
         return ("grouped_gemm", op.layout, *size, op.dtype, op.accumulate)
-    if isinstance(op, Attention):
+    if isinstance(op, ir.Attention):
         heads = (op.heads, op.kv_heads, op.seq_q, op.seq_k, op.head_dim, op.head_dim_v)
         return (f"attention_{op.pass_}", op.batch, *heads, "causal" if op.causal else "full")
-    if isinstance(op, Collective):
+    if isinstance(op, ir.Collective):
         how = "beside" if op.overlaps else "blocking"
         return (op.kind, op.communicator, op.bytes, how)
-    if isinstance(op, SendRecv):
+    if isinstance(op, ir.SendRecv):
         return ("send_recv", op.communicator, op.bytes)
-    if isinstance(op, HostSync):
+    if isinstance(op, ir.HostSync):
         return ("host_sync",)
     return None
 
@@ -128,17 +119,17 @@ class Work:
     shapes: Counter[Shape] = field(default_factory=Counter)
 
 
-def work_of(ops: Iterable[tuple[Op, int]], parameter_bytes: int) -> Work:
+def work_of(ops: Iterable[tuple[ir.Op, int]], parameter_bytes: int) -> Work:
     """Sum operations, each so many times."""
     flops = 0
     communicated: Counter[str] = Counter()
     shapes: Counter[Shape] = Counter()
     for op, count in ops:
-        if isinstance(op, Gemm):
+        if isinstance(op, ir.Gemm):
             flops += count * 2 * op.batch * op.m * op.n * op.k
-        elif isinstance(op, GroupedGemm):
+        elif isinstance(op, ir.GroupedGemm):
             flops += count * 2 * op.groups * op.m_per_group * op.n * op.k
-        elif isinstance(op, Collective | SendRecv):
+        elif isinstance(op, ir.Collective | ir.SendRecv):
             communicated[op.communicator] += count * op.bytes
         shape = shape_of(op)
         if shape is not None:
@@ -154,14 +145,14 @@ def traced_work(trace: Trace) -> Work:
     """
     events = _last_step(trace.events)
     groups = dimensions_of(event for event in trace.events if isinstance(event, Group))
-    ops: list[tuple[Op, int]] = []
+    ops: list[tuple[ir.Op, int]] = []
     for _, op in block_ops(events, groups):
-        own = isinstance(op, Collective | SendRecv) and op.communicator == ALONE
-        message = isinstance(op, SendRecv) and op.communicator != "cp"
+        own = isinstance(op, ir.Collective | ir.SendRecv) and op.communicator == ALONE
+        message = isinstance(op, ir.SendRecv) and op.communicator != "cp"
         if not own and not message:
             ops.append((op, 1))
     ops += [
-        (SendRecv("boundary", event.bytes, "pp"), 1)
+        (ir.SendRecv("boundary", event.bytes, "pp"), 1)
         for event in events
         if isinstance(event, PointToPoint) and event.kind == "send" and groups[event.group] != "cp"
     ]
@@ -191,23 +182,25 @@ def builtin_work(job: Job, workload: Workload, index: int) -> Work:
     ops = (
         (op, count)
         for op, count in _step_ops(job, workload, stage, index)
-        if not isinstance(op, Collective | SendRecv) or groups[op.communicator].size > 1
+        if not isinstance(op, ir.Collective | ir.SendRecv) or groups[op.communicator].size > 1
     )
     return work_of(ops, held)
 
 
-def _step_ops(job: Job, workload: Workload, stage: Stage, index: int) -> Iterable[tuple[Op, int]]:
+def _step_ops(
+    job: Job, workload: Workload, stage: Stage, index: int
+) -> Iterable[tuple[ir.Op, int]]:
     micro_batches = job.num_micro_batches
     for run in stage.runs:
         for block in (run.forward, run.backward):
             yield from ((op, run.count * micro_batches) for op in block.ops)
     for block in (stage.finish, stage.optimizer, *_data_parallel(job, stage)):
         yield from ((op, 1) for op in block.ops)
-    sent = SendRecv("boundary", workload.stage_boundary_bytes, "pp")
+    sent = ir.SendRecv("boundary", workload.stage_boundary_bytes, "pp")
     yield sent, micro_batches * _boundaries(job, index)
 
 
-def _data_parallel(job: Job, stage: Stage) -> Iterable[Block]:
+def _data_parallel(job: Job, stage: Stage) -> Iterable[ir.Block]:
     """One step's gathers and reductions, without and with the distributed optimizer."""
     transfer = Transfer.of(job)
     if max(job.dp * job.recipe.cp, job.expert_dp) > 1:

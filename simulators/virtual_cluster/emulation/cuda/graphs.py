@@ -10,22 +10,20 @@ import torch
 from torch.distributed import distributed_c10d
 
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
-from trainscout.simulators.virtual_cluster.traces.events import (
-    OPTIMIZER,
-    Begin,
-    Collective,
-    End,
-    Event,
-    EventRecord,
-    EventWait,
-    Op,
-    Phase,
-    PointToPoint,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 # What a graph holds; the rest, memory and the host's time among it, happens while it is captured.
-_KEPT = (Op, Collective, PointToPoint, WorkWait, EventRecord, EventWait, Phase, Begin, End)
+_KEPT = (
+    events.Op,
+    events.Collective,
+    events.PointToPoint,
+    events.WorkWait,
+    events.EventRecord,
+    events.EventWait,
+    events.Phase,
+    events.Begin,
+    events.End,
+)
 _POOLS = count(1)
 
 
@@ -34,10 +32,10 @@ class _Capture:
 
     def __init__(self, sink: Any) -> None:
         self.sink = sink
-        self.kept: list[Event] = []
+        self.kept: list[events.Event] = []
         self.elapsed_ms, self.close = sink.elapsed_ms, sink.close
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         if isinstance(event, _KEPT):
             self.kept.append(event)
         else:
@@ -54,7 +52,7 @@ class CUDAGraph:
     state: ClassVar[RankState]
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self._launches: list[Event] = []
+        self._launches: list[events.Event] = []
         self._stream, self._pool = 0, _new_pool()
 
     def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +71,7 @@ class CUDAGraph:
         # Nobody need wait for what did not run.
         self.state.order.host_wait_stream(self._stream)
         for event in self._launches:
-            if isinstance(event, (Collective, PointToPoint)):
+            if isinstance(event, (events.Collective, events.PointToPoint)):
                 _launches(event.group).count_on(event, -1)
 
     def instantiate(self) -> None:
@@ -87,19 +85,19 @@ class CUDAGraph:
         _join(self.state, current, self._stream)
         works: dict[int, int] = {}
         for event in self._launches:
-            if isinstance(event, Phase):
-                if recorder.phase == OPTIMIZER:
+            if isinstance(event, events.Phase):
+                if recorder.phase == events.OPTIMIZER:
                     recorder.optimizer_ended()
                 recorder.enter_phase(event.phase)
                 continue
-            if isinstance(event, (Collective, PointToPoint)):
+            if isinstance(event, (events.Collective, events.PointToPoint)):
                 works[event.work] = self.state.numbers.work()
                 sequence = _launches(event.group).count_on(event, 1)
                 event = replace(event, work=works[event.work], sequence=sequence)
                 recorder.collectives += 1
-            elif isinstance(event, WorkWait):
+            elif isinstance(event, events.WorkWait):
                 event = replace(event, work=works.get(event.work, event.work))
-            recorder.operations += isinstance(event, Op)
+            recorder.operations += isinstance(event, events.Op)
             recorder.emit(event)
         _join(self.state, self._stream, current)
         recorder.leave()
@@ -142,9 +140,9 @@ def _join(state: RankState, first: int, then: int) -> None:
         return
     event = state.shim.new_event()
     state.order.record(event, first)
-    state.recorder.emit(EventRecord(event, first))
+    state.recorder.emit(events.EventRecord(event, first))
     state.order.wait(event, then)
-    state.recorder.emit(EventWait(event, then))
+    state.recorder.emit(events.EventWait(event, then))
 
 
 def _launches(name: str) -> Any:

@@ -12,12 +12,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Op,
-    PointToPoint,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 
 from .communication import Communication, Communicator, Launch
@@ -81,7 +76,7 @@ def match(ranks: Sequence[Communication]) -> Matching:
     send to a rank that was not traced.
     """
     found = list(_missing_communicators(ranks))
-    collectives, transfers = _met(ranks, Collective), _met(ranks, PointToPoint)
+    collectives, transfers = _met(ranks, events.Collective), _met(ranks, events.PointToPoint)
     traced = {rank.rank for rank in ranks}
     for rendezvous in collectives:
         found += _unlike(rendezvous)
@@ -94,7 +89,7 @@ def match(ranks: Sequence[Communication]) -> Matching:
 def _identity(launch: Launch) -> tuple[Communicator, tuple[int, ...], int]:
     """Equal for the launches that meet: communicator, ends of a transfer, number."""
     event, ends = launch.event, ()
-    if type(event) is PointToPoint:
+    if type(event) is events.PointToPoint:
         ends = (launch.rank, event.peer) if event.kind == "send" else (event.peer, launch.rank)
     return launch.communicator, ends, event.sequence
 
@@ -136,7 +131,7 @@ def _unlike(rendezvous: Rendezvous) -> Iterator[Mismatch]:
                 yield from _unlike_splits(rendezvous, reference, other)
 
 
-def _field(event: Collective | PointToPoint, field: str) -> object:
+def _field(event: events.Collective | events.PointToPoint, field: str) -> object:
     if field == "buffer":
         # Frameworks name the buffer of a broadcast as input on one rank and as output on others.
         return event.bytes
@@ -157,7 +152,7 @@ def _unlike_splits(rendezvous: Rendezvous, first: Launch, second: Launch) -> Ite
 
 def _share(launch: Launch, field: str, position: int, members: int) -> float | None:
     event = launch.event
-    assert type(event) is Collective
+    assert type(event) is events.Collective
     splits: tuple[int, ...] | None = getattr(event, field)
     total = event.bytes_in if field == "splits_in" else event.bytes_out
     if splits is None:
@@ -174,7 +169,7 @@ def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
     made = {rank.rank: set(rank.communicators.values()) for rank in ranks}
     for rank in ranks:
         for launch in rank.launches:
-            if type(launch.event) is Collective:
+            if type(launch.event) is events.Collective:
                 last[launch.communicator][rank.rank] = launch
     for communicator, by_rank in last.items():
         counts = {
@@ -197,7 +192,7 @@ def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
 def _unlike_transfer(rendezvous: Rendezvous, traced: set[int]) -> Iterator[Mismatch]:
     first = rendezvous.launches[0]
     event = first.event
-    assert type(event) is PointToPoint
+    assert type(event) is events.PointToPoint
     if len(rendezvous.launches) == 1:
         if event.peer in traced:
             missing = "receive" if event.kind == "send" else "send"
@@ -303,15 +298,19 @@ def _arrivals(rank: Communication, numbers: dict[Hashable, int]) -> Iterator[_Ar
     """Of a rank, in the host's order, by the walk of its communication."""
     dependencies = Dependencies(rank.rank)
     met: list[int] = []
-    items: list[tuple[int, Launch | WorkWait]] = [*rank.waits]
+    items: list[tuple[int, Launch | events.WorkWait]] = [*rank.waits]
     items += [(launch.index, launch) for launch in rank.launches]
     for index, item in sorted(items, key=lambda each: each[0]):
-        event: Op | Collective | PointToPoint
+        event: events.Op | events.Collective | events.PointToPoint
         if isinstance(item, Launch):
             launch, event, identity = item, item.event, _identity(item)
         else:
             dependencies.follow(item)
-            launch, event, identity = None, Op("wait", (), (), item.stream), (rank.rank, index)
+            launch, event, identity = (
+                None,
+                events.Op("wait", (), (), item.stream),
+                (rank.rank, index),
+            )
         before = dependencies.launch(len(met), event)
         met.append(numbers.setdefault(identity, len(numbers)))
         yield _Arrival(launch, met[-1], {met[each] for each in before})
@@ -320,7 +319,7 @@ def _arrivals(rank: Communication, numbers: dict[Hashable, int]) -> Iterator[_Ar
 def _queue(launch: Launch) -> Hashable:
     """Rank, communicator, and the peer when the pair has a queue of its own."""
     event = launch.event
-    peer = event.peer if isinstance(event, PointToPoint) and event.batch is None else None
+    peer = event.peer if isinstance(event, events.PointToPoint) and event.batch is None else None
     return launch.rank, launch.communicator, peer
 
 
@@ -374,11 +373,11 @@ def _shared(rank: Communication, shared: set[Communicator]) -> list[Launch]:
     return [
         launch
         for launch in rank.launches
-        if launch.communicator in shared and type(launch.event) is Collective
+        if launch.communicator in shared and type(launch.event) is events.Collective
     ]
 
 
 def _described(launch: Launch) -> str:
     event = launch.event
-    other = f" with {event.peer}" if type(event) is PointToPoint else ""
+    other = f" with {event.peer}" if type(event) is events.PointToPoint else ""
     return f"{event.kind}{other} #{event.sequence} on {launch.communicator} of {launch.where}"
