@@ -143,14 +143,28 @@ def read_kineto(path: Path) -> KinetoTrace:
         InputError: as ``read_chrome``, and when an event lacks what its category has.
     """
     top = read_chrome(FIELD, path)
+    try:
+        return _trace(top)
+    except _UnusableError as error:
+        raise InputError(FIELD, f"{path}: {error.event}", str(error)) from None
+
+
+class _UnusableError(Exception):
+    """An event lacks what its category has."""
+
+    def __init__(self, event: Mapping[str, Any], problem: str) -> None:
+        super().__init__(problem)
+        self.event = f"{event.get('name')!r} at {event.get('ts')!r}"
+
+
+def _trace(top: Mapping[str, Any]) -> KinetoTrace:
     events = slices(top)
     work = [event for event in events if event.get("cat") in DEVICE_WORK]
-    starts = [_number(path, event, "ts") for event in work]
+    starts = [_number(event, "ts") for event in work]
     origin_us = min(starts, default=0.0)
-    calls = _Calls(*_operations(path, events), _launches(path, events, origin_us))
+    calls = _Calls(*_operations(events), _launches(events, origin_us))
     kernels = [
-        _kernel(path, event, start - origin_us, calls)
-        for event, start in zip(work, starts, strict=True)
+        _kernel(event, start - origin_us, calls) for event, start in zip(work, starts, strict=True)
     ]
     about = top.get("distributedInfo")
     about = about if type(about) is dict else {}
@@ -158,33 +172,33 @@ def read_kineto(path: Path) -> KinetoTrace:
         _device_name(top),
         _optional_integer(about.get("rank")),
         _optional_integer(about.get("world_size")),
-        _marks(path, events, origin_us),
+        _marks(events, origin_us),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
-        _host_waits(path, events, origin_us),
+        _host_waits(events, origin_us),
     )
 
 
-def _host_waits(
-    path: Path, events: list[dict[str, Any]], origin_us: float
-) -> tuple[tuple[float, float], ...]:
-    found = []
-    for event in events:
-        if event.get("cat") in LAUNCHES and "Synchronize" in str(event.get("name")):
-            start = (_number(path, event, "ts") - origin_us) * 1e-6
-            found.append((start, start + _number(path, event, "dur") * 1e-6))
+def _span(event: Mapping[str, Any], origin_us: float) -> tuple[float, float]:
+    start_s = (_number(event, "ts") - origin_us) * 1e-6
+    return start_s, start_s + _number(event, "dur") * 1e-6
+
+
+def _host_waits(events: list[dict[str, Any]], origin_us: float) -> tuple[tuple[float, float], ...]:
+    found = [
+        _span(event, origin_us)
+        for event in events
+        if event.get("cat") in LAUNCHES and "Synchronize" in str(event.get("name"))
+    ]
     return tuple(sorted(found))
 
 
-def _marks(
-    path: Path, events: list[dict[str, Any]], origin_us: float
-) -> tuple[tuple[float, float], ...]:
+def _marks(events: list[dict[str, Any]], origin_us: float) -> tuple[tuple[float, float], ...]:
     """Each step once, by name: some profilers mark it on several threads."""
     found = {}
     for event in events:
         name = str(event.get("name"))
         if event.get("cat") == "user_annotation" and name.startswith(STEP_PREFIX):
-            start = (_number(path, event, "ts") - origin_us) * 1e-6
-            found[name] = start, start + _number(path, event, "dur") * 1e-6
+            found[name] = _span(event, origin_us)
     return tuple(sorted(found.values()))
 
 
@@ -197,7 +211,7 @@ def _device_name(top: Mapping[str, Any]) -> str | None:
 
 
 def _operations(
-    path: Path, events: list[dict[str, Any]]
+    events: list[dict[str, Any]],
 ) -> tuple[dict[int, RecordedOperation], dict[int, CollectiveCall]]:
     """CPU operations by External id, and the NCCL calls that they made."""
     found: dict[int, RecordedOperation] = {}
@@ -205,12 +219,12 @@ def _operations(
     for event in events:
         if event.get("cat") != "cpu_op":
             continue
-        args = _arguments(path, event)
+        args = _arguments(event)
         number = args.get("External id")
         if type(number) is int:
             dims = _list(args.get("Input Dims"))
             found[number] = RecordedOperation(
-                _name(path, event),
+                _name(event),
                 number,
                 tuple([_shape(each) for each in dims]),
                 tuple([str(each) for each in _list(args.get("Input type"))]),
@@ -222,14 +236,14 @@ def _operations(
                     if type(several) is list and several and type(several[0]) is list
                 },
             )
-            call = _collective(path, event, args)
+            call = _collective(event, args)
             if call is not None:
                 collectives[number] = call
     return found, collectives
 
 
 def _launches(
-    path: Path, events: list[dict[str, Any]], origin_us: float
+    events: list[dict[str, Any]], origin_us: float
 ) -> dict[int, tuple[int, float, int | None]]:
     """By correlation: the External id of the operation (-1: none), when the call began, and on
     which thread."""
@@ -239,17 +253,17 @@ def _launches(
         if event.get("cat") in LAUNCHES and type(args) is dict:
             correlation, external = args.get("correlation"), args.get("External id")
             if type(correlation) is int:
-                began_s = (_number(path, event, "ts") - origin_us) * 1e-6
+                began_s = (_number(event, "ts") - origin_us) * 1e-6
                 number = external if type(external) is int else -1
                 found[correlation] = number, began_s, _optional_integer(event.get("tid"))
     return found
 
 
-def _kernel(path: Path, event: dict[str, Any], start_us: float, calls: _Calls) -> TimedKernel:
-    args = _arguments(path, event)
-    name, duration_us = _name(path, event), _number(path, event, "dur")
+def _kernel(event: dict[str, Any], start_us: float, calls: _Calls) -> TimedKernel:
+    args = _arguments(event)
+    name, duration_us = _name(event), _number(event, "dur")
     if duration_us < 0:
-        raise _bad(path, event, f"dur is {duration_us}, below 0")
+        raise _UnusableError(event, f"dur is {duration_us}, below 0")
     external, correlation = args.get("External id"), args.get("correlation")
     launch = calls.launches.get(correlation) if type(correlation) is int else None
     if type(external) is not int or external not in calls.operations:
@@ -266,14 +280,12 @@ def _kernel(path: Path, event: dict[str, Any], start_us: float, calls: _Calls) -
         operation,
         None if launch is None else launch[1],
         copied if type(copied) is int else None,
-        _collective(path, event, args) or calls.collectives.get(external),
+        _collective(event, args) or calls.collectives.get(external),
         None if launch is None else launch[2],
     )
 
 
-def _collective(
-    path: Path, event: Mapping[str, Any], args: Mapping[str, Any]
-) -> CollectiveCall | None:
+def _collective(event: Mapping[str, Any], args: Mapping[str, Any]) -> CollectiveCall | None:
     kind = args.get("Collective name")
     if type(kind) is not str:
         return None
@@ -285,7 +297,7 @@ def _collective(
         # The grouping of calls has no sizes.
         return None
     if type(dtype) is not str or dtype not in ELEMENT_BYTES:
-        raise _bad(path, event, f"dtype {dtype!r} is unknown")
+        raise _UnusableError(event, f"dtype {dtype!r} is unknown")
     return CollectiveCall(
         kind,
         elements_in * ELEMENT_BYTES[dtype],
@@ -293,11 +305,11 @@ def _collective(
         dtype,
         str(args.get("Process Group Description", args.get("Process Group Name", ""))),
         members,
-        _ranks(path, event, args.get("Process Group Ranks")),
+        _ranks(event, args.get("Process Group Ranks")),
     )
 
 
-def _ranks(path: Path, event: Mapping[str, Any], value: object) -> tuple[int, ...]:
+def _ranks(event: Mapping[str, Any], value: object) -> tuple[int, ...]:
     """``[0, 1, 2]`` as the profiler writes it, in a text; long lists are cut there (``...``)."""
     if value is None or value == "" or (type(value) is str and "..." in value):
         return ()
@@ -306,7 +318,7 @@ def _ranks(path: Path, event: Mapping[str, Any], value: object) -> tuple[int, ..
     except (ValueError, RecursionError):
         ranks = None
     if type(ranks) is not list or not all(type(rank) is int for rank in ranks):
-        raise _bad(path, event, f"Process Group Ranks is {value!r}, not a list of ranks")
+        raise _UnusableError(event, f"Process Group Ranks is {value!r}, not a list of ranks")
     return tuple(ranks)
 
 
@@ -322,26 +334,22 @@ def _optional_integer(value: object) -> int | None:
     return value if type(value) is int else None
 
 
-def _arguments(path: Path, event: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(event: Mapping[str, Any]) -> dict[str, Any]:
     args = event.get("args", {})
     if type(args) is not dict:
-        raise _bad(path, event, "args is no object")
+        raise _UnusableError(event, "args is no object")
     return args
 
 
-def _name(path: Path, event: Mapping[str, Any]) -> str:
+def _name(event: Mapping[str, Any]) -> str:
     name = event.get("name")
     if type(name) is not str:
-        raise _bad(path, event, "has no name")
+        raise _UnusableError(event, "has no name")
     return name
 
 
-def _number(path: Path, event: Mapping[str, Any], field: str) -> float:
+def _number(event: Mapping[str, Any], field: str) -> float:
     value: Any = event.get(field)
     if type(value) not in (int, float) or not -_MOST < value < _MOST:
-        raise _bad(path, event, f"{field} is {value!r}, not a number")
+        raise _UnusableError(event, f"{field} is {value!r}, not a number")
     return float(value)
-
-
-def _bad(path: Path, event: Mapping[str, Any], problem: str) -> InputError:
-    return InputError(FIELD, f"{path}: {event.get('name')!r} at {event.get('ts')!r}", problem)

@@ -75,7 +75,7 @@ def _kernels(lowered: Lowered, priced: list[PricedOp], gpu: Gpu) -> Price:
     return Price(
         sum(each.seconds for each in priced) + crossing_s,
         mix=_mix_of(priced).tobytes() if priced else b"",
-        flops=sum(_flops(each.op) for each in priced),
+        flops=sum(map(ir.kernel_flops, lowered.kernels)),
         evidence_s=evidence_s,
         estimated=estimated,
     )
@@ -130,21 +130,6 @@ def _mix_of(priced: list[PricedOp]) -> Floats:
     if total:
         mix[1, which] = min(1.0, round(float(bound_s.sum()) / total * BOUND_STEPS) / BOUND_STEPS)
     return mix
-
-
-def _flops(op: object) -> float:
-    """Operations of products as the hardware makes them: half the scores of a causal mask."""
-    if isinstance(op, ir.Gemm):
-        return 2.0 * op.batch * op.m * op.n * op.k
-    if isinstance(op, ir.GroupedGemm):
-        return 2.0 * op.groups * op.m_per_group * op.n * op.k
-    if isinstance(op, ir.Convolution):
-        return float(op.flops)
-    if isinstance(op, ir.Attention):
-        scores = op.batch * op.heads * op.seq_q * op.seq_k * (0.5 if op.causal else 1.0)
-        passes = 1.0 if op.pass_ == "fwd" else 2.5
-        return 2.0 * scores * (op.head_dim + op.head_dim_v) * passes
-    return 0.0
 
 
 def _name(priced: PricedOp) -> str:

@@ -13,27 +13,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import (
-    PHASES,
-    Collective,
-    Event,
-    EventRecord,
-    EventWait,
-    Group,
-    Header,
-    HostGap,
-    Op,
-    Phase,
-    PointToPoint,
-    Synchronise,
-    TensorSpec,
-    Trace,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .schema import FIELD, CollectiveCommType, NodeType, attributes, parsed, read_messages
 from .write import ALL_RANKS, GROUPS_SUFFIX, MICROSECOND
@@ -48,17 +33,15 @@ _KINDS: dict[object, str] = {
 }
 
 
-def read_chakra(directory: Path, name: str | None = None) -> tuple[Trace, ...]:
+def read_chakra(directory: Path) -> tuple[events.Trace, ...]:
     """The ranks of ``DIR/NAME.<rank>.et`` in order, with ``DIR/NAME.comm_groups.json`` if there.
-
-    ``name`` may be left out where the directory holds one job.
 
     Raises:
         InputError: naming the file and message, for what is missing, damaged or contradicts
             itself.
     """
-    paths = _rank_files(directory, name)
-    groups_path = directory / f"{_name_of(paths)}{GROUPS_SUFFIX}"
+    name, paths = _rank_files(directory)
+    groups_path = directory / f"{name}{GROUPS_SUFFIX}"
     groups = _read_groups(groups_path) if groups_path.exists() else {}
     named = [rank for members in groups.values() for rank in members]
     return tuple(
@@ -66,25 +49,21 @@ def read_chakra(directory: Path, name: str | None = None) -> tuple[Trace, ...]:
     )
 
 
-def _rank_files(directory: Path, name: str | None) -> dict[int, Path]:
+def _rank_files(directory: Path) -> tuple[str, dict[int, Path]]:
+    """The name of the directory's one job, and its files by rank."""
     if not directory.is_dir():
         raise InputError(FIELD, directory, "is no directory")
     found: dict[str, dict[int, Path]] = defaultdict(dict)
     for path in directory.iterdir():
         match = _FILE.fullmatch(path.name)
-        if match is not None and name in (None, match.group(1)):
+        if match is not None:
             found[match.group(1)][int(match.group(2))] = path
     if not found:
         raise InputError(FIELD, directory, "holds no execution trace", "NAME.0.et and the like")
     if len(found) > 1:
-        raise InputError(FIELD, directory, "holds several jobs; name one", sorted(found))
-    (paths,) = found.values()
-    return dict(sorted(paths.items()))
-
-
-def _name_of(paths: Mapping[int, Path]) -> str:
-    match = _FILE.fullmatch(next(iter(paths.values())).name)
-    return match.group(1) if match else ""
+        raise InputError(FIELD, directory, f"holds several jobs: {', '.join(sorted(found))}")
+    ((name, paths),) = found.items()
+    return name, dict(sorted(paths.items()))
 
 
 def _read_groups(path: Path) -> dict[str, tuple[int, ...]]:
@@ -127,7 +106,7 @@ def _natural(value: object, default: int) -> int:
 
 def _read_rank(
     path: Path, rank: int, groups: Mapping[str, tuple[int, ...]], world_size: int
-) -> Trace:
+) -> events.Trace:
     try:
         with path.open("rb") as file:
             messages = read_messages(path, file)
@@ -135,7 +114,7 @@ def _read_rank(
             nodes = _nodes(path, messages)
     except OSError as error:
         raise InputError(FIELD, path, f"cannot be read: {error.strerror or error}") from error
-    header = Header(
+    header = events.Header(
         max(_natural(about.get("world_size"), world_size), rank + 1),
         rank,
         max(_natural(about.get("local_world_size"), 1), 1),
@@ -144,7 +123,7 @@ def _read_rank(
         (),
         {},
     )
-    return Trace(header, tuple(_Events(path, header, groups, about, nodes).events()))
+    return events.Trace(header, tuple(_Events(path, header, groups, about, nodes).events()))
 
 
 def _nodes(path: Path, messages: Iterator[Any]) -> dict[int, _Node]:
@@ -168,24 +147,20 @@ def _nodes(path: Path, messages: Iterator[Any]) -> dict[int, _Node]:
 def _in_order(path: Path, nodes: Mapping[int, _Node]) -> list[_Node]:
     """Nodes after those they wait for, otherwise as in the file."""
     place = {number: position for position, number in enumerate(nodes)}
-    left = {number: len(node.waits) for number, node in nodes.items()}
-    waiting: dict[int, list[int]] = defaultdict(list)
-    for number, node in nodes.items():
-        for before in node.waits:
-            waiting[before].append(number)
-    ready = [(place[number], number) for number, count in left.items() if count == 0]
-    heapq.heapify(ready)
+    sorter = TopologicalSorter({number: node.waits for number, node in nodes.items()})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        stuck = error.args[1][0]
+        raise InputError(FIELD, path, f"node {stuck} waits for itself, by way of others") from None
+    ready: list[tuple[int, int]] = []
     ordered = []
-    while ready:
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready, (place[number], number))
         number = heapq.heappop(ready)[1]
         ordered.append(nodes[number])
-        for after in waiting[number]:
-            left[after] -= 1
-            if left[after] == 0:
-                heapq.heappush(ready, (place[after], after))
-    if len(ordered) < len(nodes):
-        stuck = next(number for number, count in left.items() if count)
-        raise InputError(FIELD, path, f"node {stuck} waits for itself, by way of others")
+        sorter.done(number)
     return ordered
 
 
@@ -195,7 +170,7 @@ class _Events:
     def __init__(
         self,
         path: Path,
-        header: Header,
+        header: events.Header,
         groups: Mapping[str, tuple[int, ...]],
         about: Mapping[str, Any],
         nodes: Mapping[int, _Node],
@@ -208,27 +183,27 @@ class _Events:
         self._groups = {str(ALL_RANKS): everybody, "": everybody, **groups}
         self._sequence: Counter[tuple[object, ...]] = Counter()
         self._waited: set[tuple[int, int]] = set()
-        self._phase: Phase | None = None
+        self._phase: events.Phase | None = None
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[events.Event]:
         ordered = _in_order(self._path, self._nodes)
         used = dict.fromkeys(
             self._group_name(node) for node in ordered if node.kind in _COMMUNICATIONS
         )
         for name in used:
             description = str(self._about.get(f"pg_desc:{name}", name))
-            yield Group(name, description, self._groups[name])
+            yield events.Group(name, description, self._groups[name])
         recorded = self._across_streams(ordered)
         for node in ordered:
             yield from self._of_phase(node)
             if node.on_host:
                 yield from self._host_waits(node)
-                yield HostGap(node.message.duration_micros * MICROSECOND)
+                yield events.HostGap(node.message.duration_micros * MICROSECOND)
             elif node.kind == NodeType.COMP_NODE or node.kind in _COMMUNICATIONS:
                 yield from self._stream_waits(node)
                 yield self._launch(node)
                 if node.number in recorded:
-                    yield EventRecord(node.number, node.stream)
+                    yield events.EventRecord(node.number, node.stream)
 
     def _across_streams(self, ordered: list[_Node]) -> set[int]:
         """Operations that a node elsewhere than on their own stream waits for."""
@@ -244,22 +219,22 @@ class _Events:
         node = self._nodes[number]
         return node.kind == NodeType.COMP_NODE and not node.on_host
 
-    def _of_phase(self, node: _Node) -> Iterator[Phase]:
+    def _of_phase(self, node: _Node) -> Iterator[events.Phase]:
         name, step = node.attributes.get("phase"), node.attributes.get("step")
-        if name in PHASES and type(step) is int and step >= 0:
-            phase = Phase(str(name), step)
+        if name in events.PHASES and type(step) is int and step >= 0:
+            phase = events.Phase(str(name), step)
             if phase != self._phase:
                 self._phase = phase
                 yield phase
 
-    def _host_waits(self, node: _Node) -> Iterator[Event]:
+    def _host_waits(self, node: _Node) -> Iterator[events.Event]:
         for number in node.waits:
             if self._is_operation(number):
-                yield Synchronise("event", number)
+                yield events.Synchronise("event", number)
             elif self._nodes[number].kind in _COMMUNICATIONS:
-                yield WorkWait(number, self._nodes[number].stream, blocks_host=True)
+                yield events.WorkWait(number, self._nodes[number].stream, blocks_host=True)
 
-    def _stream_waits(self, node: _Node) -> Iterator[Event]:
+    def _stream_waits(self, node: _Node) -> Iterator[events.Event]:
         for number in node.waits:
             before = self._nodes[number]
             if (number, node.stream) in self._waited:
@@ -267,10 +242,10 @@ class _Events:
             if before.kind in _COMMUNICATIONS:
                 if not self._on_one_queue(before, node):
                     self._waited.add((number, node.stream))
-                    yield WorkWait(number, node.stream)
+                    yield events.WorkWait(number, node.stream)
             elif self._is_operation(number) and before.stream != node.stream:
                 self._waited.add((number, node.stream))
-                yield EventWait(number, node.stream)
+                yield events.EventWait(number, node.stream)
 
     def _on_one_queue(self, before: _Node, node: _Node) -> bool:
         """Communications of one communicator run in order by themselves."""
@@ -286,22 +261,24 @@ class _Events:
             raise self._bad(node, f"rank {self._header.rank} is no member of {name!r}")
         return str(name)
 
-    def _launch(self, node: _Node) -> Op | Collective | PointToPoint:
+    def _launch(self, node: _Node) -> events.Op | events.Collective | events.PointToPoint:
         if node.kind == NodeType.COMM_COLL_NODE:
             return self._collective(node)
         if node.kind in _COMMUNICATIONS:
             return self._transfer(node)
-        return Op(node.name, self._arguments(node, "inputs"), self._outputs(node), node.stream)
+        return events.Op(
+            node.name, self._arguments(node, "inputs"), self._outputs(node), node.stream
+        )
 
     def _arguments(self, node: _Node, side: str) -> tuple[Any, ...]:
         info = getattr(node.message, side)
         return parsed(info.values, info.shapes, info.types)
 
-    def _outputs(self, node: _Node) -> tuple[TensorSpec, ...]:
+    def _outputs(self, node: _Node) -> tuple[events.TensorSpec, ...]:
         outputs = self._arguments(node, "outputs")
-        return tuple(each for each in outputs if isinstance(each, TensorSpec))
+        return tuple(each for each in outputs if isinstance(each, events.TensorSpec))
 
-    def _collective(self, node: _Node) -> Collective:
+    def _collective(self, node: _Node) -> events.Collective:
         given = node.attributes.get("comm_type")
         kind = _KINDS.get(given)
         if kind is None:
@@ -311,7 +288,7 @@ class _Events:
         bytes_in = _natural(node.attributes.get("bytes_in"), size)
         members = len(self._groups[group])
         by_kind = {"all_gather": size * members, "reduce_scatter": size // members}
-        return Collective(
+        return events.Collective(
             kind,
             group,
             self._number(group),
@@ -331,7 +308,7 @@ class _Events:
             raise self._bad(node, f"root {root!r} is no member of {group!r}")
         return root
 
-    def _transfer(self, node: _Node) -> PointToPoint:
+    def _transfer(self, node: _Node) -> events.PointToPoint:
         sends = node.kind == NodeType.COMM_SEND_NODE
         kind, end = ("send", "comm_dst") if sends else ("recv", "comm_src")
         group = self._group_name(node)
@@ -339,7 +316,7 @@ class _Events:
         if peer not in self._groups[group]:
             raise self._bad(node, f"{end} {peer!r} is no member of {group!r}")
         batch = node.attributes.get("batch")
-        return PointToPoint(
+        return events.PointToPoint(
             kind,
             group,
             peer,

@@ -363,10 +363,11 @@ def test_files_that_are_none_are_refused(tmp_path: Path, written: Path) -> None:
     (tmp_path / "u.0.et").write_bytes(whole)
     with pytest.raises(InputError, match="several jobs"):
         read_chakra(tmp_path)
+    (tmp_path / "u.0.et").unlink()
     for text in ("[]", "{", '{"1": [0, 0]}', '{"1": "all"}'):
         (tmp_path / "t.comm_groups.json").write_text(text)
         with pytest.raises(InputError, match="comm_groups"):
-            read_chakra(tmp_path, "t")
+            read_chakra(tmp_path)
 
 
 def test_ranks_outside_the_job_are_not_written(tmp_path: Path) -> None:
