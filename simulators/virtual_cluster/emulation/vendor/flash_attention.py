@@ -46,10 +46,10 @@ def _attend(
         raise refusal(f"flash_attn.{used[0]}", "this option")
     layout, sequences, max_q, max_k = form
     scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
-    # Queries are aligned with the last keys when there are fewer.
-    mask = "none" if not causal else "causal" if max_q == max_k else "causal_bottom_right"
-    window = (window_size[0], 0 if causal else window_size[1])
-    full = AttentionForm(layout, mask, window, dropout_p, scale, sequences, max_q, max_k, kernel)
+    longest = (max_q, max_k)
+    full = AttentionForm.flash(
+        layout, sequences, longest, causal, window_size, dropout_p, scale, kernel
+    )
     out: Tensor = fused_attention(query, key, value, full)
     if not hands_out:
         return out

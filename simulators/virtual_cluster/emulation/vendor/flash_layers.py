@@ -275,8 +275,8 @@ def dropout_add_ln_fwd(
     mask = torch.empty_like(x0, dtype=torch.uint8) if dropout_p > 0 else None
     means, deviations = (x0.new_empty(rows, dtype=torch.float32) for _ in range(2))
     made = (z, x, mask, means, deviations)
-    given = (x0, residual, gamma, beta, rowscale, colscale, x0_subset, z_subset)
-    launch("dropout_add_norm", _there(made), _there(given))
+    read = (x0, residual, gamma, beta, rowscale, colscale, x0_subset, z_subset)
+    launch("dropout_add_norm", made, read)
     return made
 
 
@@ -312,10 +312,6 @@ def dropout_add_ln_bwd(
     if colscale is not None:
         sums += [torch.empty_like(colscale), colscale.new_empty((1, width), dtype=torch.float32)]
     made = (dx0, dresidual, *sums)
-    given = (dz, dx, x, x0, dmask, mu, rsigma, gamma, rowscale, colscale, x0_subset, z_subset)
-    launch("dropout_add_norm_backward", _there(made), _there(given))
+    read = (dz, dx, x, x0, dmask, mu, rsigma, gamma, rowscale, colscale, x0_subset, z_subset)
+    launch("dropout_add_norm_backward", made, read)
     return made
-
-
-def _there(tensors: tuple[Tensor | None, ...]) -> list[Tensor]:
-    return [each for each in tensors if each is not None]

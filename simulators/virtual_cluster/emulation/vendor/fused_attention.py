@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,9 +16,8 @@ from .opaque import differentiable
 _ROWS = 128
 
 
-@dataclass(frozen=True)
-class AttentionForm:
-    """How attention is called; everything but its tensors.
+class AttentionForm(NamedTuple):
+    """How attention is called; everything but its tensors, in the order of the kernels' schemas.
 
     ``layout`` sbhd, bshd or thd; ``sequences`` of up to ``max_q``/``max_k`` tokens; ``mask``,
     ``window`` and ``kernel`` as ``traces.vocabulary`` names them.
@@ -35,26 +33,31 @@ class AttentionForm:
     max_k: int
     kernel: str
 
-    def arguments(self) -> tuple[Any, ...]:
-        """In the order of the kernels' schemas."""
-        return (
-            self.layout,
-            self.mask,
-            list(self.window),
-            float(self.dropout),
-            float(self.scale),
-            self.sequences,
-            self.max_q,
-            self.max_k,
-            self.kernel,
-        )
+    @classmethod
+    def flash(
+        cls,
+        layout: str,
+        sequences: int,
+        longest: tuple[int, int],
+        causal: bool,
+        window: tuple[int, int],
+        dropout: float,
+        scale: float,
+        kernel: str = "flash2",
+    ) -> AttentionForm:
+        """As FlashAttention is called; queries are aligned with the last keys where there are
+        fewer."""
+        most_q, most_k = longest
+        mask = "none" if not causal else "causal" if most_q == most_k else "causal_bottom_right"
+        window = (window[0], 0 if causal else window[1])
+        return cls(layout, mask, window, dropout, scale, sequences, most_q, most_k, kernel)
 
 
 def attention_forward(
     query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp of each row, and the random state of dropout."""
-    out, stats, random = kernel("attention_fwd")(query, key, value, *form.arguments())
+    out, stats, random = kernel("attention_fwd")(query, key, value, *form)
     return out, stats, random
 
 
@@ -86,9 +89,7 @@ def attention_backward(
     expanded = form.kernel == "flash2" and repeats > 1
     if expanded:
         targets = (grads[0], _per_query_head(key, heads), _per_query_head(value, heads))
-    kernel("attention_bwd")(
-        grad_output, query, key, value, out, stats, *targets, *form.arguments()
-    )
+    kernel("attention_bwd")(grad_output, query, key, value, out, stats, *targets, *form)
     del sums, scratch
     if expanded:
         for made, grad in zip(targets[1:], grads[1:], strict=True):

@@ -101,21 +101,22 @@ class OpaqueKernel:
     remade: tuple[int, ...] = ()
 
 
-def launch(name: str, written: Sequence[Tensor], read: Sequence[Tensor]) -> None:
-    """One launch that nothing is known of but the tensors it is given."""
+def launch(name: str, written: Sequence[Tensor | None], read: Sequence[Tensor | None]) -> None:
+    """One launch that nothing is known of but the tensors it is given; None is none."""
+    tensors = [[each for each in side if each is not None] for side in (written, read)]
     with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
-        torch.ops.triton.launch(list(written), list(read), name, [1])
+        torch.ops.triton.launch(*tensors, name, [1])
 
 
 @differentiable
 def _opaque(
     form: OpaqueKernel, *tensors: Tensor | None
 ) -> tuple[Tensor, list[Tensor | None], Callable[..., Any]]:
-    given = [each for each in tensors if each is not None]
+    present = [each for each in tensors if each is not None]
     for product in form.products:
-        product.launch(given[0])
-    out = torch.empty(form.shape, dtype=form.dtype, device=given[0].device)
-    launch(form.name, [out], given)
+        product.launch(present[0])
+    out = torch.empty(form.shape, dtype=form.dtype, device=present[0].device)
+    launch(form.name, [out], present)
     wanted = [
         (each.shape, each.dtype) if each is not None and each.requires_grad else None
         for each in tensors
@@ -138,7 +139,7 @@ def _opaque(
             None if each is None else torch.empty(each[0], dtype=each[1], device=kept[0].device)
             for each in wanted
         ]
-        launch(f"{form.name}_backward", [each for each in grads if each is not None], kept)
+        launch(f"{form.name}_backward", grads, kept)
         return (None, *grads)
 
     return out, [*held, out if form.keeps_output else None], gradient

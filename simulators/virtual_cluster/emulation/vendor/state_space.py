@@ -54,10 +54,9 @@ def conv1d_backward(
     *further: Any,
 ) -> tuple[Tensor | None, ...]:
     """``causal_conv1d_cuda.causal_conv1d_bwd``: gradients of its input, weight, bias and state."""
-    given = (x, weight, bias, initial_states)
-    grads = [None if each is None else torch.empty_like(each) for each in given]
-    read = [each for each in (dout, *given, seq_idx) if each is not None]
-    launch("causal_conv1d_backward", [each for each in grads if each is not None], read)
+    inputs = (x, weight, bias, initial_states)
+    grads = [None if each is None else torch.empty_like(each) for each in inputs]
+    launch("causal_conv1d_backward", grads, [dout, *inputs, seq_idx])
     return tuple(grads)
 
 
@@ -161,13 +160,12 @@ def scan_backward(
     """``_mamba_chunk_scan_combined_bwd``: as autograd launches it, a gradient for each tensor."""
     products = _products(_sizes(x, B, chunk_size))
     further = (options.get(name) for name in ("D", "z", "dt_bias", "initial_states"))
-    given = (x, dt, A, B, C, *further)
+    inputs = (x, dt, A, B, C, *further)
     with torch.no_grad():
         for product in (*_again(products), *(each for made in products for each in made.backward)):
             product.launch(dout)
-        grads = [None if each is None else torch.empty_like(each) for each in given]
-        kept = [each for each in (dout, *given, out) if each is not None]
-        launch("mamba_chunk_scan_backward", [each for each in grads if each is not None], kept)
+        grads = [None if each is None else torch.empty_like(each) for each in inputs]
+        launch("mamba_chunk_scan_backward", grads, [dout, *inputs, out])
     return tuple(grads)
 
 
@@ -256,8 +254,8 @@ def mamba_inner_fn(
     weight = conv1d_weight.reshape(conv1d_weight.shape[0], -1)
     x = causal_conv1d_fn(x, weight, conv1d_bias, activation="silu")
     states, rank = A.shape[-1], delta_proj_weight.shape[1]
-    given = torch.nn.functional.linear(x.transpose(1, 2), x_proj_weight)
-    delta, made_b, made_c = torch.split(given, [rank, states, states], dim=-1)
+    projected = torch.nn.functional.linear(x.transpose(1, 2), x_proj_weight)
+    delta, made_b, made_c = torch.split(projected, [rank, states, states], dim=-1)
     delta = torch.nn.functional.linear(delta, delta_proj_weight).transpose(1, 2)
     b, c = (own if own is not None else made for own, made in ((B, made_b), (C, made_c)))
     y = selective_scan_fn(x, delta, A, b, c, D, z, delta_bias)

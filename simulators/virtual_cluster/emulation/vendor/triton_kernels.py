@@ -37,7 +37,7 @@ def triton_patches(state: RankState) -> Mapping[str, Any]:
 def _patch_launches(module: Any) -> None:
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> None:
         names = [parameter.name for parameter in self.params]
-        given = {
+        arguments = {
             **{
                 name: each.default
                 for name, each in self.signature.parameters.items()
@@ -46,11 +46,11 @@ def _patch_launches(module: Any) -> None:
             **dict(zip(names, args, strict=False)),
             **{name: value for name, value in options.items() if name in names},
         }
-        blocks = grid(given) if callable(grid) else grid
+        blocks = grid(arguments) if callable(grid) else grid
         if warmup:
             return
         stored = stored_parameters(self.fn)
-        tensors = {name: value for name, value in given.items() if _is_tensor(value)}
+        tensors = {name: value for name, value in arguments.items() if _is_tensor(value)}
         written = [_plain(value) for name, value in tensors.items() if name in stored]
         read = [_plain(value) for name, value in tensors.items() if name not in stored]
         sizes = [int(size) for size in (blocks if isinstance(blocks, tuple) else (blocks,))]

@@ -102,8 +102,8 @@ def fused_attn_bwd(
 ) -> list[Any]:
     """Gradients of queries, keys and values, laid out as those are; no others."""
     form, offsets = _form(rest, (int(max_seqlen_q), int(max_seqlen_kv)), attn_scale, p_dropout)
-    given = rest[offsets + 2 : offsets + 7]
-    query, key, value, out, grad_out = (plain(each) for each in given)
+    operands = rest[offsets + 2 : offsets + 7]
+    query, key, value, out, grad_out = (plain(each) for each in operands)
     kept = next(each for each in rest[offsets + 7 :] if isinstance(each, list))
     quantizers = [each for each in rest[offsets + 7 :] if recipe_of(each)]
     shapes = (query, key, value)

@@ -159,10 +159,10 @@ def softmax_functions() -> dict[str, Callable[..., Any]]:
 
 def dropout_fwd(input: Any, dropout_probability: float, out: Tensor | None = None) -> list[Tensor]:
     """The output and a mask of one bit an element."""
-    given = plain(input)
+    source = plain(input)
     made = torch.empty(input.shape, dtype=input.dtype, device="cuda") if out is None else out
-    mask = torch.empty(-(-given.numel() // 8), dtype=torch.uint8, device="cuda")
-    launch("dropout", [made, mask], [given])
+    mask = torch.empty(-(-source.numel() // 8), dtype=torch.uint8, device="cuda")
+    launch("dropout", [made, mask], [source])
     return [made, mask]
 
 

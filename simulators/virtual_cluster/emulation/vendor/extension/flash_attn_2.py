@@ -27,12 +27,9 @@ def _form(query: Tensor, key: Tensor, layout: str, args: Any, named: Any) -> Att
     else:
         longest, sequences = (query.shape[1], key.shape[1]), query.shape[0]
     dropout, scale, causal, left, right = numbers[:5]
-    mask = (
-        "none" if not causal else "causal" if longest[0] == longest[1] else "causal_bottom_right"
-    )
-    window = (int(left), 0 if causal else int(right))
-    return AttentionForm(
-        layout, mask, window, float(dropout), float(scale), sequences, *longest, "flash2"
+    window = (int(left), int(right))
+    return AttentionForm.flash(
+        layout, sequences, longest, bool(causal), window, float(dropout), float(scale)
     )
 
 

@@ -70,10 +70,10 @@ def _writes(name: str, *places: int) -> Callable[..., None]:
     """A kernel that writes its arguments at these places and reads the other tensors."""
 
     def function(*arguments: Any, **options: Any) -> None:
-        given = [*arguments, *options.values()]
-        written = [part for place in places for part in _tensors(given[place])]
+        values = [*arguments, *options.values()]
+        written = [part for place in places for part in _tensors(values[place])]
         read = [
-            part for at, value in enumerate(given) if at not in places for part in _tensors(value)
+            part for at, value in enumerate(values) if at not in places for part in _tensors(value)
         ]
         launch(name, written, read)
 
