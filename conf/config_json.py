@@ -155,33 +155,33 @@ def _newer(fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
     return renamed | {name: value for name, value in fields.items() if name not in older}
 
 
-def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+def model_fields(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a declared model that a configuration says.
 
     Args:
-        given: what a ``config.json`` holds.
+        content: what a ``config.json`` holds.
         name: what to call the model.
 
     Raises:
         InputError: naming the configuration's field, for one that is missing, mistyped, or that no
             declared model can express.
     """
-    kind = _kind(given)
-    if kind is None and "_class_name" in given:
+    kind = _kind(content)
+    if kind is None and "_class_name" in content:
         problem = "is no language model: of diffusion transformers those that ship are predicted"
         allowed = "model=flux1_dev, wan2_1_14b and others of `trainscout list models`"
-        raise InputError(f"{FILE}: _class_name", given["_class_name"], problem, allowed)
-    if isinstance(given.get(_THINKER), Mapping):
-        fields = model_fields({"model_type": f"{kind}_thinker"} | dict(given[_THINKER]), name)
+        raise InputError(f"{FILE}: _class_name", content["_class_name"], problem, allowed)
+    if isinstance(content.get(_THINKER), Mapping):
+        fields = model_fields({"model_type": f"{kind}_thinker"} | dict(content[_THINKER]), name)
         aside = "what speaks behind the thinker, and is trained apart, is left out"
         return fields | {"simplified": (*fields["simplified"], aside)}
-    if kind in WITH_IMAGES and (kind not in families() or _TEXT in given):
-        return _with_images(_nested(given), name, kind)
-    if isinstance(text := given.get(_TEXT), Mapping):
+    if kind in WITH_IMAGES and (kind not in families() or _TEXT in content):
+        return _with_images(_nested(content), name, kind)
+    if isinstance(text := content.get(_TEXT), Mapping):
         alone = f"its {_TEXT} in a file of its own, trained alone"
         allowed = alone if text.get("model_type") in families() else SCRIPTED
         raise InputError(f"{FILE}: model_type", kind, "is not read whole", allowed)
-    if kind is None and (base := given.get("base_model_name_or_path")):
+    if kind is None and (base := content.get("base_model_name_or_path")):
         problem = "is missing: this is an adapter's configuration"
         raise InputError(f"{FILE}: model_type", kind, problem, f"model={base} training=lora")
     if kind is None:
@@ -193,7 +193,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
             raise InputError(f"{FILE}: model_type", kind, problem, read)
         raise InputError(f"{FILE}: model_type", kind, problem, SCRIPTED)
     family = families()[kind]
-    config = Config(given, kind)
+    config = Config(content, kind)
     for field in family.refused:
         if config.has(field):
             value = config.fields[field]
@@ -219,7 +219,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     fields = {
         "name": name,
         "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens",
-        "simplified": _simplified(given, family),
+        "simplified": _simplified(content, family),
         "num_layers": len(layers),
         "hidden_size": hidden,
         "num_heads": heads,
@@ -264,21 +264,21 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     return fields | _declared_layers(layers, mixers, experts)
 
 
-def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     """A model of text with the towers in front of it."""
-    vision, whole, sighted = given.get(_VISION), Config(given, kind), WITH_IMAGES[kind]
+    vision, whole, sighted = content.get(_VISION), Config(content, kind), WITH_IMAGES[kind]
     if sighted.tower is not None and not isinstance(vision, Mapping):
         raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
-    sound = given.get(_SOUND)
+    sound = content.get(_SOUND)
     if sound is None and sighted.hears:
         sound = {}
     if sound is not None and sighted.sound is None:
         problem = "is not read: towers of images are"
         raise InputError(f"{FILE}: {_SOUND}", "...", problem, "null")
     ties = "tie_word_embeddings"
-    of_text = sighted.ties_either and given[_TEXT].get(ties)
+    of_text = sighted.ties_either and content[_TEXT].get(ties)
     own = {ties: whole.fields.get(ties) or of_text}
-    text = {"model_type": sighted.text, **sighted.usual, **given[_TEXT], **own}
+    text = {"model_type": sighted.text, **sighted.usual, **content[_TEXT], **own}
     fields = model_fields(text, name)
     towers, assumed = list[Tower](), list[str]()
     if sighted.tower is not None and isinstance(vision, Mapping):
@@ -295,48 +295,48 @@ def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, An
     return fields | {"simplified": simplified, "towers": tuple(towers)}
 
 
-def _kind(given: Mapping[str, Any]) -> str | None:
+def _kind(content: Mapping[str, Any]) -> str | None:
     """The ``model_type``; by the name of its class where that is missing or code of its own."""
-    kind, known = given.get("model_type"), {*WITH_IMAGES}
+    kind, known = content.get("model_type"), {*WITH_IMAGES}
     if kind is not None and not isinstance(kind, str):
         raise InputError(f"{FILE}: model_type", kind, "is no name", "as Transformers writes it")
-    if not isinstance(given.get(_TEXT), Mapping):
+    if not isinstance(content.get(_TEXT), Mapping):
         known |= {*families()}
-    if kind in known or isinstance(given.get(_THINKER), Mapping):
+    if kind in known or isinstance(content.get(_THINKER), Mapping):
         return kind
-    first = next(iter(_classes(given)), "")
+    first = next(iter(_classes(content)), "")
     plain = {each.replace("_", "").replace("-", "").lower(): each for each in known}
     return plain.get(_HEADS.sub("", first).replace("_", "").lower(), kind)
 
 
-def _classes(given: Mapping[str, Any]) -> list[str]:
-    stated = given.get("architectures")
+def _classes(content: Mapping[str, Any]) -> list[str]:
+    stated = content.get("architectures")
     return [each for each in stated if isinstance(each, str)] if isinstance(stated, list) else []
 
 
-def _nested(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _nested(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """A file of text and images with the language model's fields in a table of their own, which
     older ones have beside the others (Qwen2-VL) or by another name (InternVL)."""
-    if isinstance(given.get(_TEXT), Mapping):
-        return given
-    if isinstance(inner := given.get("llm_config"), Mapping):
-        return {**given, _TEXT: inner}
+    if isinstance(content.get(_TEXT), Mapping):
+        return content
+    if isinstance(inner := content.get("llm_config"), Mapping):
+        return {**content, _TEXT: inner}
     parts = ("model_type", "architectures", _VISION, _SOUND)
-    return {**given, _TEXT: {name: each for name, each in given.items() if name not in parts}}
+    return {**content, _TEXT: {name: each for name, each in content.items() if name not in parts}}
 
 
-def _simplified(given: Mapping[str, Any], family: Family) -> tuple[str, ...]:
+def _simplified(content: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     """What is predicted in another way than it runs."""
     masked = "masked words are predicted, with the logits of all tokens"
     stated = [masked] * family.bidirectional + [family.aside] * bool(family.aside)
-    if isinstance(further := given.get("num_nextn_predict_layers"), int) and further > 0:
+    if isinstance(further := content.get("num_nextn_predict_layers"), int) and further > 0:
         stated.append(
             "modules for further tokens are not read: model.num_mtp_layers says how many"
         )
-    if isinstance(stored := given.get("quantization_config"), Mapping):
+    if isinstance(stored := content.get("quantization_config"), Mapping):
         kind = stored.get("quant_method", "quantization_config")
         stated.append(f"weights train in training.precision, not as they are stored ({kind})")
-    heads = (each for each in _classes(given) if not _HEADS.search(each))
+    heads = (each for each in _classes(content) if not _HEADS.search(each))
     stated += [f"the head is one of words, not that of {each}" for each in heads]
     return tuple(stated)
 
@@ -428,20 +428,20 @@ def read_config(file: Path) -> dict[str, Any]:
     try:
         check_size("model", file, MOST_BYTES)
         # Windows' editors begin a file with a mark.
-        given = json.loads(file.read_text(encoding="utf-8-sig"))
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise InputError("model", file, problem, f"a {FILE}, or a model's name") from None
     except (ValueError, RecursionError) as error:
         raise InputError("model", file, f"cannot be read as JSON: {error}", FILE) from None
-    if not isinstance(given, dict):
+    if not isinstance(content, dict):
         raise InputError("model", file, "holds no fields", f"a Hugging Face {FILE}")
     folder = file.absolute().parent
     own = folder.name if file.name == FILE else file.stem
     if folder.parent.name == "snapshots":  # of the Hub's cache: models--owner--name/snapshots/hash
         own = folder.parents[1].name.rpartition("--")[2]
     try:
-        return model_fields(given, own)
+        return model_fields(content, own)
     except InputError as error:
         field = error.field.replace(FILE, str(file), 1)
         raise InputError(

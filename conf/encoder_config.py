@@ -90,7 +90,7 @@ OLDER = {
 
 
 def tower_fields(
-    kind: str, tower: str, vision: Config, given: Config, width: int
+    kind: str, tower: str, vision: Config, outer: Config, width: int
 ) -> dict[str, Any]:
     """The tower that ``vision_config`` says, one image a sequence.
 
@@ -98,7 +98,7 @@ def tower_fields(
         kind: the ``model_type`` of the whole.
         tower: of the tower.
         vision: its ``vision_config``.
-        given: the whole.
+        outer: the whole.
         width: of the language model.
 
     Raises:
@@ -125,10 +125,10 @@ def tower_fields(
     elif not sight.any_size:
         patches = (_side(vision, "image_size") // patch) ** 2 * vision.whole("max_num_tiles", 1)
     values = vision.whole("num_channels", 3) * patch**2
-    merged = _merged(whole, vision, given, patches)
+    merged = _merged(whole, vision, outer, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
     for name, must in whole.must.items():
-        size = _width(must, known, vision, given)
+        size = _width(must, known, vision, outer)
         if vision.whole(name) != size:
             raise InputError(f"{FILE}: {name}", vision.whole(name), "is not read", f"{size}")
     listed = vision.fields.get("deepstack_visual_indexes")
@@ -147,7 +147,7 @@ def tower_fields(
         "normalization": sight.normalization,
         "positions": _positions(vision, sight, patch, patches) if sight.positions else 0,
         "merged": merged,
-        "projector": tuple(_width(word, known, vision, given) for word in whole.widths),
+        "projector": tuple(_width(word, known, vision, outer) for word in whole.widths),
         "gated_projector": whole.gated,
         "projectors": 1 + len(listed if isinstance(listed, (list, tuple)) else ()),
     }
@@ -197,26 +197,26 @@ def _positions(vision: Config, sight: Sight, patch: int, patches: int) -> int:
     return (_side(vision, "image_size") // patch) ** 2 if sight.any_size else patches
 
 
-def _merged(whole: Sighted, vision: Config, given: Config, patches: int) -> int:
+def _merged(whole: Sighted, vision: Config, outer: Config, patches: int) -> int:
     """Patches that become one token."""
     if whole.tokens is not None:
-        return max(1, patches // given.whole(whole.tokens, 256))
+        return max(1, patches // outer.whole(whole.tokens, 256))
     if whole.side is None:
         return 1
-    stated = (vision if whole.side in vision.fields else given).fields.get(whole.side, 2)
+    stated = (vision if whole.side in vision.fields else outer).fields.get(whole.side, 2)
     side = stated if isinstance(stated, (int, float)) and not isinstance(stated, bool) else 0.0
     if not 0 < side < math.inf:
         raise InputError(f"{FILE}: {whole.side}", stated, "is no number of patches", "2, or 0.5")
     return round(side if side >= 1 else 1 / side) ** 2
 
 
-def _width(word: str, known: Mapping[str, int], vision: Config, given: Config) -> int:
+def _width(word: str, known: Mapping[str, int], vision: Config, outer: Config) -> int:
     if word in known:
         return known[word]
     found = re.fullmatch(r"(?:(\w+)\*)?(\w+)(?:/(\d))?", word)
     assert found is not None
     times, name, parts = found.groups()
-    holds = next((each for each in (vision, given) if each.fields.get(name) is not None), given)
+    holds = next((each for each in (vision, outer) if each.fields.get(name) is not None), outer)
     size = holds.whole(name, known["text"]) // int(parts or 1)
     return size if times is None else size * vision.whole(times)
 

@@ -339,13 +339,13 @@ class Allocator:
         if enough:
             release_segment(self._device, enough[0])
             return True
-        given = 0
+        released_bytes = 0
         for block in reversed(order):
-            if given >= wanted or block.bytes < self.settings.max_split_bytes:
+            if released_bytes >= wanted or block.bytes < self.settings.max_split_bytes:
                 break
-            given += block.bytes
+            released_bytes += block.bytes
             release_segment(self._device, block)
-        return given >= wanted
+        return released_bytes >= wanted
 
     def _collect_garbage(self, threshold_bytes: float) -> None:
         """Give back the segments longest unused until the process holds less than a threshold."""

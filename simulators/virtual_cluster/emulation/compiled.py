@@ -151,7 +151,7 @@ def install_compiled(state: RankState) -> None:
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
-            return lambda given: compile(given, **options)
+            return lambda function: compile(function, **options)
         if isinstance(model, torch.nn.Module):
             model.forward = marked(model.forward, type(model).__name__)
             return model

@@ -95,12 +95,12 @@ def _by_running_it(
         ]
         args, named = tree_unflatten(made, structure)
         results = func(*args, **named)
-        given = {id(tensor.untyped_storage()) for tensor in tensors_in(made, {})}
+        returned = {id(tensor.untyped_storage()) for tensor in tensors_in(made, {})}
         metas = tree_map(
             lambda each: each.to("meta") if isinstance(each, torch.Tensor) else each, results
         )
     for each in tensors_in([results], {}):
-        if id(each.untyped_storage()) in given:
+        if id(each.untyped_storage()) in returned:
             raise error
     return tree_map(
         lambda each: wrap(mode, each, device) if isinstance(each, torch.Tensor) else each, metas
@@ -374,8 +374,8 @@ def _template(result: Any, args: Any, kwargs: Any, like: Any = None) -> tuple[An
     if any(type(tensor) is not made_kind for tensor in tensors):
         return None
     storages = [tensor.untyped_storage()._cdata for tensor in tensors]
-    given = {tensor.untyped_storage()._cdata for tensor in tensors_in(args, kwargs)}
-    if len(set(storages)) < len(storages) or given & set(storages):
+    taken = {tensor.untyped_storage()._cdata for tensor in tensors_in(args, kwargs)}
+    if len(set(storages)) < len(storages) or taken & set(storages):
         return None
     parts: list[Any] = []
     for number, output in enumerate(outputs):

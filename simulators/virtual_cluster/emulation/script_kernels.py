@@ -72,8 +72,8 @@ class CompiledKernel:
         """Nothing runs that needs any."""
 
 
-def _texts(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else list(given or ())
+def _texts(texts: Any) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts or ())
 
 
 def extension(name: str, source: str) -> ModuleType:
@@ -117,11 +117,11 @@ def _function(shown: str, source: str, function: str, schema: str = "") -> Calla
     return launch
 
 
-def _tensors(given: Any) -> list[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        return [given.detach()]
-    if isinstance(given, Mapping):
-        given = given.values()
-    elif not isinstance(given, (list, tuple)):
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value.detach()]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
         return []
-    return [tensor for each in given for tensor in _tensors(each)]
+    return [tensor for each in value for tensor in _tensors(each)]

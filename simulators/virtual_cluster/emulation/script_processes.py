@@ -119,8 +119,8 @@ class _Ended:
         return self.returncode
 
 
-def _on_device(given: Any) -> bool:
-    tensors = given.parameters() if isinstance(given, torch.nn.Module) else (given,)
+def _on_device(value: Any) -> bool:
+    tensors = value.parameters() if isinstance(value, torch.nn.Module) else (value,)
     return any(isinstance(each, torch.Tensor) and each.is_cuda for each in tensors)
 
 
@@ -156,11 +156,11 @@ def install_spawn(state: RankState) -> None:
 
     def start_rank(self: Any) -> None:
         nonlocal started
-        given = (*self._args, *self._kwargs.values())
-        numbers = [each for each in given if type(each) is int]
+        arguments = (*self._args, *self._kwargs.values())
+        numbers = [each for each in arguments if type(each) is int]
         own = getattr(self._target, "__module__", None) == "__main__"
         before = own and (started or not state.recorder.operations)
-        if numbers[:1] != [started] or not (before or any(map(_on_device, given))):
+        if numbers[:1] != [started] or not (before or any(map(_on_device, arguments))):
             start(self)
             return
         started += 1

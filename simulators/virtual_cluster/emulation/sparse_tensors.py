@@ -68,8 +68,8 @@ class SparseTensors:
             return self._made(args[3], args[4], tuple(args[2]), coalesced=bool(coalesced))
         if func is _EMBEDDING_BAG:
             # Without the rows of the maximum and the flag that brought it here.
-            given = (*args[:5], *args[6:9], *args[10:])
-            return aten._embedding_bag_sparse_backward.default(*given)
+            kept = (*args[:5], *args[6:9], *args[10:])
+            return aten._embedding_bag_sparse_backward.default(*kept)
         if func._can_decompose():
             return func.decompose(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
@@ -101,11 +101,11 @@ class SparseTensors:
 
     def _by_values_of_rows(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The same of a matrix by rows, whose elements are summed already."""
-        given = args[0].values()
-        made = func(given, *args[1:], **kwargs)
+        values = args[0].values()
+        made = func(values, *args[1:], **kwargs)
         if describe(func).kind == WRITE:
             return args[0]
-        if not isinstance(made, torch.Tensor) or made.shape != given.shape:
+        if not isinstance(made, torch.Tensor) or made.shape != values.shape:
             return made
         starts, columns = (
             part.to(made.device) for part in (args[0].crow_indices(), args[0].col_indices())
@@ -141,12 +141,12 @@ class SparseTensors:
         self._any = True
         mode = self._state.dataless
         indices, values = self._of_one_kind(indices, values)
-        given = (indices.shape[0], values.dim() - 1, size, indices, values)
+        parts = (indices.shape[0], values.dim() - 1, size, indices, values)
         named = {"dtype": values.dtype, "layout": torch.sparse_coo, "is_coalesced": coalesced}
         if not isinstance(values, FakeTensor):
-            return _MAKE(*given, **named, device=values.device)
+            return _MAKE(*parts, **named, device=values.device)
         with meta_kernels(mode):
-            meta = _MAKE(*given, **named, device=torch.device("meta"))
+            meta = _MAKE(*parts, **named, device=torch.device("meta"))
         return wrap(mode, meta, values.device)
 
     def _rule_to_sparse_csr(self, tensor: Any, dense_dim: int | None = None) -> Any:
@@ -163,12 +163,12 @@ class SparseTensors:
 
     def _by_rows(self, starts: Any, columns: Any, values: Any, size: tuple[int, ...]) -> Any:
         self._any = True
-        given = (starts, columns, values, size)
+        parts = (starts, columns, values, size)
         named = {"dtype": values.dtype, "layout": torch.sparse_csr}
         if not isinstance(values, FakeTensor):
-            return aten._sparse_csr_tensor_unsafe.default(*given, **named, device=values.device)
+            return aten._sparse_csr_tensor_unsafe.default(*parts, **named, device=values.device)
         with meta_kernels(self._state.dataless):
-            meta = aten._sparse_csr_tensor_unsafe.default(*given, **named, device="meta")
+            meta = aten._sparse_csr_tensor_unsafe.default(*parts, **named, device="meta")
         return wrap(self._state.dataless, meta, values.device)
 
     def _rule_crow_indices(self, tensor: Any) -> Any:
@@ -217,8 +217,8 @@ class SparseTensors:
             sizes = size[: indices.shape[0]]
             ordered, _ = _flat(indices, sizes).sort()
             unique, places = torch.unique_consecutive(ordered, return_inverse=True)
-            values, given = values.new_empty((unique.shape[0], *values.shape[1:])), values
-            values.index_add_(0, places, given)
+            values, summands = values.new_empty((unique.shape[0], *values.shape[1:])), values
+            values.index_add_(0, places, summands)
             indices = _unflat(unique, sizes)
         return self._made(indices, values, size, coalesced=True)
 

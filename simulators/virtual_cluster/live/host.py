@@ -224,8 +224,8 @@ class Host:
         until_ps = self.clock.now_ps + to_picoseconds(request.seconds)
         return Wait(self.rank, "sleep", None, until_ps=until_ps)
 
-    def _publish(self, given: Publish) -> None:
-        self._board.publish(given.key, self.clock.now_ps)
+    def _publish(self, request: Publish) -> None:
+        self._board.publish(request.key, self.clock.now_ps)
 
     def _collect(self, request: Collect) -> Wait:
         return self._board.collect(self.rank, request)

@@ -33,10 +33,10 @@ class Representation:
             InputError: for no ranks, one twice, or one outside the world.
         """
         require_whole("--world-size", world_size)
-        given = list(ranks)
-        simulated = tuple(sorted(set(given)))
-        if not given or len(simulated) != len(given):
-            raise InputError("--ranks", given, "names a rank twice or none", "0,8,16")
+        listed = list(ranks)
+        simulated = tuple(sorted(set(listed)))
+        if not listed or len(simulated) != len(listed):
+            raise InputError("--ranks", listed, "names a rank twice or none", "0,8,16")
         for rank in simulated:
             if not 0 <= rank < world_size:
                 raise InputError("--ranks", rank, "is no rank", f"0..{world_size - 1}")

@@ -107,9 +107,9 @@ def align(measured: Sequence[Anchor], predicted: Sequence[Anchor]) -> list[Match
                 continue
             i, j = i + passed[0], j + passed[1]
             continue
-        taken, given = parts
-        found.append(Match(tuple(left[i : i + taken]), tuple(right[j : j + given])))
-        i, j = i + taken, j + given
+        taken, others = parts
+        found.append(Match(tuple(left[i : i + taken]), tuple(right[j : j + others])))
+        i, j = i + taken, j + others
     return found
 
 

@@ -63,8 +63,8 @@ def product_of(recorded: RecordedOperation) -> tuple[Kernel, ...]:
     """The forward product of a vendor's linear module (``_Linear``, ``_LayerNormLinear``): of the
     first tensor with the one weight that fits it. None for gradients, which do not name theirs,
     and modules of several products."""
-    given = [_argument(recorded, place) for place in range(len(recorded.dtypes))]
-    tensors = [each for each in given if isinstance(each, TensorSpec) and len(each.shape) > 1]
+    arguments = [_argument(recorded, place) for place in range(len(recorded.dtypes))]
+    tensors = [each for each in arguments if isinstance(each, TensorSpec) and len(each.shape) > 1]
     if not tensors or "backward" in recorded.name.lower():
         return ()
     x, width = tensors[0], tensors[0].shape[-1]
@@ -122,21 +122,21 @@ def _value(text: str) -> Argument:
 
 def _outputs(name: str, inputs: tuple[Argument, ...]) -> tuple[TensorSpec, ...]:
     """What an operation writes, where that follows from what it reads."""
-    given = [each for each in inputs if isinstance(each, TensorSpec)]
+    operands = [each for each in inputs if isinstance(each, TensorSpec)]
     if name == "cat" and inputs and isinstance(inputs[0], tuple):
         return tuple([each for each in inputs[0] if isinstance(each, TensorSpec)])
-    if name == "index_select" and len(given) > 1:
-        rows = given[-1].shape
-        return (replace(given[0], shape=(*rows, *given[0].shape[1:]), strides=None),)
+    if name == "index_select" and len(operands) > 1:
+        rows = operands[-1].shape
+        return (replace(operands[0], shape=(*rows, *operands[0].shape[1:]), strides=None),)
     base = name.rstrip("_")
-    if base not in _SAME_SHAPE or name != base or not given:
+    if base not in _SAME_SHAPE or name != base or not operands:
         return ()
-    shape = max((each.shape for each in given), key=_elements)
+    shape = max((each.shape for each in operands), key=_elements)
     if base in NAMES:
-        shape = _broadcast([each.shape for each in given]) or shape
-    dtype = "bool" if base in _COMPARISONS else given[0].dtype
+        shape = _broadcast([each.shape for each in operands]) or shape
+    dtype = "bool" if base in _COMPARISONS else operands[0].dtype
     # Results lie as what they are made of lies.
-    alike = next((each.strides for each in given if each.shape == shape), None)
+    alike = next((each.strides for each in operands if each.shape == shape), None)
     return (TensorSpec(dtype, shape, _DEVICE, None if alike and 0 in alike else alike),)
 
 
@@ -167,5 +167,5 @@ def _convolution(inputs: tuple[Argument, ...], places: tuple[int, int, int, int]
         )
     ]
     output = TensorSpec(x.dtype, (x.shape[0], weight.shape[0], *sizes), _DEVICE)
-    given = (x, weight, None, stride, padding, dilation, False, (0,) * axes, groups)
-    return Op("aten.convolution", given, (output,), stream=0)
+    arguments = (x, weight, None, stride, padding, dilation, False, (0,) * axes, groups)
+    return Op("aten.convolution", arguments, (output,), stream=0)

@@ -142,13 +142,13 @@ def set_default_tensor_type(of_host: Callable[[Any], None]) -> Callable[[Any], N
     those of ``torch.Tensor(...)`` included.
     """
 
-    def set_default(given: Any) -> None:
-        name = given if isinstance(given, str) else f"torch.cuda.{given.__name__}"
+    def set_default(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"torch.cuda.{kind.__name__}"
         torch.Tensor.__new__ = _new
-        if not isinstance(given, (str, _LegacyType)) or not name.startswith("torch.cuda."):
+        if not isinstance(kind, (str, _LegacyType)) or not name.startswith("torch.cuda."):
             torch.set_default_device(None)
             del torch.Tensor.__new__
-            of_host(given)
+            of_host(kind)
             return
         torch.set_default_dtype(_NAMES[name.rpartition(".")[2]])
         torch.set_default_device("cuda")

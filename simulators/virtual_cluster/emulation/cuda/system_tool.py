@@ -47,16 +47,16 @@ def install_system_tool(folder: Path, properties: Any, count: int, cuda_version:
 
 def shown(arguments: list[str], figures: dict[str, str]) -> list[str]:
     """The lines that it prints."""
-    given = dict(each.partition("=")[::2] for each in arguments)
+    options = dict(each.partition("=")[::2] for each in arguments)
     if "-i" in arguments[:-1]:
-        given["--id"] = arguments[arguments.index("-i") + 1]
+        options["--id"] = arguments[arguments.index("-i") + 1]
     every = range(int(figures["count"]))
-    chosen = [int(each) for each in given["--id"].split(",")] if "--id" in given else every
-    if "-L" in given or "--list-gpus" in given:
+    chosen = [int(each) for each in options["--id"].split(",")] if "--id" in options else every
+    if "-L" in options or "--list-gpus" in options:
         return [f"GPU {index}: {figures['name']} (UUID: GPU-{index})" for index in chosen]
-    if "--query-gpu" in given:
-        names = [each.strip() for each in given["--query-gpu"].split(",")]
-        style = given.get("--format", "csv")
+    if "--query-gpu" in options:
+        names = [each.strip() for each in options["--query-gpu"].split(",")]
+        style = options.get("--format", "csv")
         lines = [] if "noheader" in style else [", ".join(names)]
         for index in chosen:
             row = {**figures, "index": str(index)}

@@ -138,12 +138,12 @@ class VirtualGroup(dist.ProcessGroup):
         inputs = _listed(inputs)
         if outputs and isinstance(outputs[0], torch.Tensor):
             outputs = [outputs]
-        pairs = [([given], made) for made, given in zip(outputs, inputs, strict=True)]
+        pairs = [([source], made) for made, source in zip(outputs, inputs, strict=True)]
         return self._many("all_gather", pairs, opts, outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Tensors, opts: Any = None) -> Any:
         """Lists of tensors gathered: one output list per member."""
-        pairs = [([given], [made[at] for made in outputs]) for at, given in enumerate(inputs)]
+        pairs = [([source], [made[at] for made in outputs]) for at, source in enumerate(inputs)]
         return self._many("all_gather", pairs, opts, outputs)
 
     all_gather_single = _allgather_base = _paired("all_gather")
@@ -154,7 +154,7 @@ class VirtualGroup(dist.ProcessGroup):
         outputs = _listed(outputs)
         if inputs and isinstance(inputs[0], torch.Tensor):
             inputs = [inputs]
-        pairs = [(given, [made]) for made, given in zip(outputs, inputs, strict=True)]
+        pairs = [(sources, [made]) for made, sources in zip(outputs, inputs, strict=True)]
         return self._many("reduce_scatter", pairs, opts, outputs)
 
     reduce_scatter_single = _reduce_scatter_base = _paired("reduce_scatter")
@@ -197,8 +197,8 @@ class VirtualGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
         """One of the root's tensors reaches each member."""
-        given = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
-        return self._many("scatter", [(list(given), _listed(outputs))], opts, outputs)
+        shares = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
+        return self._many("scatter", [(list(shares), _listed(outputs))], opts, outputs)
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Any:
         """A tensor to one member."""
@@ -237,8 +237,8 @@ class VirtualGroup(dist.ProcessGroup):
         if kind in ROOTED:
             root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
         works = [
-            self.launches.collective(kind, given, made, root=root, reduction=reduction)
-            for given, made in pairs
+            self.launches.collective(kind, sources, made, root=root, reduction=reduction)
+            for sources, made in pairs
         ]
         if len(works) == 1:
             return self._done(works[0], result)

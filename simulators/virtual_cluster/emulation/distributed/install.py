@@ -69,31 +69,31 @@ class FunctionalCollectives:
         else:
             result = self._results(func, types, args, kwargs)
         outputs = list(result) if isinstance(result, (list, tuple)) else [result]
-        for given, made in zip(inputs, outputs, strict=True):
-            self._launch(base, group, given, made, args)
+        for source, made in zip(inputs, outputs, strict=True):
+            self._launch(base, group, source, made, args)
         return result
 
     def restart(self) -> None:
         """A new trace begins: nothing is under way."""
         self._pending.clear()
 
-    def _launch(self, base: str, group: VirtualGroup, given: Any, made: Any, args: Any) -> None:
+    def _launch(self, base: str, group: VirtualGroup, source: Any, made: Any, args: Any) -> None:
         splits_in = splits_out = None
         root = None
         reduction = "sum"
         if base == "all_to_all_single":
-            row = given.numel() // given.shape[0] if given.shape[0] else 1
+            row = source.numel() // source.shape[0] if source.shape[0] else 1
             splits_out = tuple(int(length) * row for length in args[1])
             splits_in = tuple(int(length) * row for length in args[2])
         elif base == "broadcast":
             root = int(args[1])
         elif base in ("all_reduce", "reduce_scatter_tensor"):
             reduction = str(args[1]).lower()
-        if base == "all_reduce" and made is not given and not isinstance(made, FakeTensor):
-            made.copy_(given)
+        if base == "all_reduce" and made is not source and not isinstance(made, FakeTensor):
+            made.copy_(source)
         work = group.launches.collective(
             _KINDS[base],
-            [given],
+            [source],
             [made],
             root=root,
             reduction=reduction,
@@ -330,8 +330,8 @@ def _members_only(original: Any) -> Any:
             if not kwargs.get("use_local_synchronization", False):
                 distributed_c10d._world.group_count += 1
             return dist.GroupMember.NON_GROUP_MEMBER
-        given = args[0] if args else kwargs.pop("timeout", None)
-        return original(ranks, given or DEFAULT_TIMEOUT, *args[1:], **kwargs)
+        timeout = args[0] if args else kwargs.pop("timeout", None)
+        return original(ranks, timeout or DEFAULT_TIMEOUT, *args[1:], **kwargs)
 
     return new_group_with_tag
 

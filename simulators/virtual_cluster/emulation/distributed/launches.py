@@ -181,7 +181,7 @@ class Launches:
         state = self._state
         with torch.no_grad():
             members = self._ranks
-            given: list[Tensors] = [inputs] * self.size
+            shares: list[Tensors] = [inputs] * self.size
             rooted = kind in ("broadcast", "scatter")
             source = self._ranks[root or 0]
             absent = rooted and source != state.rank
@@ -195,14 +195,14 @@ class Launches:
                 if rooted:
                     ((known, value),) = found
                     absent = not known
-                    given = [value if known else inputs] * self.size
+                    shares = [value if known else inputs] * self.size
                 else:
-                    given = [value if known else inputs for known, value in found]
+                    shares = [value if known else inputs for known, value in found]
             if absent:
                 hint = "comes from a rank that did not run here; what was there is kept"
                 state.recorder.invented(f"{kind} between hosts", None, hint)
             elif outputs:
-                fill(outputs, combine(kind, given, self.position, root, reduction))
+                fill(outputs, combine(kind, shares, self.position, root, reduction))
 
     def _between_two_hosts(self, kind: str, tensor: torch.Tensor, peer: int) -> HostWork:
         state = self._state

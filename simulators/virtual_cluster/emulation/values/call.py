@@ -175,8 +175,8 @@ class Call:
 
     def dim(self, tensor: torch.Tensor, default: int = -1) -> int:
         """The argument ``dim``, counted from the front."""
-        given = self.argument("dim", default)
-        return int(given) % tensor.dim() if tensor.dim() else 0
+        dim = self.argument("dim", default)
+        return int(dim) % tensor.dim() if tensor.dim() else 0
 
 
 # One shadow per tensor that the operation returns or writes, in that order of its schema.

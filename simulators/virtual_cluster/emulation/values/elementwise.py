@@ -284,8 +284,8 @@ def _reduced_categories(
 
 
 def _dims(call: Call, ndim: int) -> tuple[int, ...]:
-    given = call.argument("dim")
-    if given is None or (isinstance(given, (list, tuple)) and not given):
+    dim = call.argument("dim")
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(ndim))
-    dims = given if isinstance(given, (list, tuple)) else (given,)
+    dims = dim if isinstance(dim, (list, tuple)) else (dim,)
     return tuple(d % ndim if ndim else 0 for d in dims)

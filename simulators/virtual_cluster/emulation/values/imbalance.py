@@ -41,19 +41,19 @@ class Imbalance:
             InputError: for an unknown name, a value that is no number, experts that cannot be so
                 popular, or a file that is no histogram.
         """
-        given: dict[str, str] = {}
+        settings: dict[str, str] = {}
         for part in text.split(","):
             name, _, value = part.partition("=")
-            if name in given:
+            if name in settings:
                 raise InputError("moe_imbalance", part, "is given twice")
-            given[name] = value
-        if "histogram" in given:
-            if len(given) > 1:
+            settings[name] = value
+        if "histogram" in settings:
+            if len(settings) > 1:
                 problem = "has a histogram and more: the histogram says it all"
                 raise InputError("moe_imbalance", text, problem)
-            measured = read_histograms(Path(given["histogram"]))
+            measured = read_histograms(Path(settings["histogram"]))
             return cls(len(measured[0]), histogram=measured)
-        made = typed_value(cls, "moe_imbalance", given)
+        made = typed_value(cls, "moe_imbalance", settings)
         made.router(top_k=1).check()
         return made
 

@@ -115,9 +115,9 @@ def own_size(func: OpOverload, args: Sequence[Any], first: torch.Tensor) -> int:
     follows: the assumed share of its first tensor's rows, or what is known of it."""
     if signature(func).name in _OUTLIERS:
         # Columns that bitsandbytes leaves to 16 bits, or those that it was given.
-        given = args[5] if len(args) > 5 else None
+        columns = args[5] if len(args) > 5 else None
         share = math.ceil(OUTLIER_SHARE * first.shape[-1])
-        return share if given is None else int(given.numel())
+        return share if columns is None else int(columns.numel())
     return assumed(int(first.shape[0]))
 
 

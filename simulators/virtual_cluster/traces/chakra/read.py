@@ -279,10 +279,10 @@ class _Events:
         return tuple(each for each in outputs if isinstance(each, events.TensorSpec))
 
     def _collective(self, node: _Node) -> events.Collective:
-        given = node.attributes.get("comm_type")
-        kind = _KINDS.get(given)
+        comm_type = node.attributes.get("comm_type")
+        kind = _KINDS.get(comm_type)
         if kind is None:
-            raise self._bad(node, f"comm_type {given!r} is unknown")
+            raise self._bad(node, f"comm_type {comm_type!r} is unknown")
         group = self._group_name(node)
         size = self._size(node)
         bytes_in = _natural(node.attributes.get("bytes_in"), size)

@@ -65,11 +65,11 @@ def lower(op: Op) -> Lowered:
 
 def _with_results(op: Op) -> Op:
     """The operation with tensors it was told to write (``out=``) as what it writes."""
-    given = [each for each in op.inputs if isinstance(each, tuple) and each[:1] == ("out",)]
-    if not given:
+    outs = [each for each in op.inputs if isinstance(each, tuple) and each[:1] == ("out",)]
+    if not outs:
         return op
-    inputs = tuple(each for each in op.inputs if each not in given)
-    return Op(op.name, inputs, op.outputs or tuple(tensors(given[0])), op.stream, op.site)
+    inputs = tuple(each for each in op.inputs if each not in outs)
+    return Op(op.name, inputs, op.outputs or tuple(tensors(outs[0])), op.stream, op.site)
 
 
 _LOWERED: dict[tuple[object, ...], Lowered] = {}

@@ -132,24 +132,24 @@ def integers(op: Op, index: int, length: int, default: int = 0) -> tuple[int, ..
     Raises:
         InputError: when it has another length or other content.
     """
-    given = op.inputs[index] if index < len(op.inputs) else None
-    if given is None:
+    argument = op.inputs[index] if index < len(op.inputs) else None
+    if argument is None:
         return (default,) * length
-    values = given if isinstance(given, tuple) else (given,)
+    values = argument if isinstance(argument, tuple) else (argument,)
     if len(values) == 1:
         values = values * length
     if not values:
         return (default,) * length
     if len(values) != length or not all(isinstance(value, int) for value in values):
         place = f"trace.op[{op.name}].inputs[{index}]"
-        raise InputError(place, given, "is not a list of sizes", f"1 or {length} integers")
+        raise InputError(place, argument, "is not a list of sizes", f"1 or {length} integers")
     return values  # type: ignore[return-value]
 
 
 def flag(op: Op, index: int, default: bool = False) -> bool:
     """A boolean argument, its default when it was not given."""
-    given = op.inputs[index] if index < len(op.inputs) else default
-    return given if isinstance(given, bool) else default
+    flag = op.inputs[index] if index < len(op.inputs) else default
+    return flag if isinstance(flag, bool) else default
 
 
 def keyword(op: Op, name: str) -> Argument:
