@@ -73,7 +73,7 @@ def boundary_transfers(
         if congestion is None:
             price = price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
         else:
-            price = congestion.price(sent, crosses, group, job.network)
+            price = congestion.price(sent, crosses, group)
         price = calibrated_price(price, crosses, factors)
         if crosses and job.framework.p2p_poll_s:
             price = replace(price, seconds=price.seconds + job.framework.p2p_poll_s)

@@ -55,16 +55,21 @@ _FREE = Slowed(1.0)
 
 
 class Congestion:
-    """Slows the communication of one job down, as far as a network's choice covers it."""
+    """Slows the communication of one job down, as far as a network's choice covers it.
 
-    def __init__(self, job: Job, network: CongestedNetwork) -> None:
-        """
+    Of a communication, ``crosses_nodes`` says whether it leaves an NVLink domain, ``group`` whose
+    it is, and ``price`` what it takes with nothing else on the network.
+    """
+
+    def __init__(self, job: Job, network: CongestedNetwork, *, alone: bool = False) -> None:
+        """``alone``: as if each communication had the network to itself, to be played together.
+
         Raises:
             InputError: for switches that the job's cluster cannot be wired to.
         """
         self.network = network
         self._choice = network.choice
-        self._gpu = job.gpu
+        self._gpu, self._cluster, self._alone = job.gpu, job.network, alone
         self.model = congestion_model(job.cluster, job.gpu, network.fabric, network.settings)
         self._spans = spans(job)
         self._loads = _loads(job)
@@ -73,38 +78,39 @@ class Congestion:
             name.endswith(("nvlink", "pcie")) for name in network.fabric.link_health
         )
         # Everything that factors may depend on.
-        self.key = repr((job.cluster, network, self._spans, self._loads, self._in_levels))
+        self.key = repr((job.cluster, network, self._spans, self._loads, self._in_levels, alone))
 
     def covers(self, communicator: str) -> bool:
         """Whether this communicator's transfers are played."""
         return communicator in self._choice.communicators and communicator in self._spans
 
-    def _priced_on(self, communicator: str, cluster: Cluster) -> Cluster:
+    def _priced_on(self, communicator: str) -> Cluster:
         """The cluster to price a communicator on: oversubscription is not counted twice, and
         switches that are declared vouch for the network."""
-        counted = 1.0 if self.covers(communicator) else cluster.oversubscription or 1.0
-        if cluster.oversubscription == counted:
-            return cluster
-        return replace(cluster, oversubscription=counted)
+        own = self._cluster.oversubscription
+        counted = 1.0 if self.covers(communicator) else own or 1.0
+        return (
+            self._cluster if own == counted else replace(self._cluster, oversubscription=counted)
+        )
 
     def alone(
-        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
+        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator
     ) -> CollectivePrice:
         """The price of one communication with nothing else on the network."""
-        cluster = self._priced_on(op.communicator, cluster)
+        cluster = self._priced_on(op.communicator)
         if isinstance(op, SendRecv):
             members = group.pair if op.paired else group
             return price_send_recv(op.bytes, crosses_nodes, members, self._gpu, cluster)
         return price_exchange(op, group, self._gpu, cluster)
 
     def price(
-        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
+        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator
     ) -> CollectivePrice:
         """The price of one communication, congested."""
-        price = self.alone(op, crosses_nodes, group, cluster)
+        price = self.alone(op, crosses_nodes, group)
         if not self._meets_others(op, crosses_nodes, group, price):
             return price
-        least_s = self.least_s(op, crosses_nodes, group, cluster, price)
+        least_s = self.least_s(op, crosses_nodes, group, price)
         # What takes no longer for its bytes takes no longer for sharing links.
         if price.seconds <= least_s:
             return price
@@ -126,7 +132,7 @@ class Congestion:
         group: Communicator,
         price: CollectivePrice,
     ) -> Slowed:
-        """The congestion of one communication, which is priced ``price`` where there is none.
+        """The congestion of one communication.
 
         Raises:
             InputError: when no working path joins two of its GPUs.
@@ -146,7 +152,7 @@ class Congestion:
         group: Communicator,
         price: CollectivePrice,
     ) -> bool:
-        if not self.covers(op.communicator) or group.size <= 1 or not price.seconds:
+        if self._alone or not self.covers(op.communicator) or group.size <= 1 or not price.seconds:
             return False
         return crosses_nodes or self._worn_inside
 
@@ -181,36 +187,16 @@ class Congestion:
         op: Collective | SendRecv,
         crosses_nodes: bool,
         group: Communicator,
-        cluster: Cluster,
         price: CollectivePrice,
     ) -> float:
         """What the same call takes for next to nothing."""
-        cluster = self._priced_on(op.communicator, cluster)
+        cluster = self._priced_on(op.communicator)
         if isinstance(op, SendRecv):
             return price_send_recv(1, crosses_nodes, group, self._gpu, cluster).seconds
         size, algorithm = 4 * group.size, price.algorithm
         if op.kind == "all_to_all":
             algorithm = ""
         return price_forced(op.kind, size, group, self._gpu, cluster, algorithm, op.dtype).seconds
-
-
-class Uncongested(Congestion):
-    """Prices communication as if each had the network to itself: what is left to play is how
-    all of it meets."""
-
-    def __init__(self, job: Job, network: CongestedNetwork) -> None:
-        """As ``Congestion``."""
-        super().__init__(job, network)
-        self.key = f"alone {self.key}"
-
-    def slowed(
-        self,
-        op: Collective | SendRecv,
-        crosses_nodes: bool,
-        group: Communicator,
-        price: CollectivePrice,
-    ) -> Slowed:
-        return _FREE
 
 
 def _loads(job: Job) -> tuple[tuple[float, ...], ...]:

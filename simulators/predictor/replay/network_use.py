@@ -83,8 +83,8 @@ def _use(
     crosses = group.nodes > 1
     if op.communicator == "pp":
         crosses = any(boundary_crosses_domain(job))
-    alone = congestion.alone(op, crosses, group, job.network)
-    congested = congestion.price(op, crosses, group, job.network)
+    alone = congestion.alone(op, crosses, group)
+    congested = congestion.price(op, crosses, group)
     slowed = congestion.slowed(op, crosses, group, alone)
     return CommunicatorUse(
         op.communicator,

@@ -286,7 +286,7 @@ class Pricer:
     def _communication_price(self, op: ir.Collective | ir.SendRecv) -> CollectivePrice:
         group = self.communicators[op.communicator]
         if self.congestion is not None:
-            price = self.congestion.price(op, group.nodes > 1, group, self.cluster)
+            price = self.congestion.price(op, group.nodes > 1, group)
         elif isinstance(op, ir.SendRecv):
             members = group.pair if op.paired else group
             price = price_send_recv(op.bytes, group.nodes > 1, members, self.gpu, self.cluster)

@@ -81,8 +81,8 @@ def step_activities(
     """The activities of a program that was replayed with nothing else on the network.
 
     Args:
-        assembler, program, times: the program, assembled at prices of ``Uncongested``, and when
-            its tasks ran.
+        assembler, program, times: the program, assembled at prices of each communication alone,
+            and when its tasks ran.
         congestion: knows the network, and which communicators are played.
 
     Raises:
@@ -341,7 +341,8 @@ class _Build:
             assert gang.made is not None
             assert part.op is not None
             assert part.price is not None
-            least_s = self._least_s(part.op, part.price)
+            group = self.of.pricer.communicators[part.op.communicator]
+            least_s = self.congestion.least_s(part.op, True, group, part.price)
             least_s = max(min(least_s, part.seconds), gang.hops_s)
             moving_s = max(part.seconds - least_s, 0.0)
             self.message_of[key] = len(self.messages)
@@ -354,10 +355,6 @@ class _Build:
                 )
             )
         return self.message_of[key]
-
-    def _least_s(self, op: Collective | SendRecv, price: CollectivePrice) -> float:
-        group = self.of.pricer.communicators[op.communicator]
-        return self.congestion.least_s(op, True, group, self.job.network, price)
 
     def _send(
         self, stage: int, to: int, boundary_of: int, lane: int, seconds: float

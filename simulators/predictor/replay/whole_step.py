@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.workload.program import Workload
 from trainscout.simulators.predictor.workload.schedule import warmup_passes
 
 from .assemble import Assembler
-from .congestion import Congestion, Uncongested
+from .congestion import Congestion
 from .engine import Floats, run
 from .prices import Pricer
 from .steady import Step, replay_step
@@ -128,7 +128,7 @@ def unhurried_step(
 ) -> tuple[Step, StepActivities, Congestion] | None:
     """A valid job's step with nothing shared, as replayed and as activities to be played; None:
     these would be too many."""
-    congestion = Uncongested(job, of)
+    congestion = Congestion(job, of, alone=True)
     assembler = _assembler(job, workload, congestion, calibration)
     step = replay_step(job, assembler.assemble)
     program = assembler.assemble(step.simulated_micro_batches)

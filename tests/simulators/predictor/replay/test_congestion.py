@@ -92,9 +92,7 @@ def test_what_grows_with_the_size_takes_as_much_longer_as_links_are_oversubscrib
     prices = [
         (
             price_collective("all_gather", size, group, job.gpu, job.cluster).seconds,
-            congestion.price(
-                Collective("x", "all_gather", size, "dp"), True, group, job.network
-            ).seconds,
+            congestion.price(Collective("x", "all_gather", size, "dp"), True, group).seconds,
         )
         for size in (large, larger)
     ]
@@ -111,11 +109,11 @@ def test_tiny_messages_are_hardly_slowed_and_the_smallest_not_played(
     congestion = Congestion(job, spec().network)  # type: ignore[arg-type]
     alone = price_collective("all_reduce", 64, group, job.gpu, job.cluster, "fp32").seconds
     op = Collective("x", "all_reduce", 64, "dp", "fp32")
-    assert congestion.price(op, True, group, job.network).seconds == pytest.approx(alone, rel=0.02)
+    assert congestion.price(op, True, group).seconds == pytest.approx(alone, rel=0.02)
     monkeypatch.setattr(congestion, "slowed", None)
     op = replace(op, bytes=8)
     nothing_sent = price_collective("all_reduce", 8, group, job.gpu, job.cluster, "fp32")
-    assert congestion.price(op, True, group, job.network) == nothing_sent
+    assert congestion.price(op, True, group) == nothing_sent
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
