@@ -235,11 +235,12 @@ class _Build:
         return _TaskPart(max(kernels_s, wires_s))
 
     def _is_played(self, priced: PricedOp) -> bool:
-        if not isinstance(priced.op, Collective | SendRecv):
-            return False
-        group = self.of.pricer.communicators[priced.op.communicator]
-        played = self.congestion.covers(priced.op.communicator) and group.nodes > 1
-        return played and group.size > 1
+        communicates = isinstance(priced.op, Collective | SendRecv)
+        return communicates and self._plays(priced.op.communicator)
+
+    def _plays(self, communicator: str) -> bool:
+        group = self.of.pricer.communicators[communicator]
+        return self.congestion.covers(communicator) and group.nodes > 1 and group.size > 1
 
     @staticmethod
     def _communication(priced: PricedOp, seconds: float, work_s: float = 0.0) -> _TaskPart:
@@ -292,8 +293,7 @@ class _Build:
         if op.communicator not in self.spans:
             # Ranks of several stages: nothing of it is played.
             return [_Gang((lane,), None) for lane in range(self.lanes)]
-        group = self.of.pricer.communicators[op.communicator]
-        played = self.congestion.covers(op.communicator) and group.size > 1 and group.nodes > 1
+        played = self._plays(op.communicator)
         patterns = self.congestion.patterns(op, price) if played else []
         what = patterns[0] if patterns else Pattern("round", self.spans[op.communicator])
         key = (what, op.communicator, stage)
