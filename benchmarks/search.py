@@ -85,13 +85,13 @@ def searched(plan: SearchPlan, seed: int) -> tuple[SearchResult, list[tuple[int,
     spent: list[tuple[int, float]] = []
     started_s = time.process_time()
     result = run_search(
-        plan.question,
-        plan.space,
-        plan.objective,
         # Early stopping would hide what the budget is worth.
-        replace(plan.options, patience=None),
-        executor=ExecutorOptions("serial", 1),
-        seed=seed,
+        replace(
+            plan,
+            options=replace(plan.options, patience=None),
+            executor=ExecutorOptions("serial", 1),
+            seed=seed,
+        ),
         on_progress=lambda each: spent.append((each.considered, time.process_time() - started_s)),
     )
     return result, spent

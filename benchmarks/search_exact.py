@@ -88,13 +88,8 @@ def truth() -> None:
 
 def searched(case: str, sampler: str) -> SearchResult:
     plan = plan_of(case, f"search={sampler}")
-    return run_search(
-        plan.question,
-        plan.space,
-        plan.objective,
-        replace(plan.options, pruning=()),
-        executor=ExecutorOptions("serial", 1),
-    )
+    serial = ExecutorOptions("serial", 1)
+    return run_search(replace(plan, options=replace(plan.options, pruning=()), executor=serial))
 
 
 def bounds() -> None:

@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.ledger import Ledger
 from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
@@ -28,10 +28,7 @@ from trainscout.optimizer.survey_choice import forget_interrupted, survey_once
 from trainscout.optimizer.trial import OnProgress, Progress, SearchResult
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
 if TYPE_CHECKING:
     from trainscout.optimizer.storage.stored import StoredExecutor
@@ -39,33 +36,21 @@ if TYPE_CHECKING:
 
 
 def run_search(
-    question: Question,
-    space: Mapping[str, Any],
-    objective: Objective,
-    options: SearchOptions,
+    asked: AskedSearch,
     *,
-    simulator: SimulatorSpec | str = "replay",
-    executor: ExecutorOptions | None = None,
     storage: str | None = None,
     resume: bool = False,
     join: bool = False,
-    seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
-    """Search ``space`` for the recipes of ``question`` that are best under ``objective``.
+    """Search the space for the recipes of the question that are best under the objective.
 
     Args:
-        question: the fixed part of the question.
-        space: a space file's content, plain mappings and lists (see ``optimizer.space``).
-        objective: one or several measures.
-        options: sampler, budgets, pruning.
-        simulator: which one and what it goes by, or just its name (see ``SimulatorSpec``).
-        executor: who simulates; by default worker processes on all cores.
+        asked: the question, and how it is searched.
         storage: a journal file's path or a database URL; None keeps nothing on disk.
         resume: continue the search that ``storage`` holds.
         join: continue it or begin it, together with other processes that do the same: each
             recipe is simulated by one of them, and all come to the same answer.
-        seed: same seed, same answer.
         on_progress: called after every batch, and while a large space is sifted.
 
     Returns:
@@ -75,42 +60,31 @@ def run_search(
         InputError: for anything wrong in the arguments or the store, before simulating.
     """
     started_s = time.monotonic()
-    executor = ExecutorOptions() if executor is None else executor
-    surveyed, legs, surveying_s = prepare_search(
-        question,
-        space,
-        objective,
-        options,
-        simulator=simulator,
-        executor=executor,
-        seed=seed,
-        on_progress=on_progress,
-    )
+    question, objective, options = asked.question, asked.objective, asked.options
+    surveyed, legs, surveying_s = prepare_search(asked, on_progress)
     forget_interrupted()
-    workers = make_executor(executor, question, simulator)
+    workers = make_executor(asked.executor, question, asked.simulator)
     stored = None
     if storage is not None:
-        identified = identity(question, space, objective, options, simulator, seed)
         mode: Mode = "join" if join else "resume" if resume else "new"
-        workers = stored = stored_executor(storage, identified, mode, workers, surveyed, objective)
-    spec = SimulatorSpec.of(simulator)
-    screened = options.bounds and spec.name == BOUNDED_SIMULATOR
+        workers = stored = stored_executor(
+            storage, asked.identity(), mode, workers, surveyed, objective
+        )
+    screened = options.bounds and asked.spec.name == BOUNDED_SIMULATOR
     result = search_legs(
         legs,
         workers,
-        screen=Screen(surveyed, objective, spec, options.top_k) if screened else None,
+        screen=Screen(surveyed, objective, asked.spec, options.top_k) if screened else None,
         first=[*surveyed.first, *nearest_rows(surveyed, known_recipes(options))],
         on_progress=on_progress,
         started_s=started_s,
     )
     notes = (*_notes(surveyed), *workers.notes)
     best, pareto = result.best, result.pareto
-    if options.promote_to is not None and best and result.stopped != "interrupted":
+    if asked.promotion is not None and best and result.stopped != "interrupted":
         finalists = pareto if len(objective.names) > 1 else best
-        promotion = make_executor(
-            executor, question, _promotion_simulator(options.promote_to, simulator)
-        )
-        promoted = promote(finalists, options.promote_to, promotion, objective)
+        promotion = make_executor(asked.executor, question, asked.promotion)
+        promoted = promote(finalists, asked.promotion.name, promotion, objective)
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
         notes += (promoted.note,)
@@ -166,35 +140,19 @@ def search_legs(
 
 
 def prepare_search(
-    question: Question,
-    space: Mapping[str, Any],
-    objective: Objective,
-    options: SearchOptions,
-    *,
-    simulator: SimulatorSpec | str,
-    executor: ExecutorOptions,
-    seed: int,
-    on_progress: OnProgress | None = None,
+    asked: AskedSearch, on_progress: OnProgress | None = None
 ) -> tuple[Survey, tuple[SearchSpec, ...], float]:
     """Everything of ``run_search`` that can refuse its arguments, but for its storage; nothing
     is written. The survey, the searches of it, and the seconds it took if it was there already.
 
     Raises:
-        InputError: for anything wrong in the arguments.
+        InputError: for anything wrong in what is asked.
     """
-    question.check()
-    options.check()
-    known_recipes(options)
-    executor.check()
-    check_simulator(simulator, question.gpu, question.cluster)
-    if options.promote_to is not None:
-        check_simulator(_promotion_simulator(options.promote_to, simulator), question.gpu)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
-    spec = SimulatorSpec.of(simulator)
-    surveyed, surveying_s = survey_once(space, question, objective, options, spec, on_progress)
-    search = SearchSpec(options, surveyed, objective, seed, spec, on_progress)
-    legs = legs_of(search)
+    asked.check()
+    surveyed, surveying_s = survey_once(asked, on_progress)
+    legs = legs_of(
+        SearchSpec(asked.options, surveyed, asked.objective, asked.seed, asked.spec, on_progress)
+    )
     make_sampler(legs[0])
     return surveyed, legs, surveying_s
 
@@ -412,41 +370,6 @@ class Search:
             elapsed_s,
             eta_s,
         )
-
-
-def _promotion_simulator(name: str, simulator: SimulatorSpec | str) -> SimulatorSpec:
-    """The simulator that the best are promoted to: it sees the same network."""
-    return SimulatorSpec(name, network=SimulatorSpec.of(simulator).network)
-
-
-def identity(
-    question: Question,
-    space: Mapping[str, Any],
-    objective: Objective,
-    options: SearchOptions,
-    simulator: SimulatorSpec | str,
-    seed: int,
-) -> dict[str, Any]:
-    """What must be equal for stored trials to continue this very search.
-
-    Budgets and workers may differ: a resumed search may be given more of either. Where a GPU's
-    figures come from changes none of them.
-    """
-    unsourced = dataclasses.replace(question, gpu=question.gpu.without_sources())
-    return {
-        "declared": dataclasses.asdict(unsourced),
-        "space": dict(space),
-        "objective": list(objective.names),
-        "simulator": SimulatorSpec.of(simulator).identity(),
-        "sampler": options.sampler,
-        "sampler_options": dict(options.options),
-        "batch_size": options.batch_size,
-        "pruning": list(options.pruning),
-        "bounds": options.bounds,
-        "warm_start": [dataclasses.asdict(recipe) for recipe in known_recipes(options)],
-        "top_k": options.top_k,
-        "seed": seed,
-    }
 
 
 # What a search looked at of ``space.numerics``.

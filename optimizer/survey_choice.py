@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.enumeration import Block, blocks, some_blocks
 from trainscout.optimizer.legs import proves_first
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.sifted import sifted_survey
 from trainscout.optimizer.sifting_progress import UnprovedError
 from trainscout.optimizer.space import Space
@@ -22,8 +19,6 @@ from trainscout.optimizer.trial import OnProgress, Progress
 from trainscout.optimizer.union import compile_space
 from trainscout.pruning.launchable import Rejected
 from trainscout.pruning.recipe_table import joined
-from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.registry import SimulatorSpec
 
 # Up to so many points are all listed.
 LISTED_POINTS = 500_000
@@ -36,21 +31,19 @@ _MOST_KEPT = 16
 _surveyed: list[tuple[object, Survey, float]] = []
 
 
-def survey_once(
-    space: Mapping[str, Any],
-    question: Question,
-    objective: Objective,
-    options: SearchOptions,
-    spec: SimulatorSpec,
-    on_progress: OnProgress | None,
-) -> tuple[Survey, float]:
+def survey_once(asked: AskedSearch, on_progress: OnProgress | None) -> tuple[Survey, float]:
     """The survey of a space, and the seconds it took before this call: a search that was checked
     just before reuses it.
 
     What proves its answer need not list all of a large space.
     """
+    question, options, spec = asked.question, asked.options, asked.spec
     proving = proves_first(options, spec)
-    key = (json.dumps(space), question, (objective, options, spec) if proving else None)
+    key = (
+        json.dumps(asked.space),
+        question,
+        (asked.objective, options, spec) if proving else None,
+    )
     at = next((at for at, (known, _, _) in enumerate(_surveyed) if known == key), None)
     if at is not None:
         _, made, spent_s = _surveyed[at]
@@ -59,11 +52,7 @@ def survey_once(
         return made, spent_s
     started_s = time.monotonic()
     compiled = compile_space(json.loads(key[0]), question)
-    made = (
-        _survey_to_prove(compiled, objective, spec, options, on_progress)
-        if proving
-        else survey(compiled)
-    )
+    made = _survey_to_prove(compiled, asked, on_progress) if proving else survey(compiled)
     # Sifting takes long, and a multirun checks all its searches before the first.
     dear = [each for each in _surveyed if each[1].left_out or each[1].why_sampled]
     kept = dear[-_MOST_KEPT:]
@@ -76,13 +65,7 @@ def forget_interrupted() -> None:
     _surveyed[:] = [each for each in _surveyed if each[1].why_sampled != INTERRUPTED]
 
 
-def _survey_to_prove(
-    space: Space,
-    objective: Objective,
-    spec: SimulatorSpec,
-    options: SearchOptions,
-    on_progress: OnProgress | None = None,
-) -> Survey:
+def _survey_to_prove(space: Space, asked: AskedSearch, on_progress: OnProgress | None) -> Survey:
     """The survey that a search by bounds needs: of all points, where they are few.
 
     Raises:
@@ -99,7 +82,8 @@ def _survey_to_prove(
         if count > LISTED_POINTS:
             points.clear()
             try:
-                return sifted_survey(space, objective, spec, options, on_progress)
+                objective, options = asked.objective, asked.options
+                return sifted_survey(space, objective, asked.spec, options, on_progress)
             except UnprovedError as unproved:
                 return _some(space, unproved)
     return survey(space, points)

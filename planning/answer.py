@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
-from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
+from trainscout.planning.cells import Cell, SearchSettings
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -71,15 +70,7 @@ def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -
     """
     question = cell.question
     try:
-        result = run_search(
-            question,
-            settings.space,
-            OBJECTIVE,
-            settings.options,
-            simulator=settings.simulator_of(cell),
-            executor=ExecutorOptions("serial"),
-            seed=settings.seed,
-        )
+        result = run_search(settings.asked(cell))
     except Exception as error:  # one impossible cell must not end the study
         return failed(error)
     if result.stopped == "interrupted":

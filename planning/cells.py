@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.study import identity
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.planning.study import Study, WhatIf
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -50,6 +50,14 @@ class SearchSettings:
     options: SearchOptions
     simulator: SimulatorSpec
     seed: int
+
+    def asked(self, cell: Cell) -> AskedSearch:
+        """The search of one cell."""
+        question, simulator = cell.question, self.simulator_of(cell)
+        serial = ExecutorOptions("serial")
+        return AskedSearch(
+            question, self.space, OBJECTIVE, self.options, simulator, serial, self.seed
+        )
 
     def simulator_of(self, cell: Cell) -> SimulatorSpec:
         """The simulator of one cell: on its switches, as its cluster is calibrated."""
@@ -194,10 +202,8 @@ def cell_identity(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
         model=replace(question.model, source=""),
         training=replace(question.training, tokens=1.0),
     )
-    options = settings.options
-    simulator = settings.simulator_of(cell)
-    identified = identity(priceless, settings.space, OBJECTIVE, options, simulator, settings.seed)
-    limits = {name: getattr(options, name) for name in _LIMITS}
+    identified = replace(settings.asked(cell), question=priceless).identity()
+    limits = {name: getattr(settings.options, name) for name in _LIMITS}
     code = [product_digest(), *_own_code(settings.simulator)]
     return {**identified, "limits": limits, "code": code}
 

@@ -14,12 +14,12 @@ import optuna
 
 from benchmarks.attack.forked import run_forked
 from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage.backends import damaged_records, open_storage
 from trainscout.optimizer.study import run_search
-
-_TRIALS = 64
+from trainscout.optimizer.trial import SearchResult
 
 
 def attack(seed: int, count: int) -> tuple[int, list[str]]:
@@ -42,19 +42,12 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
     return count, wrong
 
 
-def search(store: Path) -> int:
+def search(store: Path | None) -> SearchResult:
     """A search that goes on with what its store has."""
-    run_search(
-        toy_question(),
-        SPACE,
-        Objective(("cost",)),
-        SearchOptions("random", n_trials=_TRIALS, patience=None, min_trials=0, batch_size=8),
-        simulator=FAKE,
-        executor=ExecutorOptions("serial", 1),
-        storage=str(store),
-        join=True,
-    )
-    return 0
+    options = SearchOptions("random", n_trials=64, patience=None, min_trials=0, batch_size=8)
+    serial, objective = ExecutorOptions("serial", 1), Objective(("cost",))
+    asked = AskedSearch(toy_question(), SPACE, objective, options, FAKE, serial)
+    return run_search(asked, storage=store and str(store), join=store is not None)
 
 
 def _killed(store: Path, after_s: float) -> bool:
@@ -65,7 +58,8 @@ def _killed(store: Path, after_s: float) -> bool:
         kill = threading.Timer(after_s, os.kill, (own, signal.SIGKILL))
         kill.daemon = True
         kill.start()
-        return search(store)
+        search(store)
+        return 0
 
     ended = run_forked(run, store.parent, 120.0)
     return ended.code == -signal.SIGKILL

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.attack.jobs import jobs
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -70,12 +71,14 @@ def _searched(
 ) -> SearchResult:
     options = SearchOptions(way, n_trials=None, patience=None, min_trials=0, pruning=())
     return run_search(
-        question,
-        space,
-        Objective(names),
-        options,
-        simulator="replay",
-        executor=ExecutorOptions("serial" if workers == 1 else "loky", workers),
+        AskedSearch(
+            question,
+            space,
+            Objective(names),
+            options,
+            simulator="replay",
+            executor=ExecutorOptions("serial" if workers == 1 else "loky", workers),
+        )
     )
 
 

@@ -8,10 +8,6 @@ from pathlib import Path
 
 from benchmarks.attack.files import mutated
 from benchmarks.attack.kills import search
-from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
-from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -23,12 +19,12 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, "whole.journal")
         search(whole)
-        content, answer = whole.read_bytes(), _story(_searched(None))
+        content, answer = whole.read_bytes(), _story(search(None))
         for number in range(count):
             store = Path(folder, f"{number}.journal")
             store.write_bytes(mutated(content, chosen))
             try:
-                same = _story(_searched(store)) == answer
+                same = _story(search(store)) == answer
                 problem = None if same else "another answer"
             except InputError:
                 problem = None
@@ -38,19 +34,6 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
                 wrong.append(f"store {number} of seed {seed}: {problem}")
             store.unlink()
     return count, wrong
-
-
-def _searched(store: Path | None) -> SearchResult:
-    return run_search(
-        toy_question(),
-        SPACE,
-        Objective(("cost",)),
-        SearchOptions("random", n_trials=64, patience=None, min_trials=0, batch_size=8),
-        simulator=FAKE,
-        executor=ExecutorOptions("serial", 1),
-        storage=None if store is None else str(store),
-        join=store is not None,
-    )
 
 
 def _story(result: SearchResult) -> list[object]:

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from tests.conf.conftest import Compose
 from tests.samples import prediction
 from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.study import identity
 from trainscout.reports.evidence import Grade, evidence_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.experts import Moe
@@ -211,7 +211,7 @@ def test_a_price_on_the_command_line_is_given_even_where_it_is_the_declared_one(
         question, gpu=dataclasses.replace(question.gpu, sources={"sms": "elsewhere"})
     )
     first, second = (
-        identity(each, {}, Objective(("cost",)), SearchOptions(), "replay", 0)
+        AskedSearch(each, {}, Objective(("cost",)), SearchOptions()).identity()
         for each in (question, plain)
     )
     assert first == second

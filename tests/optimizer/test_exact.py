@@ -8,6 +8,7 @@ import pytest
 from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
 from trainscout.optimizer import bounding, survey_choice
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.choices import CLEARLY_LESS, choices, count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -45,16 +46,17 @@ def small_question(model=TINY, *, gib=80.0, **job):
 
 def search(sampler, question=None, *, space=SPACE, objective="step_time", **changes):
     names = (objective,) if isinstance(objective, str) else objective
-    own = ("storage", "resume", "executor", "on_progress")
-    arguments = {k: changes.pop(k) for k in own if k in changes}
+    kept = {k: changes.pop(k) for k in ("storage", "resume", "on_progress") if k in changes}
+    executor = changes.pop("executor", SERIAL)
     settings = {"n_trials": None, "patience": None, "pruning": (), "batch_size": 8}
-    return run_search(
+    asked = AskedSearch(
         small_question() if question is None else question,
         space,
         Objective(names),
         SearchOptions(sampler=sampler, **(settings | changes)),
-        **({"executor": SERIAL} | arguments),
+        executor=executor,
     )
+    return run_search(asked, **kept)
 
 
 def answer(trials):
@@ -273,11 +275,13 @@ def test_what_cannot_be_proved_is_refused(changes, field):
 def test_a_simulator_without_bounds_is_refused():
     with pytest.raises(InputError) as refused:
         run_search(
-            small_question(),
-            SPACE,
-            Objective(("cost",)),
-            SearchOptions(sampler="exact", pruning=()),
-            simulator=FAKE,
+            AskedSearch(
+                small_question(),
+                SPACE,
+                Objective(("cost",)),
+                SearchOptions(sampler="exact", pruning=()),
+                simulator=FAKE,
+            )
         )
     assert refused.value.field == "simulator.name"
 

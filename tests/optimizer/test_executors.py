@@ -15,6 +15,7 @@ from typing import Self
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor, affordable_workers, free_bytes
@@ -122,13 +123,15 @@ def test_a_recipe_that_hangs_is_given_up(executor, options, monkeypatch):
 
 def search(executor):
     return run_search(
-        toy_question(),
-        SPACE,
-        Objective(("cost",)),
-        SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
-        simulator=FAKE,
-        executor=executor,
-        seed=5,
+        AskedSearch(
+            toy_question(),
+            SPACE,
+            Objective(("cost",)),
+            SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
+            simulator=FAKE,
+            executor=executor,
+            seed=5,
+        )
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, toy_question
 from tests.optimizer.test_exact import SERIAL, answer, search
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import run_search
@@ -26,7 +27,9 @@ def test_by_default_the_answer_is_proved_where_there_are_bounds():
 def test_without_bounds_a_sampler_searches():
     options = SearchOptions("auto", n_trials=24, patience=None, min_trials=0, batch_size=8)
     objective = Objective(("cost",))
-    auto = run_search(toy_question(), SPACE, objective, options, simulator=FAKE, executor=SERIAL)
+    auto = run_search(
+        AskedSearch(toy_question(), SPACE, objective, options, simulator=FAKE, executor=SERIAL)
+    )
     assert (auto.stopped, auto.certificate) == ("n_trials", None)
     assert len([trial for trial in auto.trials if trial.status != "invalid"]) == 24
     assert auto.best
@@ -70,5 +73,7 @@ def test_what_is_spent_before_the_proof_is_what_was_asked_for():
 def test_what_has_no_bounds_cannot_be_proved():
     options = SearchOptions("random", prove=True)
     with pytest.raises(InputError) as refused:
-        run_search(toy_question(), SPACE, Objective(("cost",)), options, simulator=FAKE)
+        run_search(
+            AskedSearch(toy_question(), SPACE, Objective(("cost",)), options, simulator=FAKE)
+        )
     assert refused.value.field == "search.prove"

@@ -7,10 +7,11 @@ import pytest
 from tests.optimizer.test_exact import SERIAL, small_question
 from tests.simulators.jobs import MIXTRAL_8X7B
 from tests.simulators.predictor.network.topology.test_network import fabric_named
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import identity, prepare_search, run_search
+from trainscout.optimizer.study import prepare_search, run_search
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.survey_choice import survey_once
 from trainscout.optimizer.union import compile_space
@@ -38,12 +39,14 @@ def search(sampler, case, spec, *, executor=SERIAL, **changes):
     question, space = CASES[case]
     settings = {"n_trials": None, "patience": None, "pruning": (), "top_k": 3}
     return run_search(
-        question,
-        space,
-        Objective(("step_time",)),
-        SearchOptions(sampler=sampler, **(settings | changes)),
-        simulator=spec,
-        executor=executor,
+        AskedSearch(
+            question,
+            space,
+            Objective(("step_time",)),
+            SearchOptions(sampler=sampler, **(settings | changes)),
+            simulator=spec,
+            executor=executor,
+        )
     )
 
 
@@ -82,8 +85,8 @@ def test_workers_see_the_network():
 
 def test_a_search_goes_on_with_its_own_network_only():
     question, space = CASES["dense"]
-    asked = (question, space, Objective(("step_time",)), SearchOptions())
-    assert identity(*asked, CONGESTED, 0) != identity(*asked, SimulatorSpec(), 0)
+    asked = AskedSearch(question, space, Objective(("step_time",)), SearchOptions())
+    assert replace(asked, simulator=CONGESTED).identity() != asked.identity()
 
 
 def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
@@ -93,23 +96,25 @@ def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
     )
     with pytest.raises(InputError, match="is not in this cluster"):
         prepare_search(
-            question,
-            space,
-            Objective(("step_time",)),
-            SearchOptions(),
-            simulator=SimulatorSpec(network=network),
-            executor=SERIAL,
-            seed=0,
+            AskedSearch(
+                question,
+                space,
+                Objective(("step_time",)),
+                SearchOptions(),
+                simulator=SimulatorSpec(network=network),
+                executor=SERIAL,
+                seed=0,
+            )
         )
 
 
 def test_a_search_takes_the_time_of_the_survey_that_checked_it(monkeypatch):
     question, space = CASES["dense"]
     monkeypatch.setattr("trainscout.optimizer.survey_choice._surveyed", [])
-    asked = (space, question, Objective(("step_time",)), SearchOptions(), SimulatorSpec(), None)
-    made, before_s = survey_once(*asked)
-    again, spent_s = survey_once(*asked)
+    asked = AskedSearch(question, space, Objective(("step_time",)), SearchOptions())
+    made, before_s = survey_once(asked, None)
+    again, spent_s = survey_once(asked, None)
     assert again is made
     assert before_s == 0 < spent_s
     # The next search of it, in a session, spends none of that.
-    assert survey_once(*asked) == (made, 0)
+    assert survey_once(asked, None) == (made, 0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, toy_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -38,12 +39,14 @@ def search(promote_to, objective=("step_time",), simulator=FAKE):
         sampler="random", n_trials=40, patience=None, top_k=6, promote_to=promote_to
     )
     return run_search(
-        toy_question(),
-        SPACE,
-        Objective(objective),
-        options,
-        simulator=simulator,
-        executor=ExecutorOptions("serial", 1),
+        AskedSearch(
+            toy_question(),
+            SPACE,
+            Objective(objective),
+            options,
+            simulator=simulator,
+            executor=ExecutorOptions("serial", 1),
+        )
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE
 from tests.optimizer.test_exact import search, small_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.choices import layout_of, worth
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -70,12 +71,14 @@ def test_when_nothing_fits_the_closest_miss_is_simulated():
 
 def test_a_simulator_without_bounds_is_not_screened():
     result = run_search(
-        small_question(),
-        {"knobs": {"tp": [1, 2, 4, 8]}},
-        Objective(("cost",)),
-        SearchOptions(sampler="random", patience=None, n_trials=None),
-        simulator=FAKE,
-        executor=ExecutorOptions("serial", 1),
+        AskedSearch(
+            small_question(),
+            {"knobs": {"tp": [1, 2, 4, 8]}},
+            Objective(("cost",)),
+            SearchOptions(sampler="random", patience=None, n_trials=None),
+            simulator=FAKE,
+            executor=ExecutorOptions("serial", 1),
+        )
     )
     assert not {"memory_bound", "time_bound"} & set(result.counts_by_rule("pruned"))
 

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import SAMPLERS
@@ -37,13 +38,15 @@ def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE
     options = SearchOptions(sampler=sampler, **(settings | changes))
     names = (objective,) if isinstance(objective, str) else objective
     return run_search(
-        toy_question(),
-        SPACE,
-        Objective(names),
-        options,
-        simulator=simulator,
-        executor=executor,
-        seed=seed,
+        AskedSearch(
+            toy_question(),
+            SPACE,
+            Objective(names),
+            options,
+            simulator=simulator,
+            executor=executor,
+            seed=seed,
+        )
     )
 
 
@@ -109,7 +112,14 @@ class TestEverySampler:
         small = {"knobs": {**SPACE["knobs"], **fixed}}
         options = SearchOptions(sampler=sampler, n_trials=None, patience=None, pruning=())
         result = run_search(
-            toy_question(), small, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
+            AskedSearch(
+                toy_question(),
+                small,
+                Objective(("cost",)),
+                options,
+                simulator=FAKE,
+                executor=SERIAL,
+            )
         )
         assert result.stopped == "space_exhausted"
         count = result.counts()
@@ -223,12 +233,9 @@ def test_progress_is_reported_after_every_batch():
     seen = []
     options = SearchOptions(sampler="random", n_trials=40, patience=None, batch_size=16)
     run_search(
-        toy_question(),
-        SPACE,
-        Objective(("mfu",)),
-        options,
-        simulator=FAKE,
-        executor=SERIAL,
+        AskedSearch(
+            toy_question(), SPACE, Objective(("mfu",)), options, simulator=FAKE, executor=SERIAL
+        ),
         on_progress=seen.append,
     )
     assert [p.considered for p in seen] == [16, 32, 40]
@@ -245,12 +252,9 @@ def test_ctrl_c_keeps_what_is_resolved():
 
     options = SearchOptions(sampler="tpe", n_trials=400, patience=None, batch_size=16)
     result = run_search(
-        toy_question(),
-        SPACE,
-        Objective(("cost",)),
-        options,
-        simulator=FAKE,
-        executor=SERIAL,
+        AskedSearch(
+            toy_question(), SPACE, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
+        ),
         on_progress=interrupt,
     )
     assert result.stopped == "interrupted"

@@ -18,6 +18,7 @@ from tests.optimizer import postgres
 from tests.optimizer.fake_simulator import FAKE, SPACE, story, toy_question
 from tests.warm import client
 from tests.warm.session import warm_python
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import claims as claims_module
@@ -32,14 +33,16 @@ SLOW = FAKE.replace("FakeSimulator", "Slow")
 
 def search(storage, **changes):
     return run_search(
-        toy_question(),
-        SPACE,
-        Objective(("cost",)),
-        SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
-        simulator=SLOW,
-        executor=ExecutorOptions("serial", 1),
+        AskedSearch(
+            toy_question(),
+            SPACE,
+            Objective(("cost",)),
+            SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
+            simulator=SLOW,
+            executor=ExecutorOptions("serial", 1),
+            seed=3,
+        ),
         storage=storage,
-        seed=3,
         **changes,
     )
 

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, story, toy_question
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.storage import backends
@@ -24,19 +25,16 @@ def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
         if stop_at is not None and progress.considered >= stop_at:
             raise KeyboardInterrupt
 
-    arguments = {"question": toy_question(), "space": SPACE, "objective": Objective(("cost",))}
     sampler = changes.pop("sampler", "tpe")
-    arguments |= {"simulator": FAKE, "seed": 0, **changes}
-    return run_search(
-        options=SearchOptions(
-            sampler=sampler, n_trials=n_trials, patience=None, min_trials=0, batch_size=16
-        ),
-        executor=ExecutorOptions("serial", 1),
-        storage=storage,
-        resume=resume,
-        on_progress=on_progress,
-        **arguments,
+    options = SearchOptions(
+        sampler=sampler, n_trials=n_trials, patience=None, min_trials=0, batch_size=16
     )
+    asked = AskedSearch(
+        toy_question(), SPACE, Objective(("cost",)), options, FAKE, ExecutorOptions("serial", 1)
+    )
+    own = {name: changes.pop(name) for name in list(changes) if hasattr(asked, name)}
+    asked = dataclasses.replace(asked, **own)
+    return run_search(asked, storage=storage, resume=resume, on_progress=on_progress, **changes)
 
 
 @pytest.fixture(params=["journal", "sqlite"])

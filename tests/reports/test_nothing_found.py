@@ -4,6 +4,7 @@ import pytest
 
 from tests.optimizer.fake_simulator import toy_question
 from tests.samples import job_of, prediction, search_result, trial
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -110,11 +111,13 @@ SPACE = {"name": "one", "knobs": {"micro_batch": {"choices": [1, 2]}}}
 def test_an_exact_search_says_that_nothing_was_overlooked():
     asked = toy_question(num_nodes=1, memory_bytes=2**28)
     result = run_search(
-        asked,
-        SPACE,
-        Objective(("step_time",)),
-        SearchOptions(sampler="exact", pruning=(), n_trials=None, patience=None),
-        executor=ExecutorOptions("serial"),
+        AskedSearch(
+            asked,
+            SPACE,
+            Objective(("step_time",)),
+            SearchOptions(sampler="exact", pruning=(), n_trials=None, patience=None),
+            executor=ExecutorOptions("serial"),
+        )
     )
     first, *_, last = why_no_recipe(result, asked.job).splitlines()
     assert first.startswith("No recipe fits")

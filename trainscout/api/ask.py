@@ -22,6 +22,7 @@ from trainscout.api.answers import (
 from trainscout.api.questions import catalogue, plain
 from trainscout.commands.capacity_plan import check_cells, check_prices, named_declarations
 from trainscout.conf.catalogue import Catalogue, command_defaults
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import MEASURES, Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
@@ -134,18 +135,21 @@ def search(
     """
     named, spec = catalogue(config_dir), calibrated(simulator, question.cluster)
     chosen = search_options(named, "config", search, plain(options))
+    asked = AskedSearch(
+        question,
+        content_of(named, "config", "space", space),
+        Objective(measures_of(named, objective)),
+        chosen,
+        spec,
+        executor_options(named, executor),
+        seed,
+    )
     view = progress_view(console_for(sys.stderr), question.job, _verbosity(progress))
     with view:
         found = run_search(
-            question,
-            content_of(named, "config", "space", space),
-            Objective(measures_of(named, objective)),
-            chosen,
-            simulator=spec,
-            executor=executor_options(named, executor),
+            asked,
             storage=chosen.storage,
             resume=resume,
-            seed=seed,
             on_progress=progress if callable(progress) else view.show,
         )
     return SearchResult(question, spec, found, chosen.top_k)

@@ -14,10 +14,10 @@ from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_value, hydra_catalogue
 from trainscout.conf.catalogue import Catalogue, command_defaults
-from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.tracking.settings import TrackingSettings
-from trainscout.planning.cells import OBJECTIVE, Cell, Declarations, SearchSettings, study_cells
+from trainscout.planning.cells import Cell, Declarations, SearchSettings, study_cells
 from trainscout.planning.goodput import Reliability, goodput
 from trainscout.planning.schedule import check_schedule
 from trainscout.planning.study import Study
@@ -114,24 +114,12 @@ def check_cells(cells: Sequence[Cell], reliability: Reliability, settings: Searc
     refusal = None
     for cell in cells:
         try:
-            _check_search(cell, settings)
+            prepare_search(settings.asked(cell))
             return
         except InputError as error:  # of this cell, perhaps: a precision that a GPU lacks
             refusal = refusal or error
     if refusal is not None:
         raise refusal
-
-
-def _check_search(cell: Cell, settings: SearchSettings) -> None:
-    prepare_search(
-        cell.question,
-        settings.space,
-        OBJECTIVE,
-        settings.options,
-        simulator=settings.simulator_of(cell),
-        executor=ExecutorOptions("serial"),
-        seed=settings.seed,
-    )
 
 
 def _check_settings(plan: CapacityPlan) -> None:

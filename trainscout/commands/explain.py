@@ -75,17 +75,16 @@ def explain(config: DictConfig) -> int:
 
 def best_of_space(plan: ExplanationPlan) -> Compared | None:
     """The recipe of the shortest step in the space; None when none fits."""
+    from trainscout.optimizer.asked import AskedSearch
     from trainscout.optimizer.objective import Objective
     from trainscout.optimizer.options import ExecutorOptions
     from trainscout.optimizer.study import run_search
 
+    objective, serial = Objective(("step_time",)), ExecutorOptions("serial")
     result = run_search(
-        plan.question,
-        plan.space_spec,
-        Objective(("step_time",)),
-        plan.options,
-        simulator=plan.simulator,
-        executor=ExecutorOptions(name="serial"),
+        AskedSearch(
+            plan.question, plan.space_spec, objective, plan.options, plan.simulator, serial
+        )
     )
     if not result.best:
         return None

@@ -62,16 +62,10 @@ def optimize(config: DictConfig) -> int:
     tracker = make_tracker(plan.tracking)
     with progress_view(console_for(sys.stderr), question.job, output.verbosity) as view:
         result = run_search(
-            question,
-            plan.space,
-            plan.objective,
-            plan.options,
-            simulator=plan.simulator,
-            executor=plan.executor,
+            plan,
             storage=plan.options.storage or str(directory / STORE),
             resume=plan.resume,
             join=plan.join,
-            seed=plan.seed,
             on_progress=view.show,
         )
     shown = shown_trials(result, top_k)
@@ -119,7 +113,7 @@ def optimize(config: DictConfig) -> int:
     searched = Searched(
         result,
         question,
-        plan.simulator,
+        plan.spec,
         decided_between(result),
         search_request(redacted(_arguments()), settings, plan.seed, result),
         launch_texts(directory, launching),
@@ -185,7 +179,7 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
         print("nothing fits: looking for the nearest change that does", file=sys.stderr)
     try:
         closest = missed[0].recipe if missed else None
-        return format_relief(would_fit(plan.question, plan.space, plan.simulator, closest))
+        return format_relief(would_fit(plan.question, plan.space, plan.spec, closest))
     except KeyboardInterrupt:
         # The search's results are shown all the same.
         print("not looked for further: interrupted", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,10 @@ from trainscout.commands.output_choice import OutputChoice, output_choice
 from trainscout.commands.schemas import LaunchChoice, ObjectiveChoice, VerifyChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question, build_value
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.study import identity, prepare_search
+from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.survey import INTERRUPTED
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.reports.launch import check_framework
@@ -26,30 +26,18 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.registry import SimulatorSpec
 
 if TYPE_CHECKING:
     from trainscout.optimizer.storage.trials import Mode
 
 
-@dataclass(frozen=True)
-class SearchPlan:
-    """One search as declared.
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan(AskedSearch):
+    """One search as declared; the best ``verified`` recipes are traced afterwards."""
 
-    ``space`` is a space file's content; the best ``verified`` recipes are traced afterwards.
-    """
-
-    question: Question
-    space: Mapping[str, Any]
-    objective: Objective
-    options: SearchOptions
-    simulator: SimulatorSpec
-    executor: ExecutorOptions
     tracking: TrackingSettings
     launch: LaunchChoice
     verified: int
-    seed: int
     resume: bool
     join: bool
     output: OutputChoice
@@ -111,22 +99,10 @@ def check_plan(plan: SearchPlan, storage: str | None) -> bool:
     """
     console = console_for(sys.stderr)
     with progress_view(console, plan.question.job, plan.output.verbosity) as view:
-        surveyed, *_ = prepare_search(
-            plan.question,
-            plan.space,
-            plan.objective,
-            plan.options,
-            simulator=plan.simulator,
-            executor=plan.executor,
-            seed=plan.seed,
-            on_progress=view.show,
-        )
+        surveyed, *_ = prepare_search(plan, view.show)
     if storage is not None:
         from trainscout.optimizer.storage.trials import check_storage
 
-        identified = identity(
-            plan.question, plan.space, plan.objective, plan.options, plan.simulator, plan.seed
-        )
         mode: Mode = "join" if plan.join else "resume" if plan.resume else "new"
-        check_storage(storage, identified, mode)
+        check_storage(storage, plan.identity(), mode)
     return surveyed.why_sampled == INTERRUPTED

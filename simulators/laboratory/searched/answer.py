@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainscout.conf.catalogue import command_defaults, load_catalogue
+from trainscout.optimizer.asked import AskedSearch
 from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -180,21 +181,17 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     question = published.question
     space, options, objective = search_settings()
     serial = ExecutorOptions(name="serial")
-    survey, *_ = prepare_search(
-        question, space, objective, options, simulator=_SIMULATOR, executor=serial, seed=0
-    )
+    asked = AskedSearch(question, space, objective, options, _SIMULATOR, serial)
+    survey, *_ = prepare_search(asked)
     places = [place_of(recipe, survey) for recipe in _under_offered(ran, question)]
     place = next((each for each in places if each.inside), places[0])
     job = question.job(place.recipe)
     here = get_simulator(_SIMULATOR).simulate(job) if place.inside else None
-    found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
+    found = run_search(asked)
     numerics, declared_s = DECLARED, None
     less = _in_fewer_bits(ran, job)
     if less and _lags(found, published.best.measured_s):
-        space = _allowing(space, less, question)
-        again = run_search(
-            question, space, objective, options, simulator=_SIMULATOR, executor=serial
-        )
+        again = run_search(dataclasses.replace(asked, space=_allowing(space, less, question)))
         if _faster(again, found):
             numerics = " and ".join(_LESS[name] for name in less)
             declared_s = _step_s(found.best[0]) if found.best else None
