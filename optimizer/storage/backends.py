@@ -19,6 +19,7 @@ import optuna
 from optuna.storages.journal import JournalFileBackend
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.redaction import root_cause
 
 FIELD = "search.storage"
 _PLACES = "a path, sqlite:///FILE or postgresql://..."
@@ -55,7 +56,7 @@ def open_storage(location: str) -> Any:
 def damaged(location: str, error: Exception) -> InputError:
     """What to say when something in the storage cannot be read."""
     if "://" in location:
-        return InputError(FIELD, location, f"cannot be used: {_innermost(error)}", _PLACES)
+        return InputError(FIELD, location, f"cannot be used: {root_cause(error)}", _PLACES)
     return InputError(
         FIELD,
         location,
@@ -208,7 +209,7 @@ def _database(url: str) -> Any:
         raise InputError(
             FIELD,
             url,
-            f"needs a database driver that is not installed ({_innermost(error)})",
+            f"needs a database driver that is not installed ({root_cause(error)})",
             "pip install 'trainscout[postgres]' for PostgreSQL, or a path, or sqlite:///FILE",
         ) from error
 
@@ -223,9 +224,3 @@ def _created(url: str, engine_arguments: dict[str, Any]) -> Any:
                 raise
         time.sleep(random.uniform(0.1, 0.5))
     return optuna.storages.RDBStorage(url, engine_kwargs=engine_arguments)
-
-
-def _innermost(error: BaseException) -> str:
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainscout.optimizer.tracking.runs import client_of, log_spooled, open_store, root_cause
+from trainscout.optimizer.tracking.runs import client_of, log_spooled, open_store
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import SPOOL, read_spool
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.redaction import redacted_text
+from trainscout.simulators.predictor.question.redaction import redacted_text, root_cause
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -36,42 +36,14 @@ def flush(arguments: Sequence[str]) -> int:
     parser.add_argument("directories", nargs="+", type=Path)
     parser.add_argument("--uri", help="log them here instead")
     options = parser.parse_args(arguments)
-    return flush_directories(options.directories, options.uri)
-
-
-def best(arguments: Sequence[str]) -> int:
-    """``trainscout tracking best``."""
-    parser = command_parser(
-        "tracking best",
-        "Show the best tracked recipe of each model on each cluster, by size and batch.",
-        "trainscout tracking best\n"
-        "trainscout tracking best --where \"tags.version = '0.1.0'\" --format csv",
-        "0 done; 1 nothing was found, the store failed, or an internal failure; 2 wrong input",
-    )
-    parser.add_argument("--uri", default=TrackingSettings.uri, help="default: %(default)s")
-    parser.add_argument(
-        "--experiment", default=TrackingSettings.experiment, help="default: %(default)s"
-    )
-    parser.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
-    parser.add_argument("--format", choices=FORMATS, default="table")
-    options = parser.parse_args(arguments)
-    settings = TrackingSettings(uri=options.uri, experiment=options.experiment)
-    return show_best(settings, options.where, options.format)
-
-
-def flush_directories(directories: list[Path], uri: str | None) -> int:
-    """Log every search that waits below ``directories``; the exit code.
-
-    Raises:
-        InputError: for a directory that is not there, or a bad ``uri``.
-    """
+    uri: str | None = options.uri
     if uri is not None:
         TrackingSettings(uri=uri).check()
-    for directory in directories:
+    for directory in options.directories:
         if not directory.is_dir():
             raise InputError("directory", directory, "is not a directory")
     failed = 0
-    paths = sorted({path for directory in directories for path in directory.rglob(SPOOL)})
+    paths = sorted({path for directory in options.directories for path in directory.rglob(SPOOL)})
     for path in paths:
         try:
             waiting = read_spool(path)
@@ -91,15 +63,26 @@ def flush_directories(directories: list[Path], uri: str | None) -> int:
     return FAILURE if failed else OK
 
 
-def show_best(settings: TrackingSettings, where: str | None, form: str) -> int:
-    """Print the best tracked recipes; the exit code.
-
-    Raises:
-        InputError: for a store or experiment that is not there, or a bad ``where``.
-    """
+def best(arguments: Sequence[str]) -> int:
+    """``trainscout tracking best``."""
+    parser = command_parser(
+        "tracking best",
+        "Show the best tracked recipe of each model on each cluster, by size and batch.",
+        "trainscout tracking best\n"
+        "trainscout tracking best --where \"tags.version = '0.1.0'\" --format csv",
+        "0 done; 1 nothing was found, the store failed, or an internal failure; 2 wrong input",
+    )
+    parser.add_argument("--uri", default=TrackingSettings.uri, help="default: %(default)s")
+    parser.add_argument(
+        "--experiment", default=TrackingSettings.experiment, help="default: %(default)s"
+    )
+    parser.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
+    parser.add_argument("--format", choices=FORMATS, default="table")
+    options = parser.parse_args(arguments)
+    settings = TrackingSettings(uri=options.uri, experiment=options.experiment)
     settings.check()
     try:
-        rows = best_recipes(settings, where)
+        rows = best_recipes(settings, options.where)
     except InputError:
         raise
     except Exception as error:  # whatever the store says
@@ -108,7 +91,7 @@ def show_best(settings: TrackingSettings, where: str | None, form: str) -> int:
     if not rows:
         print("No recipe is tracked there.", file=sys.stderr)
         return FAILURE
-    show_text(best_text(rows, form))
+    show_text(best_text(rows, options.format))
     return OK
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.redaction import shown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -145,13 +144,6 @@ def _logged_before(client: MlflowClient, experiment_id: str, waiting: Spooled) -
     for run in found:
         client.delete_run(run.info.run_id)
     return None
-
-
-def root_cause(error: BaseException) -> str:
-    """The innermost reason in one line: what the socket or the database said."""
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return shown((str(error).strip() or type(error).__name__).splitlines()[0][:300])
 
 
 def _make_sqlite(path: Path) -> None:

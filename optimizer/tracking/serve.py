@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainscout.optimizer.tracking.runs import log_spooled, open_store, root_cause
+from trainscout.optimizer.tracking.runs import log_spooled, open_store
+from trainscout.simulators.predictor.question.redaction import root_cause
 
 _LONGEST_S = 600
 

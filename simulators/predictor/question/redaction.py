@@ -62,3 +62,10 @@ def visible(text: str) -> str:
 def shown(text: str) -> str:
     """Text as it may stand on a terminal."""
     return visible(redacted_text(text))
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost reason in one line: what the socket or the database said."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return shown((str(error).strip() or type(error).__name__).splitlines()[0][:300])
