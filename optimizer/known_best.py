@@ -14,13 +14,12 @@ from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation
 from trainscout.optimizer.trial import Trial
-from trainscout.pruning.recipe_table import RecipeTable, Rows, recipe_keys
+from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, recipe_keys
 from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
-Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.int16]
 # So many are simulated of each thing that is to be proved before it is asked again what is open.
 _AT_ONCE = 3

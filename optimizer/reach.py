@@ -29,12 +29,12 @@ from trainscout.optimizer.choices import (
 )
 from trainscout.optimizer.objective import non_dominated
 from trainscout.optimizer.samplers.base import Evaluation
+from trainscout.pruning.recipe_table import Mask
 from trainscout.simulators.predictor.memory.bands import LEAST_FITS
 
 # Of a layout so many are simulated before what they came to says what else is open.
 _LAYOUT_AT_ONCE = 2
 
-Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 

@@ -21,6 +21,7 @@ from trainscout.optimizer.space import (
     Indices,
     Space,
     compile_part,
+    mapping_of,
     unknown_knob,
 )
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
@@ -178,9 +179,7 @@ def _parts(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         isinstance(part, Mapping) for part in parts.values()
     ):  # fmt: skip
         raise InputError("space.parts", parts, "is not a mapping of spaces", "name: space")
-    held = spec.get("knobs") or {}
-    if not isinstance(held, Mapping):
-        raise InputError("space.knobs", held, "is not a mapping", "name: value pairs")
+    held = mapping_of("space.knobs", spec.get("knobs"))
     known = {name for part in parts.values() for name in part.get("knobs") or {}}
     for name in held:
         if name not in known | set(KNOBS):

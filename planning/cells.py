@@ -28,6 +28,8 @@ from trainscout.simulators.registry import SimulatorSpec, calibrated
 
 # Money and the length of a run follow from the step afterwards: a new price is no new search.
 OBJECTIVE = Objective(("step_time",))
+FABRIC = ("nics_per_node", "nic_gbps", "oversubscription")
+"""What of a cluster makes its fabric."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,7 @@ def study_cells(study: Study, declarations: Declarations) -> tuple[Cell, ...]:
 
 
 def _fabrics(study: Study) -> Iterator[dict[str, Any]]:
-    axes = ("nics_per_node", "nic_gbps", "oversubscription")
-    varied = {axis: getattr(study, axis) for axis in axes if getattr(study, axis)}
+    varied = {axis: getattr(study, axis) for axis in FABRIC if getattr(study, axis)}
     for values in itertools.product(*varied.values()):
         yield dict(zip(varied, values, strict=True))
 
@@ -182,10 +183,8 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
     if not math.isclose(size, round(size)):
         raise InputError("sweep.what_ifs", what_if.size, f"makes {size:g} GPUs", "whole nodes")
     cluster = cell.question.cluster
-    fabric: dict[str, Any] = {}
-    if what_if.cluster is None:
-        for field in ("nics_per_node", "nic_gbps", "oversubscription"):
-            fabric[field] = getattr(cluster, field)
+    kept = FABRIC if what_if.cluster is None else ()
+    fabric: dict[str, Any] = {field: getattr(cluster, field) for field in kept}
     name = what_if.cluster or cell.cluster
     rate = fabric.get("nic_gbps", declarations.clusters[name][0].nic_gbps)
     fabric["nic_gbps"] = rate * what_if.network

@@ -237,12 +237,16 @@ def span(plot: FrontPlot, place: Callable[[Spot], float], axis: Axis) -> tuple[f
 
 def ticks(low: float, high: float, about: int) -> dict[float, str]:
     """Round values of an axis, with their text."""
-    raw = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * times for times in (1, 2, 5, 10) if power * times >= raw)
+    step = round_step((high - low) / about)
     decimals = max(0, -math.floor(math.log10(step)))
     first, last = math.ceil(low / step), math.floor(high / step)
     return {number * step: f"{number * step:.{decimals}f}" for number in range(first, last + 1)}
+
+
+def round_step(least: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten that is no less."""
+    power: float = 10.0 ** math.floor(math.log10(least))
+    return next(power * times for times in (1, 2, 5, 10) if power * times >= least)
 
 
 class _Canvas:

@@ -20,6 +20,7 @@ from trainscout.reports.capacity.study_tables import (
     several_fabrics,
     unanswered_table,
 )
+from trainscout.reports.front_plot import round_step
 from trainscout.reports.html_tables import html_cards, html_table, table
 from trainscout.reports.inline_page import plain_page
 from trainscout.reports.wording import (
@@ -434,14 +435,9 @@ class _Scale:
                 ticks = [value for value in values if self._low <= value <= self._high]
                 if len(ticks) >= _FEWEST_TICKS:
                     return ticks
-        step = _round_step((self._high - self._low) / 5)
+        step = round_step((self._high - self._low) / 5)
         first = math.ceil(self._low / step - 1e-9)
         return [step * at for at in range(first, math.floor(self._high / step + 1e-9) + 1)]
 
 
 _FEWEST_TICKS = 4
-
-
-def _round_step(step: float) -> float:
-    power: float = 10.0 ** math.floor(math.log10(step))
-    return min(base * power for base in (1, 2, 5, 10) if base * power >= step)

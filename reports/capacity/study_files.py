@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trainscout.planning.cells import Cell
+from trainscout.planning.cells import FABRIC, Cell
 from trainscout.planning.changes import Change
 from trainscout.planning.fabric_cost import FabricCost
 from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
@@ -190,7 +190,7 @@ def _cell_record(
     }
 
 
-_OF_CLUSTER = ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription")
+_OF_CLUSTER = ("num_nodes", *FABRIC)
 _OF_POINT = ("days", "days_interval", "gpu_hours", "usd")
 _OF_SIZE = ("efficiency", "part", "share_of_growth", "batch_limited")
 _OF_FABRIC = ("usd", "slower", "saved_usd", "usd_per_percent", "recipe_changed")
@@ -213,7 +213,7 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     settings: dict[str, Any] = {**chosen, **groups, "objective": "step_time"}
     if cell.topology is not None:
         settings["topology"] = cell.topology.name
-    for field in ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription"):
+    for field in _OF_CLUSTER:
         if (value := getattr(question.cluster, field)) is not None:
             settings[f"cluster.{field}"] = value
     for field, value in asdict(question.training).items():

@@ -83,7 +83,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     return (*reasons, *megatron_hybrid.impossible(job))
 
 
-def _given(path: str) -> Callable[[Job], Value]:
+def _stated(path: str) -> Callable[[Job], Value]:
     return lambda job: value_at(job, path) is not None
 
 
@@ -235,14 +235,14 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--attention-dropout", lambda job: None if job.model.dropout else 0),
     Setting("--hidden-dropout", lambda job: None if job.model.dropout else 0),
     Setting("--qk-layernorm", "model.qk_norm"),
-    Setting("--multi-latent-attention", _given("model.mla")),
+    Setting("--multi-latent-attention", _stated("model.mla")),
     Setting("--q-lora-rank", "model.mla.q_lora_rank"),
     Setting("--kv-lora-rank", "model.mla.kv_lora_rank", default=32),
     Setting("--qk-head-dim", "model.mla.qk_nope_head_dim", default=128),
     Setting("--qk-pos-emb-head-dim", "model.mla.qk_rope_head_dim", default=64),
     Setting("--v-head-dim", "model.mla.v_head_dim", default=128),
     Setting("--kv-channels", "model.head_dim"),
-    Setting("--group-query-attention", _given("model.num_query_groups")),
+    Setting("--group-query-attention", _stated("model.num_query_groups")),
     Setting("--num-query-groups", lambda job: job.model.num_query_groups),
     Setting("--mtp-num-layers", "model.num_mtp_layers"),
     Setting(megatron_hybrid.WINDOW, _window),

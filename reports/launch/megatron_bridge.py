@@ -46,7 +46,7 @@ def launch(job: Job) -> Launch:
     made = Launch(
         "megatron_bridge",
         megatron_bridge.TITLE,
-        (*_FILL_IN, *(_ABOUT[name] for name in _given(job))),
+        (*_FILL_IN, *(_ABOUT[name] for name in _places(job))),
         megatron_core.unsupported(job, MEGATRON_BRIDGE) + megatron_bridge.unsupported(job),
         megatron_core.impossible(job) + megatron_bridge.impossible(job),
     )
@@ -83,21 +83,14 @@ def _module(job: Job) -> str:
         config=call("ConfigContainer", sections, 4),
         run=_RUN.format("finetune" if tunes else "pretrain") if not distils else _DISTIL,
         taught=template("distillation") if distils else "",
-        given="".join(_GIVEN[name] for name in _given(job)),
+        places="".join(f'{name} = os.environ["{name}"]\n' for name in _places(job)),
     )
     known = read_yaml(TEMPLATES / "megatron_bridge_imports.yaml")
     about = "A Megatron-Bridge configuration and what runs it; megatron_bridge.sh starts it."
     return python_module([*title_lines(job), "", about], known, body)
 
 
-_GIVEN = {
-    "PRETRAINED": 'PRETRAINED = os.environ["PRETRAINED"]\n',
-    "DATASET": 'DATASET = os.environ["DATASET"]\n',
-    "TEACHER": 'TEACHER = os.environ["TEACHER"]\n',
-}
-
-
-def _given(job: Job) -> list[str]:
+def _places(job: Job) -> list[str]:
     """What whoever starts it must say where to find."""
     packed = ["DATASET"] if job.training.packed_lengths else []
     taught = ["TEACHER"] if job.training.distillation is not None else []

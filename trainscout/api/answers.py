@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -159,18 +160,17 @@ class SearchResult(Shown):
     @functools.cached_property
     def top(self) -> tuple[Prediction, ...]:
         """The best recipes, best first, or the Pareto front of several objectives."""
-        return tuple(
-            make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
-            for each in self._shown
-            if each.prediction is not None
-        )
+        return self._predictions(self._shown)
 
     @functools.cached_property
     def tight(self) -> tuple[Prediction, ...]:
         """The best recipes that may fit (``memory.fit_probability``) and would beat ``best``."""
+        return self._predictions(self.found.tight)
+
+    def _predictions(self, trials: Iterable[trial.Trial]) -> tuple[Prediction, ...]:
         return tuple(
             make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
-            for each in self.found.tight
+            for each in trials
             if each.prediction is not None
         )
 
