@@ -111,7 +111,11 @@ class Columns:
         )
         self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
         self.slot_rows, self.slot_keys = self.block_combinations(_BLOCK_FIELDS)
-        self.slots_of, self.slots = self.find_slots()
+        self.slots_of = self.slot_rows.of
+        self.slots = [
+            bounds.once("slots", key, partial(self.make_slots, row))
+            for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True)
+        ]
         self.schedule_of, self.schedules = self.once_each(
             self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
         )
@@ -142,12 +146,6 @@ class Columns:
 
     def of_job(self, table: RecipeTable, row: int, make: Callable[[Job], T]) -> T:
         return make(self.bounds.job(table[row]))
-
-    def find_slots(self) -> tuple[Ints, list[Slots]]:
-        slots = []
-        for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True):
-            slots.append(self.bounds.once("slots", key, partial(self.make_slots, row)))
-        return self.slot_rows.of, slots
 
     def block_combinations(self, names: tuple[str, ...]) -> tuple[Distinct, list[tuple[Any, ...]]]:
         """What enters blocks, by the fields ``names``: the combinations of the unique rows, and a

@@ -10,6 +10,7 @@ from trainscout.reports.comparison.few_changes import FewChanges, few_changes
 from trainscout.reports.comparison.one_knob import Neighbour, one_knob, tie_limit
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.reasons import Reason, reasons
+from trainscout.reports.error_bars import lead_share
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
@@ -45,8 +46,7 @@ class Difference:
 
     def lead(self, first: Side) -> float:
         """By how much of the shorter step they differ."""
-        steps = (first.prediction.step_time_s, self.other.prediction.step_time_s)
-        return max(steps) / min(steps) - 1
+        return lead_share(first.prediction, self.other.prediction)
 
     def distinguishable(self, first: Side) -> bool | None:
         return None if self.tie_share is None else self.lead(first) > self.tie_share

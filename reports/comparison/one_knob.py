@@ -11,6 +11,7 @@ from trainscout.optimizer.space import Dimension, Space
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports.comparison.attribution import Fields, changed_fields
 from trainscout.reports.comparison.predictions import Predictions
+from trainscout.reports.error_bars import lead_share
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe, details_of
 from trainscout.simulators.predictor.uncertainty import features_of
@@ -176,10 +177,8 @@ def _neighbour(knob: str, recipe: Recipe, found: Recipe, predictions: Prediction
 def distinguishable(one: Recipe, other: Recipe, predictions: Predictions) -> bool | None:
     """Whether two recipes differ by more than predicted differences like it are off by."""
     share = tie_limit(one, other, predictions)
-    if share is None:
-        return None
-    shorter, longer = sorted(predictions.of(each).step_time_s for each in (one, other))
-    return longer / shorter - 1 > share
+    lead = lead_share(predictions.of(one), predictions.of(other))
+    return None if share is None else lead > share
 
 
 def tie_limit(one: Recipe, other: Recipe, predictions: Predictions) -> float | None:

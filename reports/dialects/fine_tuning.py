@@ -51,8 +51,8 @@ def tool_of(names: Iterable[str], started: str | None = None) -> Tool | None:
     """The tool of that name, else the one that has arguments of these ``names`` to itself."""
     if started is not None:
         return _tools()[started]
-    given = {f"--{name.lstrip('-').replace('-', '_')}" for name in names}
-    return next((tool for tool in _tools().values() if given.intersection(tool.marks)), None)
+    options = {f"--{name.lstrip('-').replace('-', '_')}" for name in names}
+    return next((tool for tool in _tools().values() if options.intersection(tool.marks)), None)
 
 
 def deepspeed_preset(name: str) -> dict[str, Any] | None:

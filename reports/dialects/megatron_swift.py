@@ -34,9 +34,9 @@ class MegatronSwiftReader(MegatronReader):
     title = MEGATRON_SWIFT
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        given = Options(map(_dashed, words))
-        names = dict.fromkeys([*_DEFAULTS, *given.names])
-        settings = {name: given.texts(name) or [] for name in names if given.has(name)}
+        stated = Options(map(_dashed, words))
+        names = dict.fromkeys([*_DEFAULTS, *stated.names])
+        settings = {name: stated.texts(name) or [] for name in names if stated.has(name)}
         taken = {name: value for name, value in _DEFAULTS.items() if name not in settings}
         settings |= {name: [value] for name, value in taken.items()}
         tuned, own = [], []

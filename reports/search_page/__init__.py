@@ -1,7 +1,7 @@
 """The report of a search as one HTML file that needs nothing else (``docs/report.md``).
 
-``record`` makes plain data of a search, one module a chart; ``page`` puts it into the HTML, style
-and script in ``assets``, where the browser draws it.
+``page_data`` makes plain data of a search, one module a chart; ``page`` puts it into the HTML,
+style and script in ``assets``, where the browser draws it.
 """
 
 from trainscout.reports.search_page.page import PAGE, search_page, write_search_page

@@ -44,24 +44,17 @@ class Change:
     rewires: bool = False
 
 
-def _node_bandwidth(world: World, factor: float) -> World:
-    question, simulator = world
-    cluster = replace(question.cluster, nic_gbps=question.cluster.nic_gbps * factor)
-    return replace(question, cluster=cluster), simulator
+def _rate(setting: str) -> Callable[[World, float], World]:
+    """What multiplies a figure of the question."""
+    part, _, name = setting.partition(".")
 
+    def apply(world: World, factor: float) -> World:
+        question, simulator = world
+        own: Any = getattr(question, part)
+        moved = replace(own, **{name: getattr(own, name) * factor})
+        return replace(question, **{part: moved}), simulator
 
-def _nvlink_bandwidth(world: World, factor: float) -> World:
-    question, simulator = world
-    gpu = replace(question.gpu, nvlink_bytes_per_s=question.gpu.nvlink_bytes_per_s * factor)
-    return replace(question, gpu=gpu), simulator
-
-
-def _memory_bandwidth(world: World, factor: float) -> World:
-    question, simulator = world
-    rate = question.gpu.memory_bandwidth_bytes_per_s * factor
-    return replace(
-        question, gpu=replace(question.gpu, memory_bandwidth_bytes_per_s=rate)
-    ), simulator
+    return apply
 
 
 def _peak(world: World, factor: float) -> World:
@@ -84,17 +77,17 @@ def _time(*names: str) -> Callable[[World, float], World]:
     return apply
 
 
+_NICS, _NVLINK = "cluster.nic_gbps", "gpu.nvlink_bytes_per_s"
+_MEMORY = "gpu.memory_bandwidth_bytes_per_s"
 CHANGES = (
-    Change("bandwidth between nodes", "cluster.nic_gbps", (0.5, 2.0), _node_bandwidth, True),
+    Change("bandwidth between nodes", _NICS, (0.5, 2.0), _rate(_NICS), True),
     Change(
         "time of communication between nodes, latency included",
         "network_time",
         (1.5, 1 / 1.5),
         _time("network_time"),
     ),
-    Change(
-        "bandwidth inside a node", "gpu.nvlink_bytes_per_s", (0.5, 2.0), _nvlink_bandwidth, True
-    ),
+    Change("bandwidth inside a node", _NVLINK, (0.5, 2.0), _rate(_NVLINK), True),
     Change(
         "time of every kernel",
         "compute_time",
@@ -102,9 +95,7 @@ CHANGES = (
         _time("compute_time", "memory_time"),
     ),
     Change("peak FLOP/s at the same power", "gpu.peak_flops", (0.8, 1.25), _peak),
-    Change(
-        "GPU memory bandwidth", "gpu.memory_bandwidth_bytes_per_s", (0.8, 1.25), _memory_bandwidth
-    ),
+    Change("GPU memory bandwidth", _MEMORY, (0.8, 1.25), _rate(_MEMORY)),
     Change("host time of a launch", "host_time", (2.0, 0.5), _time("host_time")),
 )
 PRICE_FACTORS = (1.2, 0.8)
@@ -170,9 +161,9 @@ def _applicable(question: Question) -> list[Change]:
     """Changes of what this cluster has at all."""
     cluster, absent = question.cluster, set()
     if cluster.num_gpus <= cluster.domain or not cluster.nic_gbps:
-        absent |= {"cluster.nic_gbps", "network_time"}
+        absent |= {_NICS, "network_time"}
     if not question.gpu.nvlink_bytes_per_s:
-        absent.add("gpu.nvlink_bytes_per_s")
+        absent.add(_NVLINK)
     return [change for change in CHANGES if change.setting not in absent]
 
 

@@ -9,6 +9,7 @@ received, and the same collective on several of the ranks shown. Counters: memor
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -137,7 +138,7 @@ def write_chrome(
         allowed = f"at most {MOST_SLICES}: fewer timeline.ranks or timeline.micro_batches"
         raise InputError(option, path, problem, allowed)
     with chrome_file(option, path) as trace:
-        numbers = Arrows()
+        numbers = itertools.count(1)
         stages = {place.stage for place in places.values()}
         shown = {stage: _Stage(timeline, stage) for stage in sorted(stages)}
         for rank, place in places.items():
@@ -149,10 +150,10 @@ def write_chrome(
                 rates = map(round, use.bytes_per_s.tolist())
                 trace.counter_over_time(LINK_COUNTERS[link], rank, use.at_s.tolist(), rates)
         for ends in _transfer_arrows(job, timeline, ranks, shown):
-            trace.arrow(numbers.next(), ends)
+            trace.arrow(next(numbers), ends)
         for rendezvous in rendezvous_of(job, timeline, ranks):
             row_ends = [(rank, *shown[places[rank].stage].spot(row)) for rank, row in rendezvous]
-            trace.arrow(numbers.next(), sorted(row_ends, key=lambda end: end[2]))
+            trace.arrow(next(numbers), sorted(row_ends, key=lambda end: end[2]))
 
 
 def _name(job: Job, rank: int, place: Place) -> str:
@@ -162,17 +163,6 @@ def _name(job: Job, rank: int, place: Place) -> str:
     size = {"tp": job.recipe.tp, "cp": job.recipe.cp, "dp": job.dp, "ep": job.recipe.ep}
     at = ", ".join(f"{each} {getattr(place, each)}" for each, count in size.items() if count > 1)
     return f"{name}: {at}" if at else name
-
-
-class Arrows:
-    """Numbers arrows apart."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def next(self) -> int:
-        self._last += 1
-        return self._last
 
 
 class _Stage:
@@ -199,7 +189,7 @@ class _Stage:
         )
         return dict(zip(rows.tolist(), lanes_of(intervals), strict=True))
 
-    def write(self, trace: ChromeTrace, rank: int, numbers: Arrows) -> None:
+    def write(self, trace: ChromeTrace, rank: int, numbers: Iterator[int]) -> None:
         """All slices of one rank and the arrows from launches to what they launch."""
         trace.thread(rank, PASS_THREAD, "passes")
         for thread, name in _THREADS.values():
@@ -222,7 +212,7 @@ class _Stage:
                 args = self._arguments(row)
                 trace.slice(name, rank, first + lane, start_s, end_s, args)
 
-    def _write_rows(self, trace: ChromeTrace, rank: int, numbers: Arrows) -> None:
+    def _write_rows(self, trace: ChromeTrace, rank: int, numbers: Iterator[int]) -> None:
         timeline = self._timeline
         names = timeline.names
         stream, operation = timeline.stream, timeline.operation
@@ -234,7 +224,7 @@ class _Stage:
             thread = _THREADS[int(stream[row])][0]
             start_s, end_s = self._starts[row], self._ends[row]
             if row in leads:
-                number = arrow_of[row] = numbers.next()
+                number = arrow_of[row] = next(numbers)
                 args = self._launches(leads[row])
                 trace.slice(LAUNCH, rank, thread, start_s, end_s, args, leads_to=number)
                 continue
