@@ -40,8 +40,7 @@ from trainscout.optimizer.space import (
     listed,
     mapping_of,
 )
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import InputError, check_size, require_choice
 from trainscout.simulators.predictor.question.launch import (
     Launch,
     Linear,

@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.job import Job
 
 SECONDS, TOKENS, SAMPLES = "seconds", "tokens per second and GPU", "samples per second"

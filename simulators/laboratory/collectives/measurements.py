@@ -22,9 +22,8 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.collectives.tuning_tables import NEWEST, OLDEST, parse_version
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.input_files import check_size
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 KIB = 1024

@@ -16,8 +16,11 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    check_size,
+    require_positive,
+)
 
 _TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
 _FILE = re.compile(r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)", re.IGNORECASE)

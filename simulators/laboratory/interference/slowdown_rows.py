@@ -32,9 +32,8 @@ from trainscout.simulators.predictor.interference.overlap import (
     overlap_slowdowns,
 )
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.input_files import check_size
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainscout.simulators.predictor.question.errors import InputError, nearest_name
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import InputError, check_size, nearest_name
 
 from .cells import CellError, batch_in, is_plain, number_in, words_in
 

@@ -36,8 +36,7 @@ from trainscout.simulators.predictor.question.cluster import (
     Cluster,
     MeasuredCollective,
 )
-from trainscout.simulators.predictor.question.errors import InputError, nearest_name
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import InputError, check_size, nearest_name
 
 FIELD = "cluster.measured_collectives"
 GIB = 2**30

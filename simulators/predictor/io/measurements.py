@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.input_files import check_size
+from trainscout.simulators.predictor.question.errors import InputError, check_size
 
 from .csv_files import csv_text
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.input_files import check_size
 
 if TYPE_CHECKING:
     import pandas as pd

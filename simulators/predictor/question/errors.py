@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 from .redaction import redacted, shown
 
@@ -120,3 +122,20 @@ def require_choice(field: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         raise InputError(field, value, "is not a known choice", choices)
+
+
+LARGEST_TABLE_BYTES = 1 << 30
+
+
+def check_size(field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES) -> None:
+    """Refuse what is larger than ``most_bytes``, and devices, of which /dev/zero has no end.
+
+    Raises:
+        InputError: naming ``field``.
+        OSError: for a file that is not there.
+    """
+    about = path.stat()
+    if stat.S_ISCHR(about.st_mode):
+        raise InputError(field, path, "is a device", "a file")
+    if about.st_size > most_bytes:
+        raise InputError(field, path, "is too large", f"at most {most_bytes} bytes")

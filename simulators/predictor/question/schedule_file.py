@@ -19,8 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import InputError
-from .input_files import check_size
+from .errors import InputError, check_size
 
 SUFFIX = ".csv"
 FIELD = "recipe.schedule"

@@ -235,8 +235,8 @@ class _Build:
         return _TaskPart(max(kernels_s, wires_s))
 
     def _is_played(self, priced: PricedOp) -> bool:
-        communicates = isinstance(priced.op, Collective | SendRecv)
-        return communicates and self._plays(priced.op.communicator)
+        op = priced.op
+        return isinstance(op, Collective | SendRecv) and self._plays(op.communicator)
 
     def _plays(self, communicator: str) -> bool:
         group = self.of.pricer.communicators[communicator]

@@ -11,13 +11,13 @@ import numpy as np
 from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.hybrid.memory import joined
 from trainscout.simulators.predictor.network.neighbours import Neighbour
-from trainscout.simulators.predictor.network.topology.ecmp import mixed
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import (
     NO_LINK,
     Routes,
     equal_paths,
     find_routes,
+    mixed,
 )
 from trainscout.simulators.predictor.network.topology.switches import links_named
 from trainscout.simulators.predictor.question.errors import (

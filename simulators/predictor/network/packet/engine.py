@@ -30,11 +30,11 @@ from .engine_arrays import (
     WAITS,
     Floats,
     Ints,
+    constants,
     to_picoseconds,
 )
 from .heap import push
 from .settings import PacketSettings
-from .setup import constants
 
 _LONGEST_S = t.CLOCK_END / t.PICOSECONDS
 # Thresholds of marking are declared for this rate.

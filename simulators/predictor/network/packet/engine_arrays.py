@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import settings as declared
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -149,3 +151,47 @@ def grown(table: NDArray[Any], rows: int) -> NDArray[Any]:
 
 def to_picoseconds(seconds: Floats) -> Ints:
     return np.rint(np.asarray(seconds, dtype=np.float64) * PICOSECONDS).astype(np.int64)
+
+
+def constants(settings: declared.PacketSettings, links: int) -> tuple[Ints, Floats]:
+    """The settings as the kernel reads them: ``WHOLE_SETTINGS`` and ``OTHER_SETTINGS``."""
+    dcqcn = settings.dcqcn
+    gaps = to_picoseconds(
+        np.array([dcqcn.cnp_interval_s, dcqcn.alpha_interval_s, dcqcn.increase_interval_s])
+    )
+    whole = np.zeros(WHOLE_SETTINGS, dtype=np.int64)
+    whole[PACKET], whole[HEADER] = settings.packet_bytes, settings.header_bytes
+    whole[PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
+    whole[RESUME] = settings.resume_bytes
+    # Pauses are what keeps queues short.
+    whole[LIMIT] = CLOCK_END if settings.pause_bytes is not None else settings.queue_bytes
+    whole[CLASSES], whole[LINKS] = settings.classes, links
+    whole[WEIGHTED] = bool(settings.weights)
+    whole[ROUTING] = declared.ROUTING.index(settings.routing)
+    whole[RECOVERY] = declared.RECOVERY.index(settings.recovery)
+    whole[PATIENCE] = to_picoseconds(np.array(settings.timeout_s))
+    whole[STAGES], whole[HPCC_ADD] = settings.hpcc.max_stage, settings.hpcc.additive_bytes
+    whole[PACED] = declared.CONGESTION.index(settings.congestion)
+    whole[[NOTICE_GAP, ALPHA_GAP, RISE_GAP]] = gaps
+    whole[FAST] = dcqcn.fast_recoveries
+    # Far apart, so that one seed's ports are not the next one's neighbours.
+    whole[SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
+    part = np.zeros(OTHER_SETTINGS)
+    part[GAIN] = dcqcn.g
+    part[ADDITIVE] = dcqcn.additive_bytes_per_s / PICOSECONDS
+    part[HYPER] = dcqcn.hyper_bytes_per_s / PICOSECONDS
+    part[LEAST] = dcqcn.least_bytes_per_s / PICOSECONDS
+    part[MOST_MARKED] = dcqcn.mark_at_most
+    part[ETA] = settings.hpcc.eta
+    timely, swift = settings.timely, settings.swift
+    if settings.congestion == "timely":
+        whole[[LOW, HIGH]] = to_picoseconds(np.array([timely.low_s, timely.high_s]))
+        whole[SEGMENT] = timely.segment_bytes
+        part[DELAY_ADD] = timely.additive_bytes_per_s / PICOSECONDS
+        part[LEAST] = timely.least_bytes_per_s / PICOSECONDS
+        part[DELAY_BETA], part[EWMA] = timely.beta, timely.ewma
+    if settings.congestion == "swift":
+        whole[LOW] = to_picoseconds(np.array(swift.target_s))
+        part[[DELAY_ADD, DELAY_BETA]] = swift.additive_packets, swift.beta
+        part[MOST_CUT] = swift.most_cut
+    return whole, part
