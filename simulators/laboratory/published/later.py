@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,32 +23,32 @@ _HEADER = (
 )  # fmt: skip
 
 
+Times = tuple[float, float, float]
+
+
 @dataclass(frozen=True)
 class Blind:
-    """What was predicted of a run before it had been looked at, seconds.
+    """What was predicted of a run before it had been looked at.
 
     ``kept_apart``: its publication was kept apart afterwards too, so no mend could see it.
-    ``step_s`` and ``interval_s`` are None where the row was refused.
+    ``times``: the step, its lowest and its highest in seconds; None where the row was refused.
     """
 
     kept_apart: bool
-    step_s: float | None
-    interval_s: tuple[float, float] | None
+    times: Times | None
 
 
 def read_blind(path: Path) -> dict[str, Blind]:
     """The first predictions of the runs of a test, by their ids."""
-    found = {}
     with path.open(encoding="utf-8", newline="") as file:
-        for cells in csv.DictReader(file):
-            kept_apart = cells["kept_apart"] == "1"
-            if cells["predicted_s"]:
-                interval = (float(cells["low_s"]), float(cells["high_s"]))
-                blind = Blind(kept_apart, float(cells["predicted_s"]), interval)
-            else:
-                blind = Blind(kept_apart, None, None)
-            found[cells["id"]] = blind
-    return found
+        return {cells["id"]: _blind(cells) for cells in csv.DictReader(file)}
+
+
+def _blind(cells: Mapping[str, str]) -> Blind:
+    times = None
+    if cells["predicted_s"]:
+        times = (float(cells["predicted_s"]), float(cells["low_s"]), float(cells["high_s"]))
+    return Blind(cells["kept_apart"] == "1", times)
 
 
 Test = tuple[BlindTest, Report, Mapping[str, Blind]]
@@ -102,7 +102,7 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
                 (f"{group}", *_cells([row for row in some if row["group"] == group], blind))
                 for group in groups
             ]
-    refused = sum(first.step_s is None for first in blind.values())
+    refused = sum(first.times is None for first in blind.values())
     words = TEXTS["later_test"].format(
         name=test.name,
         runs=test.runs.name,
@@ -116,25 +116,20 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
 
 
 def _cells(runs: Sequence[Report], blind: Mapping[str, Blind]) -> tuple[str, ...]:
-    def first(run: Report) -> tuple[float, tuple[float, float]] | None:
-        found = blind[run["id"]]
-        return None if found.step_s is None else (found.step_s, found.interval_s or (0.0, 0.0))
-
-    def now(run: Report) -> tuple[float, tuple[float, float]] | None:
-        return run["predicted"], tuple(run["interval_s"] or (0.0, 0.0))
-
-    return (str(len(runs)), *_errors(runs, first), *_errors(runs, now))
+    first = [(run["measured"], blind[run["id"]].times) for run in runs]
+    now = [
+        (run["measured"], (run["predicted"], *(run["interval_s"] or (0.0, 0.0)))) for run in runs
+    ]
+    return (str(len(runs)), *_errors(first), *_errors(now))
 
 
-def _errors(
-    runs: Sequence[Report],
-    predicted: Callable[[Report], tuple[float, tuple[float, float]] | None],
-) -> tuple[str, ...]:
-    found = [(run["measured"], at) for run in runs if (at := predicted(run)) is not None]
+def _errors(runs: Sequence[tuple[float, Times | None]]) -> tuple[str, ...]:
+    """The figures of runs by their measured and predicted times."""
+    found = [(measured, times) for measured, times in runs if times is not None]
     if not found:
         return ("-",) * len(_FIGURES)
-    summary = summarise([step_s / measured - 1 for measured, (step_s, _) in found])
-    inside = sum(low <= measured <= high for measured, (_, (low, high)) in found) / len(found)
+    summary = summarise([step_s / measured - 1 for measured, (step_s, _, _) in found])
+    inside = sum(low <= measured <= high for measured, (_, low, high) in found) / len(found)
     return (
         percent(summary.median_abs_error),
         percent(summary.p90_abs_error),

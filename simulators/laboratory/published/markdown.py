@@ -31,6 +31,18 @@ def summary_table(name: str, groups: Iterable[tuple[str, Mapping[str, Any]]]) ->
     return table((name, *SUMMARY_HEADER), rows)
 
 
+def beside_others(sets: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Peers' names; and of every set of published cases its name, rows, our mean error, the flat
+    baseline's and each peer's."""
+    peers = sorted({peer for one in sets.values() for peer in one["peers"]})
+    rows = []
+    for name, one in sets.items():
+        of = (one["ours"], one["flat_baseline"], *(one["peers"].get(peer, {}) for peer in peers))
+        errors = (percent(summary.get("mean_abs_error")) for summary in of)
+        rows.append((name, str(one["ours"]["n"]), *errors))
+    return peers, rows
+
+
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 

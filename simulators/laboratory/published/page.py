@@ -12,7 +12,16 @@ from trainscout.simulators.predictor.uncertainty.interval import UNSEEN_FASTER, 
 from .fits import kernel_fits
 from .headline import LEFT_OUT, Report, Target, by_scale, by_size, headline, targets
 from .later import Test, blind_summary, blind_tests_page
-from .markdown import SUMMARY_HEADER, TEXTS, percent, signed, summary_cells, summary_table, table
+from .markdown import (
+    SUMMARY_HEADER,
+    TEXTS,
+    beside_others,
+    percent,
+    signed,
+    summary_cells,
+    summary_table,
+    table,
+)
 from .parts import collectives_section, kernels_section, overlap_section
 
 COMMAND = "trainscout accuracy"
@@ -158,18 +167,7 @@ def _extrapolated(report: Report) -> str:
 
 
 def _compared_with_others(report: Report) -> str:
-    sets = report["baseline"]["sets"]
-    peers = sorted({peer for one in sets.values() for peer in one["peers"]})
-    rows = [
-        (
-            name,
-            one["ours"]["n"],
-            percent(one["ours"]["mean_abs_error"]),
-            percent(one["flat_baseline"]["mean_abs_error"]),
-            *(percent(one["peers"].get(peer, {}).get("mean_abs_error")) for peer in peers),
-        )
-        for name, one in sets.items()
-    ]
+    peers, rows = beside_others(report["baseline"]["sets"])
     header = ("cases", "rows", "ours", "flat baseline", *peers)
     return f"{TEXTS['beside_others']}\n\n{table(header, rows)}"
 

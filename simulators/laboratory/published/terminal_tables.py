@@ -15,7 +15,7 @@ from rich.text import Text
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
 
-from .markdown import SUMMARY_HEADER, percent, summary_cells
+from .markdown import SUMMARY_HEADER, beside_others, percent, summary_cells
 from .replay import Result
 
 _NAMES = {
@@ -111,17 +111,10 @@ def _median(rankings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _sets(sets: Mapping[str, Mapping[str, Any]]) -> Table:
-    peers = sorted({peer for one in sets.values() for peer in one["peers"]})
+    peers, rows = beside_others(sets)
     table = _empty_table("Mean absolute error beside others", "rows", "ours", "flat", *peers)
-    for name, one in sets.items():
-        others = (one["peers"].get(peer, {}).get("mean_abs_error") for peer in peers)
-        table.add_row(
-            name,
-            str(one["ours"]["n"]),
-            percent(one["ours"]["mean_abs_error"]),
-            percent(one["flat_baseline"]["mean_abs_error"]),
-            *(percent(other) for other in others),
-        )
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 

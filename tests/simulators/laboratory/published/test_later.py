@@ -40,7 +40,7 @@ def _run(identity: str, group: str, measured: float, now: float) -> dict[str, An
 
 def test_blind_and_present_figures_stand_side_by_side() -> None:
     runs = [_run("a", "Theirs", 10.0, 10.5), _run("b", "Ours", 10.0, 8.0)]
-    blind = {"a": Blind(True, 12.0, (9.0, 15.0)), "b": Blind(False, 5.0, (4.0, 6.0))}
+    blind = {"a": Blind(True, (12.0, 9.0, 15.0)), "b": Blind(False, (5.0, 4.0, 6.0))}
 
     text = blind_tests_page([(_TEST, {"rows": runs}, blind)])
 
@@ -55,23 +55,23 @@ def test_blind_and_present_figures_stand_side_by_side() -> None:
 def test_a_run_that_was_refused_first_has_a_present_figure_only() -> None:
     runs = [_run("a", "Theirs", 10.0, 11.0)]
 
-    text = blind_tests_page([(_TEST, {"rows": runs}, {"a": Blind(True, None, None)})])
+    text = blind_tests_page([(_TEST, {"rows": runs}, {"a": Blind(True, None)})])
 
     assert "| Theirs | 1 | - | - | - | - | 10.0% |" in text
 
 
 @pytest.mark.parametrize("rows", [[], [_run("unknown", "Theirs", 1.0, 1.0)]])
 def test_without_blind_runs_there_is_no_table(rows: list[dict[str, Any]]) -> None:
-    tests = [(_TEST, {"rows": rows}, {"a": Blind(True, 1.0, (0.5, 2.0))})]
+    tests = [(_TEST, {"rows": rows}, {"a": Blind(True, (1.0, 0.5, 2.0))})]
     assert blind_summary(tests) == ""
     assert "A test" not in blind_tests_page(tests)
 
 
 def test_one_table_sums_up_all_tests_and_sizes() -> None:
-    first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, 12.0, (9, 11))})
+    first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, (12, 9, 11))})
     large = {**_run("b", "Ours", 10.0, 7.0), "num_gpus": 512}
     other = BlindTest("Another", Path("runs_2.csv"), Path("second.csv"), "2", "")
-    second = (other, {"rows": [large]}, {"b": Blind(False, 6.0, (8, 11))})
+    second = (other, {"rows": [large]}, {"b": Blind(False, (6, 8, 11))})
 
     lines = {
         line.split("|")[1].strip(): line for line in blind_summary([first, second]).split("\n")
@@ -85,9 +85,9 @@ def test_one_table_sums_up_all_tests_and_sizes() -> None:
 
 
 def test_every_test_has_a_table_of_its_own() -> None:
-    first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, None, None)})
+    first = (_TEST, {"rows": [_run("a", "Theirs", 10.0, 11.0)]}, {"a": Blind(True, None)})
     other = BlindTest("Another", Path("runs_2.csv"), Path("second.csv"), "2", "By hash.")
-    second = (other, {"rows": [_run("b", "Ours", 10.0, 9.0)]}, {"b": Blind(False, 9.0, (8, 11))})
+    second = (other, {"rows": [_run("b", "Ours", 10.0, 9.0)]}, {"b": Blind(False, (9, 8, 11))})
 
     before, after = blind_tests_page([first, second]).split("## Another")
 
