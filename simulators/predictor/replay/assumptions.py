@@ -39,7 +39,7 @@ def assumptions_of(
         stated.append(alike)
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
-    elif job.world_size > job.cluster.domain and network is None and not job.cluster.vouched:
+    elif _leaves_nodes(job) and network is None and not job.cluster.vouched:
         share = transport(job.cluster.fabric).unvouched_share
         stated.append(
             f"nobody vouches for the network between nodes: {share:.0%} of what its NICs carry is "
@@ -134,6 +134,11 @@ def _copies(job: Job, host_share: float) -> str:
         f"copies of activations to the host run at {gigabytes:.3g} GB/s beside the passes: "
         f"{host_share:.0%} of the step waits for these or its launches"
     )
+
+
+def _leaves_nodes(job: Job) -> bool:
+    """Whether ranks reach each other over NICs."""
+    return job.cluster.num_nodes > 1 and job.world_size > job.cluster.domain
 
 
 def _launch_bound(framework: Framework, tp: int, share: float) -> str:

@@ -37,6 +37,12 @@ def test_what_nobody_vouches_for_is_less_sure_over_any_nodes() -> None:
         assert "no collectives were measured" in what_to_measure(other, 1.0, PARTS)[0]
 
 
+def test_a_node_without_nvlink_has_no_network_to_vouch_for() -> None:
+    node = job(1)
+    alone = replace(node.cluster, nvlink_domain=1, nvswitch=False, oversubscription=None)
+    assert fabric_error(replace(node, cluster=alone), 1.0, PARTS) == 0
+
+
 def test_measured_collectives_take_it_away_and_without_them_it_is_said() -> None:
     large = job(64)
     row = MeasuredCollective("all_gather", 64, 2**30, 40.0, 40.0, 40.0)
