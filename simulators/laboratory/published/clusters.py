@@ -34,7 +34,7 @@ _FABRICS = (
     (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
 )
 # Whose word stands for the whole rate of a network.
-_VOUCHED = {
+_VALIDATED = {
     "maker": "the GPU's maker ran it",
     "tuned": "its operator says how it was tuned",
     "validated": "its owner's own simulator holds that rate",
@@ -81,10 +81,10 @@ def cluster_of(
     if nodes > 1 and words:
         assumed.append(words)
 
-    vouched = statement.get("network")
-    if nodes > 1 and vouched is not None:
+    validated = statement.get("network")
+    if nodes > 1 and validated is not None:
         assumed.append(
-            f"collectives between nodes reach a tuned network's rate: {_VOUCHED[vouched]}"
+            f"collectives between nodes reach a tuned network's rate: {_VALIDATED[validated]}"
         )
 
     domain, nvswitch = _nvlink(row, gpu, num_gpus, per_node, assumed)
@@ -101,7 +101,7 @@ def cluster_of(
         source=row.source,
         nvlink_domain=domain,
         nvswitch=nvswitch,
-        oversubscription=None if vouched is None else 1.0,
+        oversubscription=None if validated is None else 1.0,
         cpu=server.cpu,
         nccl_version=version,
         # What was run did fit: no reserve is asked for.

@@ -156,8 +156,8 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         share *= min(1.0, through_host * pcie_gbs / nic_gbs)
     if cluster.oversubscription is not None:
         share /= cluster.oversubscription
-    elif not cluster.vouched:
-        share *= plugin.unvouched_share
+    elif not cluster.network_validated:
+        share *= plugin.unvalidated_share
     links = _links_to_members(ranks_per_node, gpu, cluster)
     per_link = tables.link_gbs(version, gpu)
     return Wiring(

@@ -49,8 +49,8 @@ class Transport:
     ``message_us``, unless its bytes take longer. ``through_host_share`` is the part of a PCIe x16
     slot's NCCL rate that a NIC gets where no switch joins it to its GPU and the bytes cross the
     host's root complex (0: a switch, or a host that does it at full rate). ``nic_rate_share`` is
-    the part of a NIC's own rate that its driver carries for NCCL, ``unvouched_share`` what of this
-    a job gets on a network that nobody vouches for (``Cluster.oversubscription`` is None).
+    the part of a NIC's own rate that its driver carries for NCCL, ``unvalidated_share`` what of it
+    a job gets on a network that nobody validated (``Cluster.oversubscription`` is None).
     """
 
     name: str
@@ -61,7 +61,7 @@ class Transport:
     message_us: float
     through_host_share: float = 0.0
     nic_rate_share: float = 1.0
-    unvouched_share: float = 0.5
+    unvalidated_share: float = 0.5
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])

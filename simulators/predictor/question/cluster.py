@@ -65,7 +65,7 @@ class Cluster:
     to each other directly."""
     oversubscription: float | None = None
     """Divides what leaves a node (1: a full fabric, whose collectives reach what tuned ones do);
-    None: nobody vouches for the network, and half of its NICs' rate is counted
+    None: nobody validated the network, and half of its NICs' rate is counted
     (docs/collectives.md)."""
     cpu: str = "intel"
     """The host CPU vendor that NCCL's tuning asks for."""
@@ -147,7 +147,7 @@ class Cluster:
         return self.num_nodes * self.gpus_per_node
 
     @property
-    def vouched(self) -> bool:
+    def network_validated(self) -> bool:
         """Whether somebody says what its network gives."""
         return bool(self.measured) or self.oversubscription is not None
 

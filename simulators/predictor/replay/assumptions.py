@@ -39,10 +39,10 @@ def assumptions_of(
         stated.append(alike)
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
-    elif _leaves_nodes(job) and network is None and not job.cluster.vouched:
-        share = transport(job.cluster.fabric).unvouched_share
+    elif _leaves_nodes(job) and network is None and not job.cluster.network_validated:
+        share = transport(job.cluster.fabric).unvalidated_share
         stated.append(
-            f"nobody vouches for the network between nodes: {share:.0%} of what its NICs carry is "
+            f"nobody validated the network between nodes: {share:.0%} of what its NICs carry is "
             "counted (cluster.oversubscription=1 where collectives were seen to reach all of it)"
         )
     if recipe.offloaded_layers:

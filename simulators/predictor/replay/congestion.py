@@ -86,7 +86,7 @@ class Congestion:
 
     def _priced_on(self, communicator: str) -> Cluster:
         """The cluster to price a communicator on: oversubscription is not counted twice, and
-        switches that are declared vouch for the network."""
+        switches that are declared count whole."""
         own = self._cluster.oversubscription
         counted = 1.0 if self.covers(communicator) else own or 1.0
         return (

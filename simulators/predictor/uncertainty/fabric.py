@@ -11,24 +11,26 @@ from trainscout.simulators.predictor.question.job import Job
 # (docs/collectives.md), and runs on so many stand behind most residuals.
 _LEFT_OUT = 0.274
 _NODES = 8
-# Of what crosses a network that nobody vouches for: 29 publications on such networks fit best at
+# Of what crosses a network that nobody validated: 29 publications on such networks fit best at
 # NICs' rates divided by 2.4 in the median, a quarter of them by less than 1.5, a quarter by more
 # than 3.4, where 2 is counted (docs/accuracy/error-analysis.md).
-_UNVOUCHED = 0.5
+_UNVALIDATED = 0.5
 # Below this share of a step nobody need measure anything.
 _WORTH_SAYING = 0.01
 
 
 def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
     """Relative error of the step beyond that of small clusters, where no collectives of this one
-    were measured: what nobody vouches for, and what grows with the doublings of its nodes (that of
+    were measured: what nobody validated, and what grows with the doublings of its nodes (that of
     the one published cluster with a curve loses about as much of its bandwidth at each of six, so
     this rests on one source)."""
     nodes = job.world_size // job.cluster.domain
     if job.cluster.measured or nodes < 2 or job.cluster.num_nodes == 1:
         return 0.0
     growth = max(0.0, (math.log2(nodes) / math.log2(_NODES)) ** 2 - 1)
-    of_all = math.hypot(_LEFT_OUT * math.sqrt(growth), 0.0 if job.cluster.vouched else _UNVOUCHED)
+    of_all = math.hypot(
+        _LEFT_OUT * math.sqrt(growth), 0.0 if job.cluster.network_validated else _UNVALIDATED
+    )
     return share_between(job, step_time_s, breakdown_s) * of_all
 
 

@@ -96,7 +96,7 @@ def _fabric(cluster: Cluster) -> str:
     if cluster.num_nodes == 1 or cluster.nvlink_domain == cluster.num_gpus:
         return "node"
     kind = "measured" if cluster.measured_collectives else cluster.fabric
-    kind = kind if cluster.vouched else f"unvouched {kind}"
+    kind = kind if cluster.network_validated else f"unvalidated {kind}"
     return f"{kind} {cluster.nics_per_node * cluster.nic_gbps / cluster.gpus_per_node:g}"
 
 

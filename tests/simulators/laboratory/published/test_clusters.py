@@ -45,7 +45,7 @@ def test_gpus_share_hdr_nics_where_servers_have_those(gbps, nics):
         ("InfiniBand", None),
     ],
 )
-def test_a_network_is_whole_where_somebody_vouches_for_it(words, divided):
+def test_a_network_is_whole_where_somebody_validated_it(words, divided):
     outcome = replayable(notes=words)
     assert outcome.job.cluster.oversubscription == divided
     stated = any("reach a tuned network's rate" in text for text in outcome.assumptions)

@@ -103,7 +103,7 @@ def test_oversubscription_divides_what_is_delivered_not_what_nccl_believes() -> 
     assert thin.graphs == full.graphs
 
 
-def test_half_is_counted_of_a_network_that_nobody_vouches_for() -> None:
+def test_half_is_counted_of_a_network_that_nobody_validated() -> None:
     full = cluster(4, 8)
     unknown = replace(full, oversubscription=None)
     row = MeasuredCollective("all_reduce", 4, 2**30, 300.0, 300.0, 300.0)

@@ -38,7 +38,7 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "share a NIC" in statement(model=TINY, pp=2, vpp=2)
 
 
-def test_a_network_that_nobody_vouches_for_is_said_to_be() -> None:
+def test_a_network_that_nobody_validated_is_said_to_be() -> None:
     job = make_job(TINY, nodes=2, batch=16)
     unknown = replace(job.cluster, oversubscription=None)
     node = replace(unknown, num_nodes=1, gpus_per_node=16, nvlink_domain=1, nvswitch=False)

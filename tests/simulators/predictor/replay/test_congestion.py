@@ -72,10 +72,10 @@ def test_a_network_on_which_nothing_is_shared_changes_nothing(recipe: Recipe) ->
     assert wired.breakdown_s == alone.breakdown_s
     assert wired.memory == alone.memory
     assert wired.evidence_share == alone.evidence_share
-    # Declared switches vouch for the network, whatever part of the step is played on them.
-    unvouched = question(oversubscription=None).job(recipe)
+    # Declared switches count whole, whatever part of the step is played on them.
+    unvalidated = question(oversubscription=None).job(recipe)
     for choice in ({}, {"communicators": ("pp",)}):
-        assert predicted(unvouched, spec(FULL, **choice)).step_time_s == alone.step_time_s
+        assert predicted(unvalidated, spec(FULL, **choice)).step_time_s == alone.step_time_s
 
 
 def test_nor_does_it_for_experts() -> None:

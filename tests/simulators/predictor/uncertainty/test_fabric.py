@@ -28,11 +28,11 @@ def test_error_grows_with_the_nodes_and_with_what_crosses_them() -> None:
     assert fabric_error(job(64), 1.0, {"compute": 1.0}) == 0
 
 
-def test_what_nobody_vouches_for_is_less_sure_over_any_nodes() -> None:
+def test_what_nobody_validated_is_less_sure_over_any_nodes() -> None:
     for nodes in (2, 64):
-        vouched = job(nodes)
-        other = replace(vouched, cluster=replace(vouched.cluster, oversubscription=None))
-        known, unknown = (fabric_error(each, 1.0, PARTS) for each in (vouched, other))
+        validated = job(nodes)
+        other = replace(validated, cluster=replace(validated.cluster, oversubscription=None))
+        known, unknown = (fabric_error(each, 1.0, PARTS) for each in (validated, other))
         assert unknown == pytest.approx(math.hypot(known, 0.1 * 0.5))
         assert "no collectives were measured" in what_to_measure(other, 1.0, PARTS)[0]
 
