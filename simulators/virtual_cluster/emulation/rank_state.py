@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from trainscout.simulators.predictor.question.gpu import Gpu
 
+from .distributed.peers import Peers
 from .memory import DeviceMemory
 from .native import Shim
 from .recorder import Recorder
@@ -49,7 +50,7 @@ class RankState:
     torch's engine waits for; ``updates`` finds optimizer steps that no optimizer of torch's takes,
     until one does; ``functional`` answers functional collectives, which come through the
     dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
-    this rank holds; ``peers`` are those that run beside it, if any (``distributed.peers.Peers``).
+    this rank holds; ``peers`` are those that run beside it, if any.
     ``is_child``: a process the script forked, which has no device.
     """
 
@@ -72,5 +73,8 @@ class RankState:
     updates: Any = None
     functional: Any = None
     peers_agree: bool = False
-    peers: Any = None
+    peers: Peers = field(init=False)
     is_child: bool = False
+
+    def __post_init__(self) -> None:
+        self.peers = Peers(None, self.rank)

@@ -39,13 +39,14 @@ class VirtualRank:
         """
         import torch
 
+        from .distributed.peers import Peers
         from .vendor.packages import forget_tensors
 
         forget_tensors()
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         state = self.state
-        state.world_size, state.rank = world_size, rank
+        state.world_size, state.rank, state.peers = world_size, rank, Peers(None, rank)
         set_environment(world_size, rank, state.local_world_size)
         state.recorder.restart(sink)
         state.order.restart()

@@ -13,9 +13,11 @@ from trainscout.simulators.predictor.question.cluster import COLLNET_VARIABLE
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
 from trainscout.simulators.virtual_cluster.emulation.operations import spec_of
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.values import Exchange
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
 
 from .combine import combine, fill
+from .peers import ABSENT
 from .work import Arrival, HostWork, VirtualWork
 
 Tensors = list[torch.Tensor]
@@ -169,8 +171,7 @@ class Launches:
 
     def meet(self) -> None:
         """Between hosts, every member that runs arrives before any goes on."""
-        if self._state.peers is not None:
-            self._state.peers.round(f"barrier {self._name}", None, self._ranks, self._ranks)
+        self._state.peers.round(f"barrier {self._name}", None, self._ranks, self._ranks)
 
     def _between_hosts(
         self, kind: str, inputs: Tensors, outputs: Tensors, root: int | None, reduction: str
@@ -180,28 +181,17 @@ class Launches:
             return
         state = self._state
         with torch.no_grad():
-            members = self._ranks
-            shares: list[Tensors] = [inputs] * self.size
             rooted = kind in ("broadcast", "scatter")
             source = self._ranks[root or 0]
-            absent = rooted and source != state.rank
-            if state.peers is not None:
-                giving = (source,) if rooted else members
-                taking = (source,) if kind in ("gather", "reduce") else members
-                name = f"{kind} {self._name} {source if root is not None else ''}"
-                found = state.peers.round(name, inputs, giving, taking)
-                if not found:
-                    return
-                if rooted:
-                    ((known, value),) = found
-                    absent = not known
-                    shares = [value if known else inputs] * self.size
-                else:
-                    shares = [value if known else inputs for known, value in found]
-            if absent:
-                hint = "comes from a rank that did not run here; what was there is kept"
-                state.recorder.invented(f"{kind} between hosts", None, hint)
-            elif outputs:
+            giving = (source,) if rooted else self._ranks
+            taking = (source,) if kind in ("gather", "reduce") else self._ranks
+            name = f"{kind} {self._name} {source if root is not None else ''}"
+            found = state.peers.round(name, inputs, giving, taking)
+            if rooted and not found[0][0]:
+                state.recorder.invented(f"{kind} between hosts", None, ABSENT)
+            elif outputs and found:
+                shares = [value if known else inputs for known, value in found]
+                shares *= self.size if rooted else 1
                 fill(outputs, combine(kind, shares, self.position, root, reduction))
 
     def _between_two_hosts(self, kind: str, tensor: torch.Tensor, peer: int) -> HostWork:
@@ -210,20 +200,16 @@ class Launches:
         ends = (state.rank, other) if kind == "send" else (other, state.rank)
         name = f"transfer {self._name} {ends}"
         if kind == "send":
-            if state.peers is not None:
-                state.peers.round(name, tensor, ends[:1], ends[1:])
+            state.peers.round(name, tensor, ends[:1], ends[1:])
             return HostWork()
 
         def arrives() -> None:
-            known, value = False, None
-            if state.peers is not None:
-                ((known, value),) = state.peers.round(name, None, ends[:1], ends[1:])
+            ((known, value),) = state.peers.round(name, None, ends[:1], ends[1:])
             if known:
                 with torch.no_grad():
                     tensor.copy_(value)
-                return
-            hint = "comes from a rank that did not run here; what was there is kept"
-            state.recorder.invented("recv between hosts", None, hint)
+            else:
+                state.recorder.invented("recv between hosts", None, ABSENT)
 
         return HostWork([tensor], arrives)
 
@@ -238,20 +224,9 @@ class Launches:
         even: bool = True,
     ) -> Callable[[], None] | None:
         """Take note of values; returns what is to be done once the script waits for them."""
-        arrives: Callable[[], None] | None = self._state.values.communicate(
-            kind,
-            inputs,
-            outputs,
-            position=self.position,
-            size=self.size,
-            group=self._name,
-            sequence=sequence,
-            root=root,
-            reduction=reduction,
-            ranks=self._ranks,
-            even=even,
-        )
-        return arrives
+        where = (self._name, sequence, self.position, self.size)
+        exchange = Exchange(kind, *where, root, reduction, self._ranks, even)
+        return self._state.values.communicate(exchange, inputs, outputs)  # type: ignore[no-any-return]
 
     def _launch(
         self, inputs: Tensors, outputs: Tensors, result: Tensors, blocks_host: bool, pair: str = ""

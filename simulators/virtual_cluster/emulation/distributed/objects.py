@@ -14,6 +14,8 @@ import torch.distributed as dist
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
+from .peers import ABSENT
+
 
 class ObjectCollectives:
     """The functions of ``torch.distributed`` that exchange objects, as one rank calls them."""
@@ -22,17 +24,14 @@ class ObjectCollectives:
         self._state = state
 
     def _absent(self, operation: str, value: Any) -> None:
-        hint = f"{operation}: comes from a rank that did not run here; what was there is kept"
-        self._state.recorder.invented(operation, value, hint)
+        self._state.recorder.invented(operation, value, f"{operation}: {ABSENT}")
 
     def _given(
         self, operation: str, group: Any, own: Any, giving: Sequence[int], taking: Sequence[int]
     ) -> list[tuple[bool, Any]]:
         """What each of ``giving`` has, as far as it runs: this rank always does."""
-        if self._state.peers is None:
-            return [(rank == self._state.rank, own) for rank in giving]
         name = f"{operation} {(group or dist.group.WORLD).group_name} {giving[0]} {taking[0]}"
-        return self._state.peers.round(name, own, giving, taking)  # type: ignore[no-any-return]
+        return self._state.peers.round(name, own, giving, taking)
 
     def _gathered(
         self, operation: str, into: list[Any] | None, own: Any, group: Any, taking: Any

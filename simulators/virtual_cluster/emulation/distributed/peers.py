@@ -26,10 +26,14 @@ class Board(Protocol):
         """What each of ``ranks`` left under its key, once it has; None of one not run."""
 
 
-class Peers:
-    """Rounds of objects between ranks that run, numbered alike on all of them."""
+ABSENT = "comes from a rank that did not run here; what was there is kept"
 
-    def __init__(self, board: Board, rank: int) -> None:
+
+class Peers:
+    """Rounds of objects between ranks that run, numbered alike on all of them; without a board,
+    ``rank`` runs alone."""
+
+    def __init__(self, board: Board | None, rank: int) -> None:
         self._board = board
         self._rank = rank
         self._rounds: Counter[str] = Counter()
@@ -44,6 +48,8 @@ class Peers:
         Returns:
             For each of ``giving``, whether it runs and could give it, and what it gave.
         """
+        if self._board is None:
+            return [(rank == self._rank, own) for rank in giving]
         number = self._rounds[name]
         self._rounds[name] += 1
         if self._rank in giving:

@@ -157,17 +157,21 @@ Pair = tuple[torch.Tensor, Shadow | None]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One collective or transfer as this rank sees it. ``position`` of this rank and ``root`` (or
-    the peer) count within the group, whose members are ``ranks`` of the job. ``even``: members'
-    shares are of one size."""
+    """One collective or transfer as this rank sees it.
+
+    ``kind`` as in ``Collective.kind``, or ``send`` or ``recv``. ``position`` of this rank and
+    ``root`` (the source's, or the peer's of a transfer) count within the group, whose members are
+    ``ranks`` of the job. ``reduction``: sum, avg, max, min or product. ``even``: members' shares
+    are of one size.
+    """
 
     kind: str
     group: str
     sequence: int
     position: int
     size: int
-    root: int | None
-    reduction: str
+    root: int | None = None
+    reduction: str = "sum"
     ranks: tuple[int, ...] = ()
     even: bool = True
 

@@ -142,43 +142,28 @@ class Values:
 
     def communicate(
         self,
-        kind: str,
+        exchange: Exchange,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
-        *,
-        position: int,
-        size: int,
-        group: str,
-        sequence: int,
-        root: int | None = None,
-        reduction: str = "sum",
-        ranks: tuple[int, ...] = (),
-        even: bool = True,
     ) -> Callable[[], None] | None:
         """Take note of a collective or transfer, after its launch.
 
         Args:
-            kind: as in ``Collective.kind``, or ``send`` or ``recv``.
             inputs: one tensor, or one for each member (all_to_all, reduce_scatter of lists).
             outputs: one tensor, or one for each member (all_gather, all_to_all of lists); the
                 inputs again where the collective works in place.
-            position: this rank's index in the group of ``size`` members; ``root``: the source's,
-                or the peer's of a transfer.
-            reduction: sum, avg, max, min or product.
-            ranks: of the members; ``even``: their shares are of one size.
 
         Returns:
             What is to be called once the script waits for it: other ranks' parts come in. None
             where they add nothing.
         """
-        post = self._payloads
+        post, kind = self._payloads, exchange.kind
         wanted = kind in ("broadcast", "send", "recv") and (
             post is not None or any(t.numel() <= EXACT_ELEMENTS * 64 for t in outputs)
         )
         known = any(self._store.has(t) for t in (*inputs, *outputs))
         if not (wanted or known or post is not None or kind == "send"):
             return None
-        exchange = Exchange(kind, group, sequence, position, size, root, reduction, ranks, even)
         with self._lock, on_host:
             pairs = [(t, self._get(t) or self._store.get_partly(t)) for t in inputs]
             own = None if post is None else give(exchange, pairs, outputs, post)

@@ -10,13 +10,18 @@ torch = pytest.importorskip("torch")
 
 from tests.simulators.virtual_cluster.emulation.values.rank import FakeRank  # noqa: E402
 from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
-from trainscout.simulators.virtual_cluster.emulation.values import Payloads, Values  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E402
+    Exchange,
+    Payloads,
+    Values,
+)
 
 
 def communicate(rank: FakeRank, kind: str, inputs: Any, outputs: Any, **details: Any) -> None:
     """Launched, and waited for."""
-    place = {"position": 1, "size": 4, "group": "tp", "sequence": 0} | details
-    arrives = rank.values.communicate(kind, inputs, outputs, **place, ranks=(0, 1, 2, 3))
+    place: dict[str, Any] = {"position": 1, "size": 4, "group": "tp", "sequence": 0} | details
+    exchange = Exchange(kind, **place, ranks=(0, 1, 2, 3))
+    arrives = rank.values.communicate(exchange, inputs, outputs)
     if arrives is not None:
         arrives()
 

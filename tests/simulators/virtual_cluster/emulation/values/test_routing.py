@@ -14,6 +14,7 @@ from tests.simulators.virtual_cluster.emulation.values.routers import ROUTERS, c
 from trainscout.simulators.predictor.moe.router import Router, expert_loads  # noqa: E402
 from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E402
+    Exchange,
     Imbalance,
     Values,
 )
@@ -109,27 +110,13 @@ def test_what_ranks_send_is_what_the_others_receive(
             counts = scattered(rank.unknown(tokens, experts), top_k)
             sent.append(rank.read(counts.reshape(world, local).sum(axis=1)))
             gathered = rank.unknown(world * experts, dtype=torch.int64)
-            rank.values.communicate(
-                "all_gather",
-                [counts],
-                [gathered],
-                position=position,
-                size=world,
-                group="ep",
-                sequence=0,
-            )
+            exchange = Exchange("all_gather", "ep", 0, position, world)
+            rank.values.communicate(exchange, [counts], [gathered])
             mine = gathered.reshape(world, experts)[:, position * local : (position + 1) * local]
             received.append(rank.read(mine.contiguous().sum(axis=1)))
             exchanged = rank.unknown(world, local, dtype=torch.int64)
-            rank.values.communicate(
-                "all_to_all",
-                [counts.view(world, local)],
-                [exchanged],
-                position=position,
-                size=world,
-                group="ep",
-                sequence=1,
-            )
+            exchange = Exchange("all_to_all", "ep", 1, position, world)
+            rank.values.communicate(exchange, [counts.view(world, local)], [exchanged])
             assert rank.read(exchanged) == rank.read(mine)
     assert sent == [list(column) for column in zip(*received, strict=True)]
     assert all(sum(splits) == tokens * top_k for splits in sent)
