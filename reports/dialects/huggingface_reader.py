@@ -52,6 +52,10 @@ _PENALISED = ("grpo", "rloo")
 _GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
+# Switches of Liger's kernels, and of losses whose logits are never whole.
+_LIGER = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
+_IN_PIECES = ("--liger_fused_linear_cross_entropy", "--cut_cross_entropy")
+_IN_PIECES += ("--chunked_cross_entropy", "--dpo_use_liger_kernel")
 # Types of mixed precision by Accelerate's names and PyTorch's.
 _MIXED = {"no": None, "fp16": "fp16", "bf16": "bf16", "fp8": "fp8_current"}
 _MIXED |= {"float16": "fp16", "float32": "fp16", "bfloat16": "bf16"}
@@ -202,6 +206,7 @@ class HuggingFaceReader:
         if length is None:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
+        precision = self._precision(base.precision)
         dpo, lora, frozen = self._dpo(base), self._lora(base.lora), self._frozen(model)
         steps = self._whole("--max_steps")
         seen = batch * length * (1 if dpo is None else 2)
@@ -211,8 +216,10 @@ class HuggingFaceReader:
             global_batch_size=batch,
             tokens=tokens,
             sequence_length=None if length == model.sequence_length else length,
-            precision=self._precision(base.precision),
-            optimizer=self._optimizer(),
+            precision=precision,
+            optimizer=self._optimizer(
+                halves=precision == "bf16" and lora is None and not recipe.zero_stage
+            ),
             lora=lora,
             dpo=dpo,
             frozen=base.frozen if lora is not None else frozen or base.frozen,
@@ -280,12 +287,13 @@ class HuggingFaceReader:
         self.options.note(f"neither bf16 nor fp16 is said: {declared}, as declared")
         return declared
 
-    def _optimizer(self) -> str:
+    def _optimizer(self, *, halves: bool) -> str:
+        """``halves``: a tool that loads bf16 weights would keep them and moments so here."""
         kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
         plain = kind.lower()
         if plain == "sgd":
             return "sgd"
-        if self.options.on("--pure_bf16") and plain.startswith("adam"):
+        if self.options.on("--pure_bf16") and halves and plain.startswith("adam"):
             return "adam_pure_bf16"
         if not plain.startswith("adam") or "8bit" in plain or "4bit" in plain:
             self.options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
@@ -330,6 +338,13 @@ class HuggingFaceReader:
             changes["attention"] = "unfused"
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
+        fused = [self.options.on(name) for name in (*_LIGER, *_IN_PIECES)]
+        plugins = " ".join(self.options.texts("--plugins") or [])
+        if any(fused) or "CutCrossEntropy" in plugins:
+            changes["cross_entropy"] = "pieces"
+        if any(fused[: len(_LIGER)]) or self.options.on("--liger_rms_norm"):
+            changes["fused_norm"] = True
+            self.options.assume("Liger's gates and rotary positions", "Transformers' own kernels")
         return replace(base, **changes)
 
     def reading(self) -> Reading:

@@ -76,10 +76,6 @@ class TorchTitanReader:
         self.options = Options([*preset["settings"].split(), *plain], _OLDER)
         for name in ("--module", "--config"):
             self.options.has(name)
-        if self.recent:
-            self.options.note(
-                "0.3 computes the loss in pieces: predicted whole, its logits take more memory"
-            )
         self._recompute_choice = chosen.get("activation-checkpoint")
         self.model_name = preset["model"] or self._flavor(presets["flavors"])
         if self.model_name is None:
@@ -296,8 +292,8 @@ class TorchTitanReader:
         if graphs and recipe.pp == 1 and model.moe is None:
             changes["cuda_graphs"] = True
         if self.recent:
-            # It turns that off.
-            changes["recompute_stops_early"] = False
+            # The second it turns off.
+            changes |= {"cross_entropy": "pieces", "recompute_stops_early": False}
         if recipe.pp > 1:
             # FSDP2 adds up unreduced gradients in the type it reduces them in.
             changes["accumulate_grads_fp32"] = True

@@ -24,7 +24,7 @@ PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
-CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
+CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
 
 
@@ -131,8 +131,9 @@ class Framework:
     """Moments kept in 16 bits are all copied to fp32 to be updated, the dense weights' at once and
     the experts' at once (Transformer Engine's ``FusedAdam``)."""
     cross_entropy: str = "fp32"
-    """The loss overwrites its 16-bit logits with their gradient (``in_place``), reads them and
-    writes a gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
+    """The loss overwrites its 16-bit logits with their gradient (``in_place``), does so for some
+    tokens after others, whose logits are made then (``pieces``: Liger's), reads them and writes a
+    gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
     (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on an fp32 copy, each
     step a tensor (``eager``)."""
     gathers_logits: bool = False

@@ -199,16 +199,18 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
     """Cross entropy over this rank's ``logits``.
 
     ``in_place`` and ``compiled`` read the 16-bit logits twice, for the sum of exponentials and
-    for the gradient; the first writes that over them and scales it in the backward pass, the
-    second makes it there. The others cast to fp32, subtract the maximum, exponentiate, sum and
-    normalise (Megatron's vocabulary-parallel loss; PyTorch's moves as much), and cast the
-    gradient back.
+    for the gradient; the first writes that over them and scales it in the backward pass (in
+    ``pieces``, the gradient of the projection's input), the second makes it there. The others
+    cast to fp32, subtract the maximum, exponentiate, sum and normalise (Megatron's
+    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back.
     """
     s = shard.element_bytes
-    if shard.cross_entropy == "in_place":
+    if shard.cross_entropy in ("in_place", "pieces"):
+        in_pieces = shard.cross_entropy == "pieces"
+        scaled = shard.tokens * shard.model.hidden_size if in_pieces else logits
         return (
             [Streaming("loss_fwd", "cross_entropy", 3 * s * logits, launches=2)],
-            [Streaming("loss_bwd", "elementwise", 2 * s * logits)],
+            [Streaming("loss_bwd", "elementwise", 2 * s * scaled)],
         )
     if shard.cross_entropy == "compiled":
         return (

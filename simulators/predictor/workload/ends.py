@@ -99,12 +99,16 @@ def head_parts(shard: Shard) -> list[Part]:
     projection = (2 * full + local if shard.sp else full) * size
     if shard.trains and not shard.fused_wgrad:
         projection += vocab * model.hidden_size * (size + (4 if shard.autocast else 0))
-    held = 0 if shard.cross_entropy == "in_place" and not teaches else logits * size
+    frees = shard.cross_entropy in ("in_place", "pieces") and not teaches
+    held, keeps = 0 if frees else logits * size, logits * kept
+    if frees and not kept:
+        # Gradients of what is multiplied are there when the last piece is.
+        keeps = (full + vocab * model.hidden_size * shard.trains) * size
     loss = Part(
         (*forward, *loss_forward),
         (*loss_backward, *backward, *logged_losses(shard, logits)),
         (
-            Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),
+            Alloc("loss_gradient" if not held else "loss_softmax", keeps),
             *weight_copies(shard, forward),
         ),
         forward_peak_bytes=logits * before + (full * size if shard.sp else 0),
@@ -133,7 +137,8 @@ def _masked_head(shard: Shard) -> list[Part]:
 def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     """Bytes per logit that the loss keeps, and that either pass holds at once beside them.
 
-    ``in_place``: the 16-bit logits, which become their gradient. ``compiled``: the logits, and
+    ``in_place``: the 16-bit logits, which become their gradient. ``pieces``: none, those of a
+    piece come to a small part of what layers hold. ``compiled``: the logits, and
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
     gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
     gradients of both its output and its input.
@@ -142,6 +147,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         return DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD
     kept, beside = {
         "in_place": (size, 0),
+        "pieces": (0, 0),
         "compiled": (size, size),
         "fp32": (4, size),
         "copies": (4, size + 4),

@@ -40,7 +40,8 @@ def test_an_axolotl_file(tmp_path):
     sharding = {"zero_stage": 0, "overlap_grad_reduce": True}
     assert found.recipe == Recipe(micro_batch=2, recompute="full", **sharding)
     assert (training.global_batch_size, training.sequence_length) == (2 * 4 * world, 4096)
-    assert (training.precision, training.lora, training.optimizer) == ("bf16", None, "adam")
+    assert (training.precision, training.lora) == ("bf16", None)
+    assert training.optimizer == "adam_pure_bf16"
     assert not found.reading.unknown
     assert [words for words, _ in found.reading.not_modelled] == ["--sample_packing true"]
 
@@ -83,6 +84,20 @@ def test_what_axolotl_adapts(tmp_path, more, lora):
     assert read(written(tmp_path, "lora.yml", table)).question.training.lora == Lora(
         32, lora, 0.05
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "loss", "optimizer"),
+    [
+        ({}, "eager", "adam_pure_bf16"),
+        ({"liger_fused_linear_cross_entropy": True}, "pieces", "adam_pure_bf16"),
+        ({"plugins": ["a.CutCrossEntropyPlugin"]} | FSDP2, "pieces", "adam"),
+        ({"plugins": ["a.LigerPlugin"], "adapter": "lora"}, "eager", "adam"),
+    ],
+)
+def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, loss, optimizer):
+    question = read(written(tmp_path, "fft.yml", AXOLOTL | more)).question
+    assert (question.framework.cross_entropy, question.training.optimizer) == (loss, optimizer)
 
 
 def test_axolotl_on_pairs(tmp_path):
@@ -154,6 +169,10 @@ def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
     script = f"{SWIFT} --train_type full".replace("swift sft", "swift rlhf --rlhf_type dpo")
     training = read(written(tmp_path, "run.sh", script)).question.training
     assert (training.lora, training.dpo) == (None, Dpo())
+    found = read(written(tmp_path, "run.sh", f"{script} --use_liger_kernel true"))
+    software = found.question.framework
+    assert (software.cross_entropy, software.fused_norm) == ("pieces", True)
+    assert any("Liger's gates" in words for words, _ in found.reading.not_modelled)
 
 
 def test_what_is_no_lora_is_said(tmp_path):

@@ -154,7 +154,7 @@ def test_0_3_recomputes_whole_layers(tmp_path):
 
 def test_a_configuration_that_compiles_the_loss_alone(tmp_path):
     software = recent(tmp_path, "--config deepseek_v3_671b").question.framework
-    assert (software.fusion, software.cross_entropy) == ("eager", "compiled")
+    assert (software.fusion, software.cross_entropy) == ("eager", "pieces")
 
 
 def test_an_unknown_configuration_is_said(tmp_path):

@@ -185,6 +185,9 @@ def test_losses_by_how_much_they_read() -> None:
         for kind in ("in_place", "compiled", "fp32", "eager")
     }
     assert traffic == {"in_place": 100, "compiled": 60, "fp32": 400, "eager": 400}
+    one = shard(cross_entropy="pieces")
+    forward, backward = (sum(map(moved, [each])) for each in loss_ops(one, 10))
+    assert (forward, backward) == (60, 2 * SIZE * one.tokens * one.model.hidden_size)
 
 
 def test_logged_losses_read_the_logits_after_the_backward_pass() -> None:

@@ -99,3 +99,17 @@ def test_head_keeps_norm_and_loss_probabilities(tp: int) -> None:
     forward, _ = head_blocks(Shard.of(make_job(TINY, tp=tp)))
     # Input and output of the final norm, and fp32 probabilities over this rank's vocabulary.
     assert forward.saved_bytes == 2 * HIDDEN + 64 * TINY.padded_vocab_size(tp) // tp * 4
+
+
+def test_a_loss_in_pieces_never_holds_the_logits() -> None:
+    def head(kind: str) -> tuple[Block, Block]:
+        return head_blocks(Shard.of(make_job(TINY, training={"cross_entropy": kind})))
+
+    pieces, whole = head("pieces"), head("in_place")
+    rows = TINY.padded_vocab_size(1)
+    # The projection's gradients are made in the forward pass: of its input, of its weight.
+    assert pieces[0].saved_bytes == 2 * HIDDEN + HIDDEN + rows * 256 * 2
+    assert whole[0].saved_bytes == 2 * HIDDEN + 64 * rows * 2
+    products = ([op for op in block.ops if isinstance(op, Gemm)] for block in (*pieces, *whole))
+    pieces_forward, pieces_backward, forward, backward = products
+    assert (pieces_forward, pieces_backward) == (forward, backward)
