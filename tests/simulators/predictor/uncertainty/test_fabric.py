@@ -37,7 +37,7 @@ def test_what_nobody_validated_is_less_sure_over_any_nodes() -> None:
         assert "no collectives were measured" in what_to_measure(other, 1.0, PARTS)[0]
 
 
-def test_a_node_without_nvlink_has_no_network_to_vouch_for() -> None:
+def test_a_node_without_nvlink_has_no_network_to_validate() -> None:
     node = job(1)
     alone = replace(node.cluster, nvlink_domain=1, nvswitch=False, oversubscription=None)
     assert fabric_error(replace(node, cluster=alone), 1.0, PARTS) == 0
