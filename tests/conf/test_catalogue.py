@@ -30,6 +30,12 @@ def test_every_declaration_can_be_used(name: str) -> None:
     assert len(group) == len(dict(group))
 
 
+def test_shipped_clusters_are_references_whose_networks_count_whole() -> None:
+    clusters = load_catalogue().clusters.values()
+    assert [one.name for one in clusters if not one.network_validated] == ["a40_8"]
+    assert all(one.oversubscription == 1 for one in clusters if one.network_validated)
+
+
 def test_results_call_gpus_and_clusters_what_their_files_are_called() -> None:
     catalogue = load_catalogue()
     for group in (catalogue.gpus, catalogue.clusters, catalogue.models):
