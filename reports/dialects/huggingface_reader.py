@@ -198,7 +198,9 @@ class HuggingFaceReader:
         )
         whole = self._whole("--ds.train_batch_size", "--train_batch_size")
         if accumulated is None and self._tool is not None:
-            accumulated = math.ceil(self._tool.least_batch / (recipe.micro_batch * replicas))
+            # What is no number of sequences is refused with the batch.
+            held = max(1, recipe.micro_batch * replicas)
+            accumulated = math.ceil(self._tool.least_batch / held)
         batch = recipe.micro_batch * replicas * (accumulated or 1)
         if whole is not None and accumulated is None:
             batch = whole

@@ -20,6 +20,7 @@ _DEFAULTS = {
     "--micro-batch-size": "1",
     "--global-batch-size": "16",
     "--recompute-granularity": "selective",
+    "--expert-tensor-parallel-size": "1",
     "--use-distributed-optimizer": "true",
     "--cross-entropy-loss-fusion": "true",
 }

@@ -199,6 +199,18 @@ def test_megatron_sft(tmp_path):
     assert any("--packing" in words for words, _ in found.reading.not_modelled)
 
 
+def test_experts_of_megatron_sft_are_whole_unless_told(tmp_path):
+    degrees = "--tensor_model_parallel_size 2 --expert_model_parallel_size 8"
+    script = f"NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b {degrees}"
+    recipe = read(written(tmp_path, "run.sh", script)).recipe
+    assert (recipe.tp, recipe.ep, recipe.etp) == (2, 8, 1)
+
+
+def test_no_sequences_are_no_batch(tmp_path):
+    found = read(written(tmp_path, "fft.yml", AXOLOTL | {"micro_batch_size": 0}))
+    assert found.question.training.global_batch_size == 0  # which a training refuses
+
+
 def test_a_preset_of_megatron_sft_trains_everything(tmp_path):
     found = read(written(tmp_path, "run.sh", "NPROC_PER_NODE=8 megatron pt --model llama3_8b"))
     assert found.recipe == Recipe(zero_stage=1, recompute="selective")
