@@ -66,25 +66,8 @@ _DATED = [_Dated(**each) for each in _TABLES["dated"]]
 _DECLARED = {name: _Declared(**each) for name, each in _TABLES["declared"].items()}
 _OWN_FACTS: Mapping[str, dict[str, object]] = _TABLES["own_facts"]
 
-# What a row's words say of its software, whatever its year.
+_STATED: Mapping[str, Mapping[str, dict[str, object]]] = _TABLES["stated"]
 _UNSAID = "unsaid"
-_STATED: dict[str, dict[str, dict[str, object]]] = {
-    "norm": {"fused": {"fused_norm": True}, "plain": {"fused_norm": False}},
-    "wgrad_fusion": {"yes": {"fused_wgrad": True}, "no": {"fused_wgrad": False}},
-    "states": {"bf16": {"accumulate_grads_fp32": False}},
-    "gradients": {"fp32": {"accumulate_grads_fp32": True}, "16": {"accumulate_grads_fp32": False}},
-    "fused_optimizer": {"": {"fused_optimizer": True}},
-    "loss": {"fused": {"cross_entropy": "in_place"}},
-    # Liger's patches of Transformers' models: norms, rotary positions, SwiGLU and the loss.
-    "layers": {"liger": {"fusion": "fused", "fused_norm": True, "cross_entropy": "in_place"}},
-    "overlap": {"none": {"overlap_tp_gradients": False, "overlap_p2p": False}},
-    "p2p_overlap": {"yes": {"overlap_p2p": True}, "no": {"overlap_p2p": False}},
-    "segments": {"": {"expandable_segments": True}},
-    "router_fusion": {"": {"fused_router": True}, "no": {"fused_router": False}},
-    "param_gather": {"yes": {"fp8_param_gather": QUANTISED}, "no": {"fp8_param_gather": ()}},
-    "remainders": {"no": {"master_remainders": False}},
-    "latent_rope": {"apart": {"fused_latent_rope": False}},
-}
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
 
 
@@ -311,6 +294,8 @@ def _stated(
         changes["attention"] = attention
     for fact, values in _STATED.items():
         changes |= values.get(statement.facts.get(fact, _UNSAID), {})
+    if statement.says("param_gather"):
+        changes["fp8_param_gather"] = QUANTISED if statement.says("param_gather", "yes") else ()
     compiles = framework.name in (*_TORCH, "nemo_automodel")
     if compiles and statement.says("compile", "yes"):
         changes |= {"fusion": "compiled", "fused_norm": False}
