@@ -133,13 +133,10 @@ def tower_fields(
             raise InputError(f"{FILE}: {name}", vision.whole(name), "is not read", f"{size}")
     listed = vision.fields.get("deepstack_visual_indexes")
     biases = sight.linear_bias
-    return {
-        "name": "vision",
-        "num_layers": vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0),
-        "hidden_size": hidden,
-        "num_heads": heads,
+    layers = vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0)
+    ffn = vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4))
+    return _sizes("vision", layers, hidden, heads, ffn) | {
         "num_query_groups": None if groups == heads else groups,
-        "ffn_hidden_size": vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4)),
         "patch_size": values * vision.whole("temporal_patch_size", 1),
         "patches": patches // merged * merged,
         "gated_mlp": sight.gated_mlp,
@@ -162,16 +159,22 @@ def _bare_fields(whole: Sighted, vision: Config, width: int) -> dict[str, Any]:
     if made != hidden:
         raise InputError(f"{FILE}: mm_embed_dim", hidden, "is not read", f"{made}")
     known = {"hidden": hidden, "text": width}
-    return {
-        "name": "vision",
-        "num_layers": 0,
-        "hidden_size": hidden,
-        "num_heads": 1,
-        "ffn_hidden_size": hidden,
+    return _sizes("vision", 0, hidden, 1, hidden) | {
         "patch_size": 3 * side**2,
         "patches": vision.whole("num_soft_tokens", _USUAL_TOKENS),
         "positions": 2 * vision.whole("mm_posemb_size"),
         "projector": tuple(known[word] for word in whole.widths),
+    }
+
+
+def _sizes(name: str, layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
+    """What every tower has; one without layers has sizes all the same."""
+    return {
+        "name": name,
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "ffn_hidden_size": ffn,
     }
 
 
@@ -292,12 +295,7 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
     if kind == "gemma4_unified_audio":
         # Samples as they come, so many a token, of 16,000 a second.
         samples = sound.whole("audio_embed_dim")
-        return {
-            "name": "audio",
-            "num_layers": 0,
-            "hidden_size": samples,
-            "num_heads": 1,
-            "ffn_hidden_size": samples,
+        return _sizes("audio", 0, samples, 1, samples) | {
             "patch_size": 0,
             "patches": SECONDS * 16_000 // samples,
             "linear_bias": False,
@@ -306,13 +304,8 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
     if kind == "gemma4_audio":
         return _conformer_fields(sound, width)
     hidden, bins = sound.whole("hidden_size"), sound.whole("num_mel_bins")
-    own: dict[str, Any] = {
-        "name": "audio",
-        "num_layers": sound.whole("num_hidden_layers"),
-        "hidden_size": hidden,
-        "num_heads": sound.whole("num_attention_heads"),
-        "ffn_hidden_size": sound.whole("intermediate_size"),
-    }
+    layers, heads = sound.whole("num_hidden_layers"), sound.whole("num_attention_heads")
+    own = _sizes("audio", layers, hidden, heads, sound.whole("intermediate_size"))
     frames = SECONDS * _FRAMES_A_SECOND
     if kind in _WHISPERS:
         learned, merged, words = _WHISPERS[kind]
@@ -364,16 +357,11 @@ def encoder_fields(
     length = decoder["sequence_length"]
     if "num_mel_bins" not in config.fields:
         learned = length if decoder["position"] == "learned" else 0
-        return own | {
-            "patch_size": 0,
-            "patches": length,
-            "positions": learned,
-        }, f"{length:,} words"
+        of_words = {"patch_size": 0, "patches": length, "positions": learned}
+        return own | of_words, f"{length:,} words"
     frames = config.whole("max_source_positions", SECONDS * _FRAMES_A_SECOND // 2)
-    heard = _whispers(config.whole("num_mel_bins"), own["hidden_size"], frames)
-    return own | heard | {
-        "positions": frames
-    }, f"{2 * frames // _FRAMES_A_SECOND} seconds of sound"
+    own |= _whispers(config.whole("num_mel_bins"), own["hidden_size"], frames)
+    return own | {"positions": frames}, f"{2 * frames // _FRAMES_A_SECOND} seconds of sound"
 
 
 def _conformer_fields(sound: Config, width: int) -> dict[str, Any]:
@@ -387,12 +375,8 @@ def _conformer_fields(sound: Config, width: int) -> dict[str, Any]:
     # Bins that are left, as the first of its numbers stands for them.
     left = one // 4
     past = sound.whole("attention_context_left") - 1
-    return {
-        "name": "audio",
-        "num_layers": sound.whole("num_hidden_layers"),
-        "hidden_size": hidden,
-        "num_heads": sound.whole("num_attention_heads"),
-        "ffn_hidden_size": 4 * hidden,
+    layers, heads = sound.whole("num_hidden_layers"), sound.whole("num_attention_heads")
+    return _sizes("audio", layers, hidden, heads, 4 * hidden) | {
         "stem": (Convolution(9, one, 4 * left), Convolution(9 * one, two, left)),
         "patch_size": two * left,
         "patches": SECONDS * _FRAMES_A_SECOND // 4,

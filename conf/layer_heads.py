@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
     from trainscout.conf.config_json import Config
 
-FILE = "config.json"
 _SIZES = {
     "num_attention_heads": "heads",
     "num_key_value_heads": "kv_heads",

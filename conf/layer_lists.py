@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trainscout.conf.layer_heads import own_heads
+from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from trainscout.conf.config_json import Config
     from trainscout.conf.families import Family
 
-FILE = "config.json"
 _PLAIN = Mixer(attention=AttentionMixer())
 # Names of layers in Transformers, older ones among them, by what they are here.
 _MIXERS = {
@@ -281,20 +281,22 @@ def _single_layers(config: Config) -> list[str]:
             f"{FILE}: layers_block_type", words, "is missing", "a name for each layer"
         )
     known = (*_MIXERS, "mlp", "moe")
+    return _read("layers_block_type", words, dict(zip(known, known, strict=True)))
+
+
+def _read(field: str, words: Sequence[str], known: Mapping[str, str]) -> list[str]:
+    """Layers by what ``known`` calls them."""
     for word in words:
         if word not in known:
-            raise InputError(f"{FILE}: layers_block_type", word, "is no known layer", known)
-    return list(words)
+            raise InputError(f"{FILE}: {field}", word, "is no known layer", known)
+    return [known[word] for word in words]
 
 
 def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]:
     """What mixes tokens in each layer, as in ``_MIXERS``."""
     words = config.names("layer_types", number) or _repeated(config, number)
     if words is not None:
-        for word in words:
-            if word not in _MIXERS:
-                raise InputError(f"{FILE}: layer_types", word, "is no known layer", _MIXERS)
-        return [_MIXERS[word] for word in words]
+        return _read("layer_types", words, _MIXERS)
     if kind == "deepseek_v4":
         return _compressed_layers(config, number)
     if kind == "mllama_text_model":
@@ -378,10 +380,7 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
         known = {"dense": DENSE, "sparse": MOE}
         if kind == "deepseek_v4":
             known = {"moe": MOE, "hash_moe": MOE}
-        for word in words:
-            if word not in known:
-                raise InputError(f"{FILE}: mlp_layer_types", word, "is no known MLP", known)
-        return [known[word] for word in words]
+        return _read("mlp_layer_types", words, known)
     if kind == "granitemoehybrid":
         return [MOE if config.has("num_experts") else DENSE] * number
     sparse = config.has(family.sparse) if isinstance(family.sparse, str) else family.sparse
