@@ -75,10 +75,10 @@ def price_collective(
     Raises:
         InputError: for an unknown kind, a negative size or an unreadable NCCL version.
     """
-    call = _Call(kind, size_bytes, communicator, dtype)
-    price = _white_box(call, gpu, cluster)
+    call = _Call(kind, size_bytes, communicator, gpu, cluster, dtype)
+    price = _white_box(call)
     if cluster.measured and price.seconds:
-        return _as_measured(price, call, gpu, cluster)
+        return _as_measured(price, call)
     if not price.nic_bytes:
         return price
     for wiring in slower_wirings(communicator, gpu, cluster):
@@ -100,7 +100,7 @@ def open_channels(communicators: Iterable[Communicator], gpu: Gpu, cluster: Clus
 
 @functools.lru_cache(maxsize=8192)
 def _channels(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> int:
-    return _white_box(_Call("all_reduce", _LARGE_BYTES, communicator), gpu, cluster).channels
+    return _white_box(_Call("all_reduce", _LARGE_BYTES, communicator, gpu, cluster)).channels
 
 
 def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:
@@ -119,26 +119,27 @@ class _Call:
     kind: str
     size_bytes: int
     communicator: Communicator
+    gpu: Gpu
+    cluster: Cluster
     dtype: str = "bf16"
 
-
-def _white_box(call: _Call, gpu: Gpu, cluster: Cluster) -> CollectivePrice:
-    return price_forced(
-        call.kind,
-        call.size_bytes,
-        call.communicator,
-        gpu,
-        cluster,
-        cluster.nccl_algo or "",
-        call.dtype,
-    )
+    @property
+    def wiring(self) -> Wiring:
+        return wiring_of(self.communicator, self.gpu, self.cluster)
 
 
-def _as_measured(
-    price: CollectivePrice, call: _Call, gpu: Gpu, cluster: Cluster
-) -> CollectivePrice:
+def _white_box(call: _Call) -> CollectivePrice:
+    return _forced(call, call.cluster.nccl_algo or "")
+
+
+def _least_s(call: _Call) -> float:
+    """What the same call takes for next to nothing."""
+    return _white_box(replace(call, size_bytes=1)).seconds
+
+
+def _as_measured(price: CollectivePrice, call: _Call) -> CollectivePrice:
     """The white-box price put right by the cluster's own measurements (``measured.py``)."""
-    wiring = wiring_of(call.communicator, gpu, cluster)
+    wiring, gpu, cluster = call.wiring, call.gpu, call.cluster
     servers = max(cluster.domain, cluster.gpus_per_node) // cluster.gpus_per_node
     rows = [
         row for row in rows_of(call.kind, cluster) if (row.nodes > servers) == wiring.multi_node
@@ -152,12 +153,12 @@ def _as_measured(
         ranks, per_node = call.communicator.size, cluster.gpus_per_node
         like = min((row.ranks(per_node) for row in rows), key=lambda n: abs(math.log(n / ranks)))
         told = [row for row in rows if row.ranks(per_node) == like]
-        seconds = _by_sizes(call, price, told, gpu, cluster)
+        seconds = _by_sizes(call, price, told)
     elif sized := {nodes: told for nodes, told in by_nodes.items() if len(told) > 1}:
-        points = [(n, _by_sizes(call, price, told, gpu, cluster)) for n, told in sized.items()]
+        points = [(n, _by_sizes(call, price, told)) for n, told in sized.items()]
         seconds = interpolated(points, reach)
     else:
-        latency_us = _latency_us(call, gpu, cluster)
+        latency_us = _latency_us(call)
         points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in rows]
         whole = wiring_of(_whole_nodes(rows[0].nodes, cluster), gpu, cluster)
         share = wiring.nics_gbs / whole.nics_gbs
@@ -176,26 +177,19 @@ def _as_measured(
     )
 
 
-def _by_sizes(
-    call: _Call,
-    price: CollectivePrice,
-    told: Sequence[MeasuredCollective],
-    gpu: Gpu,
-    cluster: Cluster,
-) -> float:
+def _by_sizes(call: _Call, price: CollectivePrice, told: Sequence[MeasuredCollective]) -> float:
     """Seconds by the sizes that some GPUs were measured at, smallest first."""
-    least_s = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds
-    own = Figure(call.size_bytes, least_s, price.seconds, 0.0)
-    return corrected_s(own, [_figure(row, gpu, cluster) for row in told])
+    own = Figure(call.size_bytes, _least_s(call), price.seconds, 0.0)
+    return corrected_s(own, [_figure(row, call.gpu, call.cluster) for row in told])
 
 
 @functools.lru_cache(maxsize=4096)
 def _figure(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> Figure:
     """A measurement beside what the model says of it."""
-    ran = _Call(row.kind, row.bytes, _inside(row.ranks(cluster.gpus_per_node), cluster))
-    prices = (_white_box(each, gpu, cluster) for each in (replace(ran, size_bytes=1), ran))
-    least_s, price_s = (price.seconds for price in prices)
-    return Figure(row.bytes, least_s, price_s, _taken_us(row, cluster) * 1e-6)
+    communicator = _inside(row.ranks(cluster.gpus_per_node), cluster)
+    ran = _Call(row.kind, row.bytes, communicator, gpu, cluster)
+    taken_s = _taken_us(row, cluster) * 1e-6
+    return Figure(row.bytes, _least_s(ran), _white_box(ran).seconds, taken_s)
 
 
 def _taken_us(row: MeasuredCollective, cluster: Cluster) -> float:
@@ -204,19 +198,19 @@ def _taken_us(row: MeasuredCollective, cluster: Cluster) -> float:
     return measured_us(row, cluster.gpus_per_node) * (row.high_gbs / row.bus_gbs if most else 1.0)
 
 
-def _latency_us(call: _Call, gpu: Gpu, cluster: Cluster) -> float:
+def _latency_us(call: _Call) -> float:
     """What of a call between nodes does not grow with its size: the white-box model's, or the
     ring's hops as measured, whose handshake messages below the eager size pay in part."""
-    least_us = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds * 1e6
-    ranks = call.communicator.size
+    ranks, cluster = call.communicator.size, call.cluster
     handshake = min(1.0, call.size_bytes / ranks / transport(cluster.fabric).eager_bytes)
-    return max(least_us, hop_us(call.kind, cluster) * ring_hops(call.kind, ranks) * handshake)
+    hops_us = hop_us(call.kind, cluster) * ring_hops(call.kind, ranks) * handshake
+    return max(_least_s(call) * 1e6, hops_us)
 
 
 def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
     """Bus bandwidth of a measurement once its latency is taken out."""
-    call = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
-    wire_us = measured_us(row, cluster.gpus_per_node) - _latency_us(call, gpu, cluster)
+    call = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster), gpu, cluster)
+    wire_us = measured_us(row, cluster.gpus_per_node) - _latency_us(call)
     if row.nodes == max(each.nodes for each in cluster.measured):
         wire_us *= row.high_gbs / row.bus_gbs
     if wire_us <= 0:
@@ -249,12 +243,15 @@ def price_forced(
     dtype: str = "bf16",
 ) -> CollectivePrice:
     """``price_collective`` with NCCL held to one algorithm, as NCCL_ALGO does."""
-    require_choice("collective.kind", kind, KINDS)
-    require_positive("collective.bytes", size_bytes, allow_zero=True)
-    if communicator.size <= 1 or size_bytes == 0:
+    return _forced(_Call(kind, size_bytes, communicator, gpu, cluster, dtype), algorithm)
+
+
+def _forced(call: _Call, algorithm: str) -> CollectivePrice:
+    require_choice("collective.kind", call.kind, KINDS)
+    require_positive("collective.bytes", call.size_bytes, allow_zero=True)
+    if call.communicator.size <= 1 or call.size_bytes == 0:
         return _FREE
-    wiring = wiring_of(communicator, gpu, cluster)
-    return _price_wired(_Call(kind, size_bytes, communicator, dtype), wiring, algorithm)
+    return _price_wired(call, call.wiring, algorithm)
 
 
 def _price_wired(call: _Call, wiring: Wiring, algorithm: str) -> CollectivePrice:
