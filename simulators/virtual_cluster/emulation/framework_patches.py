@@ -79,6 +79,8 @@ def _transformers_packing(module: ModuleType) -> None:
 
 def _pipeline_stages(module: ModuleType) -> None:
     """Shapes that stages tell each other, where those of other ranks do not run."""
+    # A module without data is moved to the device all the same.
+    module.FakeTensor = ()  # type: ignore[attr-defined]
     stage = module.PipelineStage
     receive, send = stage._recv_meta, stage._send_meta
     sent: list[Any] = []

@@ -62,6 +62,7 @@ class Operation:
     copies: bool
     pointwise: bool
     ranges: bool
+    counts: bool
     multiplies: bool
     flash_attends: bool
     communicates: bool
@@ -129,6 +130,7 @@ def _describe(func: Any) -> Operation:
         pointwise=torch.Tag.pointwise in func.tags,
         # Their sizes follow from numbers that need not be whole.
         ranges=base in ("arange", "range"),
+        counts=base == "arange",
         multiplies=base in _PRODUCTS,
         flash_attends="_flash_attention" in base or "_varlen_attn" in base,
         communicates=func.namespace in COMMUNICATION,

@@ -18,6 +18,12 @@ def of(x: torch.Tensor) -> list[torch.Tensor]:
         *(x.clamp_min(0), torch.where(x > 0, x, 0.0), functional.gelu(x), functional.silu(half)),
         *(rows @ weight, torch.addmm(bias, rows, weight), torch.bmm(x, x.transpose(1, 2))),
         *(x.softmax(-1), functional.layer_norm(x, (8,), norm, norm), x.sum(1), x.mean((0, 2))),
+        *(
+            torch.cat((heads, heads), 2),
+            torch.cat((heads.mT, heads.mT), 3),
+            torch.cat((x[0], x[-1])),
+        ),
+        *(torch.addmm(rows[:, :6], rows, weight), x[:, :1] + x.new_ones(x.shape[1], 1)),
         *(torch.cat((x, half.float()), 1), torch.stack((x, x)), x.cumsum(1), x.argmax(-1)),
         *(functional.pad(x, (0, 1)), x.clone(), x.to(torch.float64), torch.zeros_like(x)),
         torch.zeros_like(x, memory_format=torch.preserve_format),
@@ -25,6 +31,11 @@ def of(x: torch.Tensor) -> list[torch.Tensor]:
         *(*x.topk(1, dim=1), *torch.var_mean(x, 1), x.new_zeros(3, 1), x.repeat_interleave(2, 1)),
         functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True),
         functional.dropout(x, 0.5),
+        *(
+            torch.arange(len(rows), **cuda),
+            torch.arange(7, -len(rows), -2, dtype=half.dtype, **cuda),
+        ),
+        torch.arange(0, len(rows), 0.5, **cuda),
     ]
 
 
