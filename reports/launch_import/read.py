@@ -103,46 +103,41 @@ def read_launch(
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
     try:
-        return _read(source, base, stated, model_named, framework_named)
+        reader, script, origin, count = _parsed(source)
     except (RecursionError, MemoryError) as error:
         problem, allowed = "nests too deep to be read", "some hundred levels"
         raise InputError("given", source[:_SHOWN], problem, allowed) from error
-
-
-def _read(
-    source: str,
-    base: Question,
-    stated: Collection[str],
-    model_named: Callable[[str], Model],
-    framework_named: Callable[[str], Framework],
-) -> ImportedLaunch:
-    text, origin = _text_of(source)
-    script, count = Script(), GpuCount(None, None, None)
-    reader: Reader | None = None
-    if origin.endswith(".toml"):
-        reader = TorchTitanReader(words_of_table(_toml(origin, text)), {})
-    elif origin.endswith(".json"):
-        reader = HuggingFaceReader(words_of_deepspeed(_json("given", origin, text)), {})
-    elif origin.endswith((".yaml", ".yml")):
-        reader = _reader_of_yaml(source, origin, read_yaml(Path(source.strip()), "given"))
-    elif origin == _TYPED and text.startswith("--"):
-        # The shell has made these words already: only quotes are left to be read.
-        script = Script(commands=[Command(tuple(_split(text)), {}, 1)])
-    else:
-        script = read_script(text, os.environ)
-    if reader is None:
-        command = _launch_command(script, origin)
-        reader, count = _reader(command, script, source), gpu_count(command, script, text)
     question, recipe = _question(reader, origin, base, stated, model_named, framework_named, count)
     for what in script.not_followed:
         reader.options.note(f"not followed: {what}")
     names_model, reading = reader.model_name is not None or reader.whole, reader.reading()
     if script.commands and not reading.used:
         problem = f"holds no argument of {reader.title} that is known"
-        raise InputError(
-            "given", origin, problem, f"the configuration of what it starts: {_ALLOWED}"
-        )
+        allowed = f"the configuration of what it starts: {_ALLOWED}"
+        raise InputError("given", origin, problem, allowed)
     return ImportedLaunch(reader.title, origin, question, recipe, reading, names_model)
+
+
+def _parsed(source: str) -> tuple[Reader, Script, str, GpuCount]:
+    """What reads a source, the script that it is (else none), its name, and how many GPUs it
+    starts."""
+    text, origin = _text_of(source)
+    script, count = Script(), GpuCount(None, None, None)
+    if origin.endswith(".toml"):
+        return TorchTitanReader(words_of_table(_toml(origin, text)), {}), script, origin, count
+    if origin.endswith(".json"):
+        words = words_of_deepspeed(_json("given", origin, text))
+        return HuggingFaceReader(words, {}), script, origin, count
+    if origin.endswith((".yaml", ".yml")):
+        table = read_yaml(Path(source.strip()), "given")
+        return _reader_of_yaml(source, origin, table), script, origin, count
+    if origin == _TYPED and text.startswith("--"):
+        # The shell has made these words already: only quotes are left to be read.
+        script = Script(commands=[Command(tuple(_split(text)), {}, 1)])
+    else:
+        script = read_script(text, os.environ)
+    command = _launch_command(script, origin)
+    return _reader(command, script, source), script, origin, gpu_count(command, script, text)
 
 
 def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
@@ -160,7 +155,7 @@ def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
 
 def _reader(command: Command, script: Script, source: str) -> Reader:
     """What reads the arguments of a command, by its framework."""
-    arguments = _program_arguments(command)
+    arguments = list(command.words[program_end(command) :])
     own = [word for word in arguments if shown(word) in ("$@", "$*")]
     if own:
         script.not_followed.append(f"{shown(own[0])}, the script's own arguments")
@@ -231,11 +226,6 @@ def _launch_command(script: Script, origin: str) -> Command:
             problem += f"; not followed: {', '.join(script.not_followed)}"
         raise InputError("given", origin, problem, _ALLOWED)
     return Command(tuple(words), {}, 1)
-
-
-def _program_arguments(command: Command) -> list[str]:
-    """Words behind the program; all of them where there is none."""
-    return list(command.words[program_end(command) :])
 
 
 def _is_torchtitan(command: Command) -> bool:
