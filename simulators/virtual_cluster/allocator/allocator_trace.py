@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,18 +122,8 @@ def memory_over_time(
             last = figures
             if (figures[3], figures[0]) >= peak:
                 peak, largest_free = (figures[3], figures[0]), allocator.largest_free_bytes
-    places, *columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    allocated, requested, active, reserved = columns
-    return MemoryOverTime(
-        places,
-        allocated,
-        requested,
-        active,
-        reserved,
-        allocator.retries,
-        largest_free,
-        out_of_memory,
-    )
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    return MemoryOverTime(*columns, allocator.retries, largest_free, out_of_memory)
 
 
 class _Player:
@@ -149,15 +140,15 @@ class _Player:
         self.passing: dict[int, list[tuple[float, int]]] = {}
         self.deferred = 0
         self.recorded: dict[int, tuple[int, int]] = {}
-        self.handlers: dict[type, Callable[[int, object], None]] = {
-            Alloc: self.alloc,  # type: ignore[dict-item]
-            Free: self.free,  # type: ignore[dict-item]
-            Resize: self.resize,  # type: ignore[dict-item]
-            RecordStream: self.record_stream,  # type: ignore[dict-item]
+        self.handlers: dict[type, Callable[[int, Any], None]] = {
+            Alloc: self.alloc,
+            Free: self.free,
+            Resize: self.resize,
+            RecordStream: self.record_stream,
             EmptyCache: self.empty_cache,
-            EventRecord: self.record_event,  # type: ignore[dict-item]
-            Synchronise: self.synchronise,  # type: ignore[dict-item]
-            ValueRead: self.value_read,  # type: ignore[dict-item]
+            EventRecord: self.record_event,
+            Synchronise: self.synchronise,
+            ValueRead: self.value_read,
         }
 
     def alloc(self, index: int, event: Alloc) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,6 +22,7 @@ from torch.nn.attention import register_flash_attention_impl
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
 
+from .memory import DeviceMemory
 from .rank_state import RankState
 from .vendor.refuse import refusal
 
@@ -29,14 +30,6 @@ from .vendor.refuse import refusal
 #
 # Autograd numbers the nodes it makes in forward, in order. Those made inside a compiled region
 # have numbers of a range of their own, so that in backward the node that runs tells the region.
-
-
-class RegionMemory(Protocol):
-    """Memory that tells what only lives inside a region from what outlives it."""
-
-    def enter_region(self) -> None: ...
-
-    def leave_region(self) -> None: ...
 
 
 class _Regions:
@@ -83,7 +76,7 @@ class CompiledBackward:
     def __init__(
         self,
         emit: Callable[[Event], None],
-        memory: RegionMemory,
+        memory: DeviceMemory,
         node: Callable[[], Any],
         graph_task: Callable[[], int],
     ) -> None:

@@ -138,16 +138,20 @@ class SparseTensors:
         return wrap(mode, parts[0], device), wrap(mode, parts[1], device)
 
     def _made(self, indices: Any, values: Any, size: tuple[int, ...], *, coalesced: bool) -> Any:
-        self._any = True
-        mode = self._state.dataless
         indices, values = self._of_one_kind(indices, values)
         parts = (indices.shape[0], values.dim() - 1, size, indices, values)
-        named = {"dtype": values.dtype, "layout": torch.sparse_coo, "is_coalesced": coalesced}
+        named = {"layout": torch.sparse_coo, "is_coalesced": coalesced}
+        return self._made_by(_MAKE, parts, values, named)
+
+    def _made_by(self, make: Any, parts: Any, values: Any, named: dict[str, Any]) -> Any:
+        """A sparse tensor of these values; of no data where those have none."""
+        self._any = True
+        named["dtype"] = values.dtype
         if not isinstance(values, FakeTensor):
-            return _MAKE(*parts, **named, device=values.device)
-        with meta_kernels(mode):
-            meta = _MAKE(*parts, **named, device=torch.device("meta"))
-        return wrap(mode, meta, values.device)
+            return make(*parts, **named, device=values.device)
+        with meta_kernels(self._state.dataless):
+            meta = make(*parts, **named, device=torch.device("meta"))
+        return wrap(self._state.dataless, meta, values.device)
 
     def _rule_to_sparse_csr(self, tensor: Any, dense_dim: int | None = None) -> Any:
         """A matrix by rows: as many elements as it has in coordinates."""
@@ -162,14 +166,8 @@ class SparseTensors:
         return self._by_rows(starts, columns, values, tuple(tensor.shape))
 
     def _by_rows(self, starts: Any, columns: Any, values: Any, size: tuple[int, ...]) -> Any:
-        self._any = True
-        parts = (starts, columns, values, size)
-        named = {"dtype": values.dtype, "layout": torch.sparse_csr}
-        if not isinstance(values, FakeTensor):
-            return aten._sparse_csr_tensor_unsafe.default(*parts, **named, device=values.device)
-        with meta_kernels(self._state.dataless):
-            meta = aten._sparse_csr_tensor_unsafe.default(*parts, **named, device="meta")
-        return wrap(self._state.dataless, meta, values.device)
+        make, named = aten._sparse_csr_tensor_unsafe.default, {"layout": torch.sparse_csr}
+        return self._made_by(make, (starts, columns, values, size), values, named)
 
     def _rule_crow_indices(self, tensor: Any) -> Any:
         return self._member(aten.crow_indices.default, tensor)

@@ -52,7 +52,6 @@ class Comparison:
     collectives: tuple[CollectiveRow, ...]
     prediction: Prediction
     host_s: float
-    matched: tuple[MeasuredOperation, ...]
 
     @property
     def whole(self) -> bool:
@@ -96,7 +95,6 @@ def compare_step(
         collectives=collective_rows(measured, kept, steps),
         prediction=prediction,
         host_s=sum(each.host_s for each in kept),
-        matched=tuple(measured[at] for at in sorted(matched.predicted_of)),
     )
 
 

@@ -416,12 +416,8 @@ def without_waits(profiles: Sequence[MeasuredProfile]) -> tuple[MeasuredProfile,
             met = [operations[number][at] for number, at in zip(members, together, strict=True)]
             shortest_s = min(each.seconds for each in met)
             for number, at in zip(members, together, strict=True):
-                operations[number][at] = _shorter(operations[number][at], shortest_s)
+                operations[number][at] = replace(operations[number][at], seconds=shortest_s)
     return tuple(
         replace(profile, operations=tuple(own))
         for profile, own in zip(profiles, operations, strict=True)
     )
-
-
-def _shorter(operation: MeasuredOperation, seconds: float) -> MeasuredOperation:
-    return replace(operation, seconds=seconds)

@@ -20,15 +20,9 @@ from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
     integers,
     tensor,
 )
+from trainscout.simulators.virtual_cluster.traces.vocabulary import C_DTYPES
 
 # C++ names of element types, as the profiler writes them.
-DTYPES = {
-    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
-    "bool": "bool", "unsigned char": "uint8", "signed char": "int8", "short": "int16",
-    "int": "int32", "long int": "int64", "long": "int64",
-    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
-    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
-}  # fmt: skip
 _COMPARISONS = frozenset([
     "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not", "logical_and",
 ])  # fmt: skip
@@ -94,11 +88,11 @@ def _argument(recorded: RecordedOperation, place: int) -> Argument:
         # Element types of lists are not recorded: those of mixed-precision gradients.
         shapes = recorded.lists.get(place, ())
         return tuple([TensorSpec("bfloat16", shape, _DEVICE) for shape in shapes])
-    if kind in DTYPES:
+    if kind in C_DTYPES:
         shape = recorded.shapes[place] if place < len(recorded.shapes) else ()
         strides = recorded.strides[place] if place < len(recorded.strides) else ()
         plain = len(strides) != len(shape) or strides == _contiguous(shape)
-        return TensorSpec(DTYPES[kind], shape, _DEVICE, None if plain else strides)
+        return TensorSpec(C_DTYPES[kind], shape, _DEVICE, None if plain else strides)
     return _value(recorded.values[place] if place < len(recorded.values) else "")
 
 

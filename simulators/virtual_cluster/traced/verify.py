@@ -125,10 +125,8 @@ def work_of(ops: Iterable[tuple[ir.Op, int]], parameter_bytes: int) -> Work:
     communicated: Counter[str] = Counter()
     shapes: Counter[Shape] = Counter()
     for op, count in ops:
-        if isinstance(op, ir.Gemm):
-            flops += count * 2 * op.batch * op.m * op.n * op.k
-        elif isinstance(op, ir.GroupedGemm):
-            flops += count * 2 * op.groups * op.m_per_group * op.n * op.k
+        if isinstance(op, ir.Gemm | ir.GroupedGemm):
+            flops += count * ir.kernel_flops(op)
         elif isinstance(op, ir.Collective | ir.SendRecv):
             communicated[op.communicator] += count * op.bytes
         shape = shape_of(op)

@@ -96,6 +96,15 @@ DTYPE_BYTES = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
+# As PyTorch's profiler and execution traces name them; of two names the first is written.
+C_DTYPES = {
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "bool": "bool", "unsigned char": "uint8", "signed char": "int8", "short int": "int16",
+    "short": "int16", "int": "int32", "long int": "int64", "long": "int64",
+    "c10::Float8_e4m3fn": "float8_e4m3fn", "c10::Float8_e5m2": "float8_e5m2",
+    "c10::Float8_e4m3fnuz": "float8_e4m3fnuz", "c10::Float8_e5m2fnuz": "float8_e5m2fnuz",
+    "c10::Float8_e8m0fnu": "float8_e8m0fnu",
+}  # fmt: skip
 # Multi-tensor kernels take so many tensors a launch, by the number of lists they walk together,
 # and so many chunks of so many elements (Apex, csrc/multi_tensor_apply.cuh, and PyTorch,
 # MultiTensorApply.cuh; fused optimizers of both libraries call it with these chunks).

@@ -183,13 +183,11 @@ class Call:
 Rule = Callable[[Call], Sequence[Shadow | None]]
 
 
-def in_full(
-    call: Call, known: Sequence[tuple[torch.Tensor, Shadow]]
-) -> Sequence[Shadow | None] | None:
-    """The operation itself, when all its inputs are known one by one and small."""
-    elements = [t.numel() for t, _ in known] + [r.numel() for r in call.results]
-    if max(elements) > FOLLOWED_ELEMENTS or not call.signature.is_builtin:
-        return None
+def for_real(
+    call: Call, known: Sequence[tuple[torch.Tensor, Shadow | None]]
+) -> tuple[Any, Mapping[int, torch.Tensor], Grade] | None:
+    """What the operation makes of values known one by one, those values by their tensors' ids, and
+    what it is worth; None where they are not, or the host cannot do it."""
     values: dict[int, torch.Tensor] = {}
     grade = Grade.EXACT
     for tensor, shadow in known:
@@ -199,9 +197,22 @@ def in_full(
         values[id(tensor)] = shadow.value.expand(tensor.shape).to(tensor.dtype, copy=True)
         grade = min(grade, shadow.grade)
     try:
-        made = call.on_host(lambda t: values.get(id(t), t))
+        return call.on_host(lambda t: values.get(id(t), t)), values, grade
     except CANNOT:
         return None
+
+
+def in_full(
+    call: Call, known: Sequence[tuple[torch.Tensor, Shadow]]
+) -> Sequence[Shadow | None] | None:
+    """The operation itself, when all its inputs are known one by one and small."""
+    elements = [t.numel() for t, _ in known] + [r.numel() for r in call.results]
+    if max(elements) > FOLLOWED_ELEMENTS or not call.signature.is_builtin:
+        return None
+    computed = for_real(call, known)
+    if computed is None:
+        return None
+    made, values, grade = computed
     written = [values[id(t)] for t in call.written if id(t) in values]
     returned = list(tensors_in([made]))
     # The results of the call are those returned, then those written but not returned.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from .call import CANNOT, Call, signature
+from .call import Call, for_real, signature
 from .defaults import FOLLOWED_ELEMENTS, OUTLIER_SHARE
 from .routing import assumed, ones_in
 from .shadow import Categories, Grade, Kind, Known, Shadow, total
@@ -87,20 +87,13 @@ def decide_size(call: Call) -> Decision:
 
 
 def _run_for_real(call: Call) -> Decision | None:
-    values: dict[int, torch.Tensor] = {}
-    grade = Grade.EXACT
-    for tensor in call.tensors:
-        shadow = call.get(tensor)
-        if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE:
-            return None
-        if tensor.numel() > FOLLOWED_ELEMENTS:
-            return None
-        values[id(tensor)] = shadow.value.expand(tensor.shape)
-        grade = min(grade, shadow.grade)
-    try:
-        made = call.on_host(lambda t: values[id(t)])
-    except CANNOT:
+    tensors = call.tensors
+    if any(tensor.numel() > FOLLOWED_ELEMENTS for tensor in tensors):
         return None
+    computed = for_real(call, [(tensor, call.get(tensor)) for tensor in tensors])
+    if computed is None:
+        return None
+    made, _, grade = computed
     outcome = [made] if isinstance(made, torch.Tensor) else list(made)
 
     def make() -> Any:

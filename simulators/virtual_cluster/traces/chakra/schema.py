@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import Argument, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.vocabulary import DTYPE_BYTES
+from trainscout.simulators.virtual_cluster.traces.vocabulary import C_DTYPES, DTYPE_BYTES
 
 PACKAGE = "ChakraProtoMsg"
 FIELD = "chakra"
@@ -219,22 +219,7 @@ def _read_length(path: Path, file: BinaryIO, number: int) -> int | None:
 # a type ``Tensor(c10::BFloat16)``; a list is a list, ``GenericList[...]``. Each of the three is a
 # text that holds a list with an entry for each argument. Strides have no place there.
 
-C_NAMES = {
-    "bfloat16": "c10::BFloat16",
-    "float16": "c10::Half",
-    "float32": "float",
-    "float64": "double",
-    "int64": "long int",
-    "int32": "int",
-    "int16": "short int",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "bool": "bool",
-    "float8_e4m3fn": "c10::Float8_e4m3fn",
-    "float8_e5m2": "c10::Float8_e5m2",
-    "float8_e8m0fnu": "c10::Float8_e8m0fnu",
-}
-DTYPES = {c_name: dtype for dtype, c_name in C_NAMES.items()}
+C_NAMES = {dtype: name for name, dtype in reversed(C_DTYPES.items())}
 DEVICE, HOST = "cuda:0", "cpu"
 _TENSOR, _LIST = "Tensor(", "GenericList["
 
@@ -305,7 +290,7 @@ def _read(value: Any, shape: Any, type_name: str) -> Argument:
         storage, device = value[1], value[5]
         sizes = tuple([_size(each) for each in shape])
         on_host = str(device).startswith(HOST)
-        return TensorSpec(DTYPES.get(name, name), sizes, None if on_host else _size(storage))
+        return TensorSpec(C_DTYPES.get(name, name), sizes, None if on_host else _size(storage))
     if type_name.startswith(_LIST):
         types = _split(type_name.removeprefix(_LIST).removesuffix("]"))
         # Lists of numbers have one empty shape in PyTorch's own traces.
