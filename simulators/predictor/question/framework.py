@@ -155,9 +155,10 @@ class Framework:
     seconds, where a pipeline spans nodes: for those on the node of its first."""
     host_tp_far_rank_s: float = 0.0
     """The same for those on other nodes."""
-    # Measured in PyTorch 2.13 on one CPU core with a group that sends nothing, as CPU seconds of
-    # a dense layer with and without TorchTitan's plan: 240 to 370 us a product, recomputed or not;
-    # 160 to 220 where norms are not sharded by the sequence (torchtune's plan).
+    # Measured in PyTorch 2.13 on one busy CPU core with a group that sends nothing, as CPU seconds
+    # of a dense layer with and without TorchTitan's plan: 190 to 530 us a product, forward or
+    # backward, about 260 in the middle; without sequence parallelism (torchtune's plan) 110 to 320
+    # and about 190.
     host_tp_product_s: float = 0.0
     """What DTensor takes the host for a product of tensor-parallel ranks and for what is around it
     in its layer, forward or backward, in seconds; nothing where blocks are compiled."""
