@@ -19,6 +19,7 @@ from trainscout.optimizer.scripts.space import ScriptSpace
 from trainscout.optimizer.scripts.survey import LaunchSurvey, survey_launches, tactics_for
 from trainscout.optimizer.study import search_legs, stored_executor
 from trainscout.optimizer.trial import OnProgress, SearchResult
+from trainscout.simulators.predictor.io.values import field_types, recorded
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import Launch
 from trainscout.simulators.registry import SimulatorSpec
@@ -109,7 +110,7 @@ def run_script_search(
         workers,
         search.survey,
         search.objective,
-        Launch.from_record,
+        read_launch,
     )
     result = search_legs(search.legs, stored, on_progress=on_progress, started_s=started_s)
     return dataclasses.replace(
@@ -132,3 +133,10 @@ def _digest(words: Sequence[str]) -> str:
     """Of the script's text; of a module its name stands among the words."""
     path = Path(words[0])
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def read_launch(record: Mapping[str, Any]) -> Launch:
+    """The launch that ``dataclasses.asdict`` made, back from JSON; knobs that it has not as they
+    come."""
+    kinds = field_types(Launch)
+    return Launch(**{name: recorded(kinds[name], value) for name, value in record.items()})

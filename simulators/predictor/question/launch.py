@@ -48,14 +48,6 @@ class Start:
     environment: tuple[tuple[str, str], ...] = ()
     files: tuple[tuple[str, str], ...] = ()
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> Start:
-        """As ``dataclasses.asdict`` made it, back from JSON."""
-        environment, files = (
-            tuple((key, value) for key, value in record[name]) for name in ("environment", "files")
-        )
-        return Start(tuple(record["words"]), environment, files)
-
 
 @dataclass(frozen=True)
 class Launch(Recipe):
@@ -72,22 +64,6 @@ class Launch(Recipe):
     work: int | None = field(default=None, compare=False)
     micro_batches: MicroBatches | None = field(default=None, compare=False)
     linear: Linear | None = field(default=None, compare=False)
-
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> Launch:
-        """The launch that ``dataclasses.asdict`` made, back from JSON."""
-        fields = {
-            **record,
-            "settings": tuple((name, value) for name, value in record["settings"]),
-            "start": Start.from_record(record["start"]),
-            "traced": tuple(map(Start.from_record, record["traced"])),
-        }
-        if record["micro_batches"] is not None:
-            fields["micro_batches"] = MicroBatches(**record["micro_batches"])
-        if record["linear"] is not None:
-            first, second = record["linear"]["traced"]
-            fields["linear"] = Linear(record["linear"]["step"], (first, second))
-        return Launch(**fields)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.optimizer.scripts.search import read_launch
 from trainscout.optimizer.scripts.space import compile_script_space
 from trainscout.optimizer.scripts.survey import survey_launches, tactics_for
 from trainscout.pruning import TACTICS, History, Known, apply_tactics, select_tactics
@@ -96,7 +97,7 @@ def test_record_and_back(tmp_path):
         linear=Linear(40, (1, 2)),
     )
     record = json.loads(json.dumps(dataclasses.asdict(launch)))
-    back = Launch.from_record(record)
+    back = read_launch(record)
     assert back == launch
     compared = ("start", "traced", "micro_batches", "linear")
     assert [getattr(back, name) for name in compared] == [
