@@ -9,7 +9,7 @@ uncertainty, 1.8 %, would widen one by 0.2 %). ``trainscout fastest`` writes the
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -173,21 +173,19 @@ def _names(cls: type) -> Sequence[str]:
     return [field.name for field in fields(cls)]
 
 
-def _run(cells: dict[str, str]) -> FastRun:
-    return FastRun(
-        kind=Kind(
-            gpu=cells["gpu"],
-            bits=cells["bits"],
-            experts=bool(int(cells["experts"])),
-            size=int(cells["size"]),
-            long=bool(int(cells["long"])),
-            framework=cells["framework"],
-        ),
-        architecture=cells["architecture"],
-        peak_tflops=float(cells["peak_tflops"]),
-        mfu=float(cells["mfu"]),
-        id=cells["id"],
-        source=cells["source"],
-        model=cells["model"],
-        num_gpus=int(cells["num_gpus"]),
-    )
+_BY_TYPE: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda cell: bool(int(cell)),
+}
+
+
+def _run(cells: Mapping[str, str]) -> FastRun:
+    return FastRun(Kind(**_read(Kind, cells)), **_read(FastRun, cells))
+
+
+def _read(cls: type, cells: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a dataclass that cells have."""
+    own = [field for field in fields(cls) if field.name in cells]
+    return {field.name: _BY_TYPE[str(field.type)](cells[field.name]) for field in own}
