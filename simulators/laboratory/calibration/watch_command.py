@@ -16,7 +16,6 @@ from rich.text import Text
 
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
-from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -28,6 +27,7 @@ from trainscout.simulators.predictor.uncertainty.posterior import Vector
 from .logs import RECENT
 from .runs import MeasuredRun
 
+Bar = tuple[float, float]
 # Whatever moves does so by some tens of per cent.
 _MOVED = 0.3
 WHOLE = "whole steps"
@@ -89,50 +89,42 @@ def main(arguments: Sequence[str]) -> int:
     simulator = ReplaySimulator(known)
     predictions = [simulator.simulate(run.job) for run in runs]
     shares = [simulator.with_shares(run.job)[1] for run in runs]
+    bars = [each.interval_s or (0.0, math.inf) for each in predictions]
     outside = [
-        not _low(each) <= run.measured_s <= _high(each)
-        for run, each in zip(runs, predictions, strict=True)
+        not low <= run.measured_s <= high for run, (low, high) in zip(runs, bars, strict=True)
     ]
     lines = [f"{note}." for note in notes]
     if any(outside):
-        lines += _explained(runs, predictions, shares)
+        lines += _explained(runs, bars, shares)
     else:
         lines.append("All runs are inside their error bars.")
-    show(Group(_table(runs, predictions, outside), Text("\n".join(lines))))
+    expected_s = [each.step_time_s for each in predictions]
+    show(Group(_table(runs, expected_s, bars, outside), Text("\n".join(lines))))
     return FAILURE if any(outside) else OK
 
 
-def _low(prediction: Prediction) -> float:
-    return prediction.interval_s[0] if prediction.interval_s else 0.0
-
-
-def _high(prediction: Prediction) -> float:
-    return prediction.interval_s[1] if prediction.interval_s else math.inf
-
-
 def _table(
-    runs: Sequence[MeasuredRun], predictions: Sequence[Prediction], outside: Sequence[bool]
+    runs: Sequence[MeasuredRun],
+    expected_s: Sequence[float],
+    bars: Sequence[Bar],
+    outside: Sequence[bool],
 ) -> Table:
     columns = ("run", "#measured", "#expected", "#error bar", "")
     table = plain_table(*columns, title="Runs beside what is expected of them")
-    for run, each, out in zip(runs, predictions, outside, strict=True):
-        bar = f"{format_seconds(_low(each))} to {format_seconds(_high(each))}"
-        word = "" if not out else "slower" if run.measured_s > each.step_time_s else "faster"
-        times = (format_seconds(run.measured_s), format_seconds(each.step_time_s))
-        table.add_row(run.name, *times, bar, word)
+    for run, usual_s, bar, out in zip(runs, expected_s, bars, outside, strict=True):
+        word = "" if not out else "slower" if run.measured_s > usual_s else "faster"
+        times = (format_seconds(run.measured_s), format_seconds(usual_s))
+        table.add_row(run.name, *times, " to ".join(map(format_seconds, bar)), word)
     return table
 
 
 def _explained(
-    runs: Sequence[MeasuredRun],
-    predictions: Sequence[Prediction],
-    shares: Sequence[Sequence[float]],
+    runs: Sequence[MeasuredRun], bars: Sequence[Bar], shares: Sequence[Sequence[float]]
 ) -> list[str]:
     """What may have moved. Runs inside their bars say what has not."""
-    middles = [math.sqrt(_low(each) * _high(each)) for each in predictions]
-    excess = np.log([run.measured_s for run in runs]) - np.log(middles)
+    excess = np.log([run.measured_s for run in runs]) - np.log(bars).mean(axis=1)
     reach = 2 * NormalDist().inv_cdf((1 + LEVEL) / 2)
-    spreads = np.array([math.log(_high(each) / _low(each)) / reach for each in predictions])
+    spreads = np.diff(np.log(bars))[:, 0] / reach
     lines = ["What would explain it, the most probable first:"]
     for each in moved(excess, spreads, shares)[:_EXPLANATIONS]:
         if each.probability >= _LEAST_PROBABLE:
