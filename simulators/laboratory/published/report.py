@@ -162,23 +162,19 @@ def coverage_of(results: Sequence[Result]) -> dict[str, Any]:
     they were made from, see the figures of runs left out in ``docs/accuracy.md``.
     """
     seen = published_residuals().ids
-    held: list[bool] = []
-    held_unseen: list[bool] = []
+    held: list[tuple[bool, bool]] = []
     for result in results:
-        if result.measured_s is None or result.prediction is None:
-            continue
-        if result.prediction.interval_s is None:
-            continue
-        low, high = result.prediction.interval_s
-        held.append(low <= result.measured_s <= high)
-        if result.row.id not in seen:
-            held_unseen.append(held[-1])
+        interval = result.prediction and result.prediction.interval_s
+        if interval and result.measured_s is not None:
+            inside = interval[0] <= result.measured_s <= interval[1]
+            held.append((inside, result.row.id in seen))
+    unseen = [inside for inside, known in held if not known]
     return {
         "level": LEVEL,
         "n": len(held),
-        "inside": _share(held),
-        "n_unseen": len(held_unseen),
-        "inside_unseen": _share(held_unseen),
+        "inside": _share([inside for inside, _ in held]),
+        "n_unseen": len(unseen),
+        "inside_unseen": _share(unseen),
     }
 
 
