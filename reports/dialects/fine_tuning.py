@@ -1,7 +1,8 @@
 """Tools around Transformers' Trainer, and files of its arguments, of Accelerate's and DeepSpeed's.
 
-``fine_tuners.yaml`` says what LLaMA-Factory, axolotl and ms-swift call Transformers' arguments and
-take where nothing is said. Keys of DeepSpeed's JSON are arguments ``--ds.section.key``.
+``fine_tuners.yaml`` says what TRL, LLaMA-Factory, axolotl and ms-swift call Transformers'
+arguments and take where nothing is said. Keys of DeepSpeed's JSON are arguments
+``--ds.section.key``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
 _PRESET = re.compile(r"zero([0-3])(_offload)?")
-AXOLOTL, FACTORY, SWIFT = "axolotl", "LLaMA-Factory", "ms-swift"
+AXOLOTL, FACTORY, SWIFT, TRL = "axolotl", "LLaMA-Factory", "ms-swift", "TRL"
 MEGATRON_SWIFT = "ms-swift with Megatron"
 
 
@@ -56,7 +57,7 @@ def tool_of(names: Iterable[str], started: str | None = None) -> Tool | None:
 
 
 def deepspeed_preset(name: str) -> dict[str, Any] | None:
-    """What ms-swift calls ``zero3_offload`` and the like (swift/config); None: no such name."""
+    """What ms-swift and TRL call ``zero3_offload`` and the like; None: no such name."""
     match = _PRESET.fullmatch(name)
     if match is None:
         return None

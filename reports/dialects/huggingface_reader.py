@@ -80,7 +80,7 @@ class HuggingFaceReader:
         older = {} if tool is None else {own: (name, None) for own, name in tool.names.items()}
         self.options = options = Options(plain, older, {} if tool is None else tool.defaults)
         self.model_name = options.text("--model_name_or_path")
-        for name in ("--deepspeed", "--deepspeed_config"):
+        for name in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
             options.has(name)
         self._zero = options.whole("--ds.zero_optimization.stage")
         deepspeed = self._zero is not None or options.has("--ds.train_batch_size")
@@ -278,7 +278,7 @@ class HuggingFaceReader:
             )
 
     def _precision(self, declared: str) -> str:
-        for name in ("bf16", "fp16"):
+        for name in ("fp16", "bf16"):
             if self.options.on(f"--{name}") or self.options.on(f"--ds.{name}.enabled"):
                 return name
         mixed = _MIXED[self.options.text("--mixed_precision", _MIXED) or "no"]
@@ -303,7 +303,8 @@ class HuggingFaceReader:
 
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
-        rank = self._whole("--lora_r", "--lora_rank")
+        ranks = ("--lora_r", "--lora_rank")
+        rank, ranked = self._whole(*ranks), any(map(options.has, ranks))
         kind = options.text("--finetuning_type")
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
@@ -311,7 +312,7 @@ class HuggingFaceReader:
         if kind not in (None, "full", *_ADAPTS):
             options.assume(f"fine-tuning called {kind}", "every weight is trained")
         if kind not in (None, *_ADAPTS) or (
-            kind is None and rank is None and not options.on("--use_peft")
+            kind is None and not ranked and not options.on("--use_peft")
         ):
             return declared
         named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []

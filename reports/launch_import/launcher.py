@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, MEGATRON_SWIFT, SWIFT
+from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, MEGATRON_SWIFT, SWIFT, TRL
 from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
 
 _LAUNCHER_NAMES = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("deepspeed", "accelerate"),
+    *("deepspeed", "accelerate", "trl"),
 )
 _NODES = ("--nnodes", "--num_nodes", "--num_machines")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus")
@@ -27,10 +27,12 @@ _MODULES = ("torchtitan.train", "axolotl.cli.train")
 _TOOLS = {
     "swift": (SWIFT, ("sft", "pt", "rlhf")),
     "megatron": (MEGATRON_SWIFT, ("sft", "pt", "rlhf")),
+    "trl": (TRL, ("sft", "dpo", "kto", "grpo", "rloo", "reward")),
     "axolotl": (AXOLOTL, ("train",)),
     "llamafactory-cli": (FACTORY, ("train",)),
 }
 _OF_FILES = {"axolotl.cli.train": AXOLOTL, "cli/_megatron/": MEGATRON_SWIFT, "swift/cli/": SWIFT}
+_OF_FILES["trl/scripts/"] = TRL
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 

@@ -167,7 +167,8 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     if started == MEGATRON_SWIFT:
         return MegatronSwiftReader(_with_settings(arguments, source), exported)
     if started is not None or _is_hugging_face(command):
-        program = next((word for word in command.words if word.endswith(".py")), "")
+        end = program_end(command)
+        program = command.words[end - 1] if end else ""
         words = _with_files(command, _with_settings(arguments, source), source)
         return HuggingFaceReader(words, exported, program, started)
     return MegatronReader(arguments, exported)
@@ -251,12 +252,14 @@ def _with_files(command: Command, words: list[str], source: str) -> list[str]:
         table = read_yaml(_next_to("--config_file", name, source), "--config_file")
         words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
     named = Options(words)
-    for option in ("--deepspeed", "--deepspeed_config"):
+    for option in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
         values = named.texts(option)
         table = deepspeed_preset(values[0]) if values else None
         if values and values[0].endswith(".json"):
             text, _ = _text_of(str(_next_to(option, values[0], source)))
             table = _json(option, values[0], text)
+        if values and values[0] in ("fsdp1", "fsdp2"):  # files of TRL
+            words = [f"--fsdp_version={values[0][-1]}", *words]
         words = [*words_of_deepspeed(table or {}), *words]
     return words
 

@@ -123,6 +123,28 @@ def test_a_command_that_names_the_file(tmp_path, start, gpus):
     assert found.question.cluster.num_gpus == gpus
 
 
+@pytest.mark.parametrize(
+    ("start", "fields", "lora", "dpo"),
+    [
+        ("trl sft --num_processes 4", {"recompute": "full"}, None, None),
+        ("trl dpo --accelerate_config zero3 --use_peft", {"zero_stage": 3}, 16, Dpo()),
+        ("trl sft --accelerate_config fsdp2", {"zero_stage": 3}, None, None),
+        ("accelerate launch --num_processes 4 trl/scripts/dpo.py --lora_r 4", {}, 4, Dpo()),
+    ],
+)
+def test_trl(tmp_path, start, fields, lora, dpo):
+    written(tmp_path, "own.yaml", {"per_device_train_batch_size": 2, "learning_rate": 1.0e-5})
+    end = "--model_name_or_path llama3_8b --config own.yaml --dataset_name a/b"
+    found = read(written(tmp_path, "run.sh", f"{start} {end}"))
+    training = found.question.training
+    assert (found.framework, found.recipe.micro_batch) == ("TRL", 2)
+    assert {name: getattr(found.recipe, name) for name in fields} == fields
+    assert (training.lora and training.lora.rank, training.dpo) == (lora, dpo)
+    assert (training.precision, training.sequence_length) == ("bf16", 1024)
+    assert (found.question.cluster.num_gpus == 4) == ("--num_processes" in start)
+    assert not found.reading.unknown
+
+
 def test_llama_factory_recomputes_and_adapts_unless_told(tmp_path):
     table = {"model_name_or_path": "llama3_8b", "finetuning_type": "lora", "bf16": True}
     written(tmp_path, "sft.yaml", table)
