@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
 from .defaults import FOLLOWED_ELEMENTS
+from .imbalance import Routers
 from .shadow import Grade, Kind, Known, Shadow
-
-if TYPE_CHECKING:
-    from .routing import Routers
 
 _CPU = torch.device("cpu")
 

@@ -7,8 +7,6 @@ all that follows from one choice agrees with them, on every rank that routes as 
 
 from __future__ import annotations
 
-import sys
-import weakref
 from collections.abc import Sequence
 
 import torch
@@ -18,56 +16,7 @@ from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS
 from . import plain
 from .call import Call, Rule, unless_known
 from .defaults import ASSUMED_SHARE
-from .imbalance import Imbalance, expected_loads
 from .shadow import Categories, Grade, Kind, Known, Shadow, multiplicity, total
-
-
-class Routers:
-    """The routers of a rank, numbered in the order in which they first run.
-
-    The same module is the same router in every micro-batch and when recomputed, so it chooses
-    the same then; and ranks that run the same modules number them alike.
-    """
-
-    def __init__(self, imbalance: Imbalance | None) -> None:
-        self._imbalance = imbalance
-        self._modules: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._next = 0
-
-    def restart(self) -> None:
-        """Number from the first again: another model is built."""
-        self._modules.clear()
-        self._next = 0
-
-    def choose(self, scores: torch.Tensor, dim: int, number: int, nested: bool) -> Categories:
-        """Each row's ``number`` best along ``dim``."""
-        options = scores.shape[dim]
-        even = plain.full((1,), 1 / max(options, 1), dtype=torch.float64)
-        if options > MOST_EXPERTS or dim != scores.dim() - 1:
-            # Not a router's choice among experts: some positions of many, all alike.
-            return Categories(options, even, nested)
-        rows = scores.numel() // options
-        skewed = self._imbalance is not None and self._imbalance.num_experts == options
-        if rows * number < options and not skewed:
-            loads = Categories(options, even).counts(rows * number)
-        else:
-            layer = self._layer() if skewed else 0
-            loads = expected_loads(self._imbalance, options, number, rows, layer)
-        return Categories(options, loads.double() / max(rows * number, 1), nested)
-
-    def _layer(self) -> int:
-        frame = sys._getframe(1)
-        while frame is not None:
-            module = frame.f_locals.get("self")
-            if isinstance(module, torch.nn.Module):
-                if module not in self._modules:
-                    self._modules[module] = self._next
-                    self._next += 1
-                return self._modules[module]
-            frame = frame.f_back  # type: ignore[assignment]
-        return 0
 
 
 def is_spread(shadow: Shadow | None) -> bool:

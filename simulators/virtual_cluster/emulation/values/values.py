@@ -15,9 +15,9 @@ from . import plain
 from .call import Call, on_host, signature, tensors_in
 from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, INVENTED
 from .exchange import Exchange, Post, Replies, exchanged, give, learn
-from .imbalance import Imbalance
+from .imbalance import Imbalance, Routers
 from .propagate import STARTS, propagate
-from .routing import VENDOR_RULES, Routers
+from .routing import VENDOR_RULES
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded, materialise
 from .shapes import of_view
 from .sizes import decide_size, is_data_dependent, own_size
