@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     recorded = read_kineto(options.profile)
     times = measured_times(recorded)
-    parts = command_tables.profile_tables(recorded, times, busy(recorded))
+    parts = command_tables.profile_tables(recorded, times, busy(recorded.kernels))
     if options.predicted is not None:
         predicted, steps = read_predicted("--predicted", options.predicted, options.rank)
         compared = compare(times, max(recorded.steps, 1), predicted, steps)

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Kernel
-from trainscout.simulators.virtual_cluster.traces.comparison import length, union
+from trainscout.simulators.virtual_cluster.traces.comparison import busy, length, spans, union
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
     COMMUNICATION,
     class_of_operation,
@@ -229,7 +229,7 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
     """Every operation of every step, in order of start."""
     found: list[MeasuredOperation] = []
     for number, kernels in enumerate(steps.kernels):
-        talking = union(_spans(kernels, communicating=True))
+        talking = spans(kernels, communicating=True)
         talkers = [each for each in kernels if each.collective is not None]
         calls: dict[tuple[int, str, int], list[TimedKernel]] = defaultdict(list)
         products: Counter[int] = Counter()
@@ -310,9 +310,7 @@ def occupancy(steps: Steps) -> Occupancy:
     """The mean step's."""
     sums = [0.0] * 5
     for kernels in steps.kernels:
-        computing = union(_spans(kernels, communicating=False))
-        talking = union(_spans(kernels, communicating=True))
-        both = union([*computing, *talking])
+        both = union([*spans(kernels, communicating=False), *spans(kernels, communicating=True)])
         idle = [(end, start) for (_, end), (start, _) in itertools.pairwise(both)]
         launched = {each.start_s: each.launched_s for each in kernels}
         gaps = 0.0
@@ -320,10 +318,11 @@ def occupancy(steps: Steps) -> Occupancy:
             launch_s = launched.get(ended)
             if launch_s is not None:
                 gaps += max(0.0, min(launch_s, ended) - began)
+        share = busy(kernels)
         parts = (
-            length(computing),
-            length(talking),
-            length(both) - length(computing),
+            share.computing_s,
+            share.communicating_s,
+            share.exposed_s,
             length(idle),
             gaps,
         )
@@ -347,14 +346,6 @@ def host_intervals(steps: Steps, waits: Intervals) -> dict[int | None, list[floa
             apart_s -= _overlap(waits, before.launched_s, kernel.launched_s)
             found[kernel.thread].append(apart_s)
     return found
-
-
-def _spans(kernels: Sequence[TimedKernel], *, communicating: bool) -> Intervals:
-    return [
-        (each.start_s, each.end_s)
-        for each in kernels
-        if (each.kernel_class in COMMUNICATION) == communicating
-    ]
 
 
 def _overlap(intervals: Intervals, start_s: float, end_s: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 from .chrome import THREADS, read_chrome, slices
 from .kernel_classes import CLASSES, COMMUNICATION, class_of_operation
-from .kineto import KinetoTrace
+from .kineto import KinetoTrace, TimedKernel
 from .perfetto import FIRST_COMMUNICATOR_THREAD, FIRST_STREAM_THREAD, PHASE_THREAD, STEP_WORDS
 
 
@@ -82,18 +82,18 @@ def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTi
     return _summed(classed), max(len(steps), 1)
 
 
-def busy(profile: KinetoTrace) -> Busy:
+def spans(kernels: Iterable[TimedKernel], *, communicating: bool) -> list[tuple[float, float]]:
+    """When kernels ran that communicate, or the others, as intervals that do not overlap."""
+    return union(
+        (each.start_s, each.end_s)
+        for each in kernels
+        if (each.kernel_class in COMMUNICATION) == communicating
+    )
+
+
+def busy(kernels: Sequence[TimedKernel]) -> Busy:
     """How much of the time the device computed and communicated, whatever the streams."""
-    computing = union(
-        (each.start_s, each.end_s)
-        for each in profile.kernels
-        if each.kernel_class not in COMMUNICATION
-    )
-    communicating = union(
-        (each.start_s, each.end_s)
-        for each in profile.kernels
-        if each.kernel_class in COMMUNICATION
-    )
+    computing, communicating = (spans(kernels, communicating=each) for each in (False, True))
     both = union([*computing, *communicating])
     computing_s = length(computing)
     return Busy(computing_s, length(communicating), length(both) - computing_s)

@@ -121,7 +121,7 @@ def test_time_is_summed_by_class_and_exposed_communication_found(tmp_path: Path)
     assert {each: time.kernels for each, time in times.items()} == {
         "gemm": 1, "elementwise": 1, "copy": 1, "collective": 1,
     }  # fmt: skip
-    shares = busy(profile)
+    shares = busy(profile.kernels)
     assert shares.computing_s == pytest.approx(215e-6)
     assert shares.communicating_s == pytest.approx(100e-6)
     # Half of the reduce-scatter runs beside the product.
