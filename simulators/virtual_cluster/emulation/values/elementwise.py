@@ -203,7 +203,8 @@ def _as_categories(
 
 # Of elements that are all alike, the reduction of one of them, times how many there are or not.
 _ADDS_UP = {"sum", "nansum", "count_nonzero"}
-_STAYS = {"mean", "amax", "amin", "max", "min", "any", "all"}
+_EXTREMES = {"amax", "amin", "max", "min"}
+_STAYS = {"mean", "any", "all"} | _EXTREMES
 REDUCTIONS = _ADDS_UP | _STAYS
 
 
@@ -229,6 +230,11 @@ def reduction(call: Call, tensor: torch.Tensor, shadow: Known | Categories) -> K
     mean = shadow.as_mean()
     open_dims = {d for d in range(tensor.dim()) if shadow.value.shape[d] == 1 < tensor.shape[d]}
     settled = open_dims <= set(dims)
+    whole = shadow.kind is Kind.MEAN and not result.is_floating_point()
+    if whole and settled and name in _EXTREMES:
+        # Lengths that are all what they are in the mean, as they are read.
+        extreme = mean.amax(dims, keep) if name in ("max", "amax") else mean.amin(dims, keep)
+        return Known(extreme.round().to(result.dtype), shadow.grade)
     count = 1
     for dim in dims:
         count *= tensor.shape[dim]

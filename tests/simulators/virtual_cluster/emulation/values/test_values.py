@@ -249,6 +249,8 @@ def test_flags_nobody_knows_are_counted_alike_however_they_are_counted() -> None
         counts = borders.long().sum(dim=-1) + 1
         assert rank.read(counts) == [257] * 4
         assert rank.read(borders.count_nonzero(dim=-1)) == [256] * 4
+        assert rank.read(counts.max()) == rank.read(counts.amin(dim=0)) == 257
+        assert rank.read(borders.sum(dim=1).amax()) == 256
         for ended in (
             torch.nn.functional.pad(borders, (0, 1), value=True),
             torch.cat([borders, torch.ones(4, 1, dtype=torch.bool)], dim=1),
