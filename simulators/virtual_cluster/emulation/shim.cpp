@@ -16,6 +16,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <utility>
 
 namespace {
 
@@ -155,43 +156,51 @@ struct NumberedMemory final : c10::Allocator {
   static void nothing(void*) {}
 };
 
-// Seed and offset of a Philox sequence, as a CUDA generator's state: 16 bytes.
+struct Philox {
+  uint64_t seed = c10::default_rng_seed_val;
+  uint64_t offset = 0;
+};
+static_assert(sizeof(Philox) == 16, "a CUDA generator's state");
+
+// CUDA graphs hold on to a state that several generators share.
 struct Generator final : c10::GeneratorImpl {
-  explicit Generator(c10::DeviceIndex index)
+  explicit Generator(
+      c10::DeviceIndex index, std::shared_ptr<Philox> state = std::make_shared<Philox>())
       : GeneratorImpl(
-            {c10::DeviceType::CUDA, index}, c10::DispatchKeySet(c10::DispatchKey::CUDA)) {}
-  void set_current_seed(uint64_t seed) override { seed_ = seed; offset_ = 0; }
-  void set_offset(uint64_t offset) override { offset_ = offset; }
-  uint64_t get_offset() const override { return offset_; }
-  uint64_t current_seed() const override { return seed_; }
+            {c10::DeviceType::CUDA, index}, c10::DispatchKeySet(c10::DispatchKey::CUDA)),
+        state_(std::move(state)) {}
+  void set_current_seed(uint64_t seed) override { *state_ = {seed, 0}; }
+  void set_offset(uint64_t offset) override { state_->offset = offset; }
+  uint64_t get_offset() const override { return state_->offset; }
+  uint64_t current_seed() const override { return state_->seed; }
   uint64_t seed() override {
     set_current_seed(c10::detail::getNonDeterministicRandom(false));
-    return seed_;
+    return state_->seed;
   }
   void set_state(const c10::TensorImpl& state) override {
     TORCH_CHECK(state.numel() == 16, "RNG state is wrong size");
-    auto* bytes = static_cast<const char*>(state.data());
-    std::memcpy(&seed_, bytes, 8);
-    std::memcpy(&offset_, bytes + 8, 8);
+    std::memcpy(state_.get(), state.data(), 16);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
     auto state = at::detail::empty_cpu({16}, at::kByte);
-    auto* bytes = static_cast<char*>(state.mutable_data_ptr());
-    std::memcpy(bytes, &seed_, 8);
-    std::memcpy(bytes + 8, &offset_, 8);
+    std::memcpy(state.mutable_data_ptr(), state_.get(), 16);
     return state.getIntrusivePtr();
+  }
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) override {
+    auto* generator = dynamic_cast<Generator*>(other.get());
+    TORCH_CHECK(generator != nullptr, "a state of another kind of generator");
+    state_ = generator->state_;
+  }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    return c10::make_intrusive<Generator>(device().index(), state_);
   }
   static c10::DeviceType device_type() { return c10::DeviceType::CUDA; }
 
  private:
   Generator* clone_impl() const override {
-    auto* copy = new Generator(device().index());
-    copy->seed_ = seed_;
-    copy->offset_ = offset_;
-    return copy;
+    return new Generator(device().index(), std::make_shared<Philox>(*state_));
   }
-  uint64_t seed_ = c10::default_rng_seed_val;
-  uint64_t offset_ = 0;
+  std::shared_ptr<Philox> state_;
 };
 
 at::Generator new_generator(c10::DeviceIndex index) {

@@ -34,6 +34,8 @@ def install_accelerator() -> None:
         "reset_peak_memory_stats": cuda.reset_peak_memory_stats,
         "get_memory_info": cuda.mem_get_info,
     }
+    # Its own is a stream of the back end, which knows no event of ``torch.cuda``.
+    torch.accelerator.current_stream = cuda.current_stream
     for name, function in functions.items():
         setattr(torch.accelerator, name, function)
         setattr(torch.accelerator.memory, name, function)

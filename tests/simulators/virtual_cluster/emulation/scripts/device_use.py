@@ -132,6 +132,7 @@ assert loaded.is_cuda
 assert loaded.shape == (512, 512)
 assert os.path.getsize("checkpoint.pt") < 10_000
 assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
+torch.accelerator.current_stream().wait_event(torch.cuda.current_stream().record_event())
 pop()
 
 push("default type")
@@ -148,6 +149,16 @@ state = torch.cuda.get_rng_state()
 assert state.numel() == 16
 torch.cuda.set_rng_state(state, device="cuda:1")
 assert torch.cuda.initial_seed() == 7
+# As graphs need them: states that are shared, and states that are apart.
+generator = torch.cuda.default_generators[torch.cuda.current_device()]
+shared, apart = generator.graphsafe_get_state(), generator.clone_state()
+generator.manual_seed(8)
+assert (shared.initial_seed(), apart.initial_seed()) == (8, 7)
+generator.graphsafe_set_state(apart)
+apart.manual_seed(9)
+assert (generator.initial_seed(), shared.initial_seed()) == (9, 8)
+generator.set_state(shared.get_state())
+assert apart.initial_seed() == 8
 pop()
 
 push("memory")
