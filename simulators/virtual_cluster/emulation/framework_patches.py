@@ -24,9 +24,9 @@ def _deepspeed_zero(module: ModuleType) -> None:
     module.assert_lst_len_same_as_other_ranks = _agree  # type: ignore[attr-defined]
 
 
-def _uneven_chunks(module: ModuleType) -> None:
-    # Whether all ranks' chunks together cover a tensor, of which this rank knows its own.
-    module.validate_uneven_dtensor = _agree  # type: ignore[attr-defined]
+def _agrees_on(check: str) -> Patch:
+    """Whether all ranks' parts together are a whole, of which this rank knows its own."""
+    return lambda module: setattr(module, check, _agree)
 
 
 def _agree(*args: Any, **kwargs: Any) -> None:
@@ -196,8 +196,11 @@ def _hub_kernels(module: ModuleType) -> None:
 PATCHES: dict[str, Patch] = {
     "bitsandbytes.functional": _paged_states,
     "kernels": _hub_kernels,
-    "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _uneven_chunks,
-    "megatron_fsdp.uneven_dtensor": _uneven_chunks,
+    "megatron.core.dist_checkpointing.validation": _agrees_on("validate_sharding_integrity"),
+    "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _agrees_on(
+        "validate_uneven_dtensor"
+    ),
+    "megatron_fsdp.uneven_dtensor": _agrees_on("validate_uneven_dtensor"),
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,

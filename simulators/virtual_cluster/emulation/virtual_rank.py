@@ -103,6 +103,7 @@ def emulate(
     from .cuda.streams import EngineNotices
     from .device_mode import DeviceMode
     from .distributed.install import install_distributed
+    from .distributed.objects import checkpoint_patches
     from .fake_tensors import DatalessMode, prepare_fake_tensors
     from .framework_patches import install_framework_patches
     from .host_tensors import install_checkpoints, install_host_tensors
@@ -155,7 +156,7 @@ def emulate(
     install_threads(state)
     install_loaders(state.recorder)
     install_spawn(state)
-    install_framework_patches(triton_patches(state))
+    install_framework_patches({**triton_patches(state), **checkpoint_patches(state)})
     registration = register_kernels(state)
     mode = DeviceMode(state)
     mode.__enter__()

@@ -6,7 +6,7 @@ rank holds; what only they know is listed among the invented values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -144,6 +144,21 @@ class ObjectCollectives:
             )
         object_list[:] = value
         return source
+
+
+def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
+    """torch's distributed checkpoints: a rank beside which no other runs plans for itself. Plans
+    of others, taken for its own, would leave it parts of what it holds, and its parts no whole."""
+
+    def alone(module: Any) -> None:
+        begin = module._DistWrapper.__init__
+
+        def init(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
+            begin(self, group, use_dist and state.peers is not None, coordinator_rank)
+
+        module._DistWrapper.__init__ = init
+
+    return {"torch.distributed.checkpoint.utils": alone}
 
 
 def _global(group: Any, rank: int | None, position: int | None) -> int:

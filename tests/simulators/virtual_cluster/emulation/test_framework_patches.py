@@ -31,3 +31,15 @@ def test_builders_hand_out_what_is_made_here() -> None:
     flat = OpBuilder("utils").load().flatten([torch.ones(2), torch.zeros(1)])
     assert flat.tolist() == [1, 1, 0]
     assert OpBuilder("async_io").load(verbose=True) == "built async_io"
+
+
+def test_whether_all_ranks_shards_are_a_whole_is_not_asked_of_one() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    def incomplete(*_: Any) -> None:
+        raise RuntimeError("parts are missing")
+
+    module = ModuleType("validation")
+    module.validate_sharding_integrity = incomplete  # type: ignore[attr-defined]
+    PATCHES["megatron.core.dist_checkpointing.validation"](module)
+    module.validate_sharding_integrity([], {})

@@ -169,6 +169,42 @@ def test_steps_that_write_shards_are_counted(tmp_path: Path, held: str) -> None:
     assert "not ended" not in run.output
 
 
+CHECKPOINTS = """
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+
+torch.distributed.init_process_group("nccl")
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64)).cuda()
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    model(torch.ones(4, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    for move in (dcp.save, dcp.load):
+        weights, states = get_state_dict(model, optimizer)
+        kept = {"weights": weights, "states": states}
+        move(kept, checkpoint_id="kept")
+    set_state_dict(
+        model, optimizer, model_state_dict=kept["weights"], optim_state_dict=kept["states"]
+    )
+    print("kept", step)
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_shards_are_saved_and_loaded_where_other_ranks_do_not_run(
+    tmp_path: Path, rank: int
+) -> None:
+    (tmp_path / "checkpoints.py").write_text(CHECKPOINTS)
+    options = ("--world-size", "4", "--rank", str(rank), "--steps", "2")
+    run = emulate(tmp_path, str(tmp_path / "checkpoints.py"), *options, check=True)
+    assert run.code == 0, run.output
+    assert "kept 0" in run.output
+
+
 # Its own ``print`` is silent on most ranks.
 GAP = """
 import builtins
