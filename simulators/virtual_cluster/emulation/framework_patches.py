@@ -56,6 +56,20 @@ def _deepspeed_operations(module: ModuleType) -> None:
     module.OpBuilder.load = load
 
 
+def _megatron_graphs(module: ModuleType) -> None:
+    from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    begin = module.ArgMetadata.__init__
+
+    def init(self: Any, arg: Any) -> None:
+        # It looks for tensors by their exact type.
+        begin(self, arg)
+        self.type = Tensor if self.type is FakeTensor else self.type
+
+    module.ArgMetadata.__init__ = init
+
+
 def _transformers_tracing(module: ModuleType) -> None:
     # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
     module.is_fake_tensor = _no  # type: ignore[attr-defined]
@@ -200,6 +214,7 @@ PATCHES: dict[str, Patch] = {
     "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _agrees_on(
         "validate_uneven_dtensor"
     ),
+    "megatron.core.transformer.cuda_graphs": _megatron_graphs,
     "megatron_fsdp.uneven_dtensor": _agrees_on("validate_uneven_dtensor"),
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -328,14 +329,18 @@ def _seeded(state: RankState, data: torch.Tensor) -> FakeTensor:
 
 def install_checkpoints(state: RankState) -> None:
     """Let ``torch.save`` and ``torch.load`` work. Once per process."""
-    rebuild = torch._utils._rebuild_meta_tensor_no_storage
+    rebuild = torch._utils._rebuild_tensor_v2
     placed = _Placed()
 
     @functools.wraps(rebuild)
-    def rebuild_without_data(
-        dtype: Any, size: Any, stride: Any, requires_grad: bool, saved_on: str = "cpu"
+    def rebuilt(
+        storage: Any, offset: int, size: Any, stride: Any, requires_grad: bool, *rest: Any
     ) -> Any:
-        meta = rebuild(dtype, size, stride, False)
+        if not isinstance(storage, str):
+            return rebuild(storage, offset, size, stride, requires_grad, *rest)
+        dtype, _, saved_on = storage.partition(" ")
+        kind = getattr(torch, dtype)
+        meta = torch.empty_strided(size, stride, dtype=kind, device="meta")
         made: torch.Tensor = wrap(state.dataless, meta, torch.device("cpu"))
         device = placed.device(saved_on)
         if device.type == "cuda":
@@ -343,11 +348,12 @@ def install_checkpoints(state: RankState) -> None:
         return made.requires_grad_(requires_grad)
 
     def reduce(self: FakeTensor, protocol: Any) -> Any:
-        shape = (self.dtype, tuple(self.shape), tuple(self.stride()), self.requires_grad)
-        made_by = torch._utils._rebuild_meta_tensor_no_storage
-        return (made_by, (*shape, str(self.fake_device)))
+        # By what rebuilds any tensor: readers that trust few names trust this one.
+        storage = f"{str(self.dtype).removeprefix('torch.')} {self.fake_device}"
+        shape = (0, tuple(self.shape), tuple(self.stride()), self.requires_grad)
+        return (torch._utils._rebuild_tensor_v2, (storage, *shape, collections.OrderedDict()))
 
-    torch._utils._rebuild_meta_tensor_no_storage = rebuild_without_data
+    torch._utils._rebuild_tensor_v2 = rebuilt
     FakeTensor.__reduce_ex__ = reduce
     torch.load = _load(torch.load, placed)
 

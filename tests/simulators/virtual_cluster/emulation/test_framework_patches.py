@@ -33,6 +33,23 @@ def test_builders_hand_out_what_is_made_here() -> None:
     assert OpBuilder("async_io").load(verbose=True) == "built async_io"
 
 
+def test_graphs_of_megatron_take_tensors_without_data_for_tensors() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    class ArgMetadata:
+        def __init__(self, arg: Any) -> None:
+            self.type = type(arg)
+
+    module = ModuleType("cuda_graphs")
+    module.ArgMetadata = ArgMetadata  # type: ignore[attr-defined]
+    PATCHES["megatron.core.transformer.cuda_graphs"](module)
+    with FakeTensorMode():
+        assert ArgMetadata(torch.empty(2)).type is torch.Tensor
+    assert [ArgMetadata(each).type for each in (1, None)] == [int, type(None)]
+
+
 def test_whether_all_ranks_shards_are_a_whole_is_not_asked_of_one() -> None:
     from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
 
