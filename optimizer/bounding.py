@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -72,13 +71,18 @@ class Bounding:
         self.frameworks = question.framework.offered
         self.may_fit_bytes = may_fit_bytes(self.capacity_bytes, self.frameworks)
 
-    def table(self, table: RecipeTable) -> Bounded:
+    def table(self, table: RecipeTable, on_progress: OnProgress | None = None) -> Bounded:
         """The bounds of recipes, losses only of those that may fit and else infinite: most recipes
         need no price."""
-        memory_bytes, used_bytes = self.of_recipes.sizes(table)
+        memory_bytes, used_bytes = np.zeros((2, len(table)), dtype=np.int64)
+        for some in _blocks(np.arange(len(table)), "recipes sized", on_progress):
+            memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(table.take(some))
         losses = np.full((len(table), len(self._objective.names)), np.inf)
         able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
-        losses[able] = self._priced(table.take(able), memory_bytes[able])
+        for some in _blocks(able, "recipes bounded", on_progress):
+            recipes = table.take(some)
+            step_time_s = self.of_recipes.step_time_s(recipes)
+            losses[some] = self._losses(recipes, step_time_s, memory_bytes[some])
         return Bounded(losses, used_bytes)
 
     def passes(self, table: RecipeTable) -> Bounded:
@@ -92,9 +96,6 @@ class Bounding:
         """Below ``passes``, and cheaper; of memory nothing."""
         nothing = np.zeros(len(table), dtype=np.int64)
         return Bounded(self._losses(table, self.of_recipes.least_step_s(table), nothing), nothing)
-
-    def _priced(self, table: RecipeTable, memory_bytes: Rows) -> Losses:
-        return self._losses(table, self.of_recipes.step_time_s(table), memory_bytes)
 
     def _losses(self, table: RecipeTable, step_time_s: Losses, memory_bytes: Rows) -> Losses:
         losses = np.empty((len(table), len(self._objective.names)))
@@ -135,24 +136,24 @@ class BoundingSurvey(Bounding):
         """As ``table``, of every row; where none may fit, with the losses of the closest miss."""
         recipes = self._recipes
         losses = np.full((len(recipes), len(self._objective.names)), np.inf)
-        memory_bytes, used_bytes = np.zeros((2, len(recipes)), dtype=np.int64)
+        used_bytes = np.zeros(len(recipes), dtype=np.int64)
         halved = len(recipes) >= HALVED_ROWS and is_second_core()
         first, *others = self._halves() if halved else (np.arange(len(recipes)),)
 
-        def own() -> tuple[Losses, Rows, Rows]:
+        def own() -> Bounded:
             # Only this process says how far it is.
-            fitting = self._fitting(first, on_progress)
+            fitting = self.table(recipes.take(first), on_progress)
             if halved:
                 # Simulating comes next, and the other process began later.
                 sweep.load()
             return fitting
 
-        found = both(own, partial(self._fitting, others[0])) if halved else (own(),)
+        found = both(own, lambda: self.table(recipes.take(others[0]))) if halved else (own(),)
         for rows, each in zip((first, *others), found, strict=True):
-            losses[rows], memory_bytes[rows], used_bytes[rows] = each
+            losses[rows], used_bytes[rows] = each
         if not (used_bytes <= self.may_fit_bytes).any():
-            closest = np.array([int(np.argmin(used_bytes))])
-            losses[closest] = self._priced(recipes.take(closest), memory_bytes[closest])
+            closest = [int(np.argmin(used_bytes))]
+            losses[closest] = self.rows(closest).losses
         return Bounded(losses, used_bytes)
 
     def _halves(self) -> tuple[Rows, Rows]:
@@ -164,19 +165,6 @@ class BoundingSurvey(Bounding):
             second[group] = sizes[1] < sizes[0]
             sizes[int(second[group])] += int(counts[group])
         return np.flatnonzero(~second[groups]), np.flatnonzero(second[groups])
-
-    def _fitting(
-        self, rows: Rows, on_progress: OnProgress | None = None
-    ) -> tuple[Losses, Rows, Rows]:
-        recipes = self._recipes.take(rows)
-        memory_bytes, used_bytes = np.zeros((2, len(rows)), dtype=np.int64)
-        for some in _blocks(np.arange(len(rows)), "recipes sized", on_progress):
-            memory_bytes[some], used_bytes[some] = self.of_recipes.sizes(recipes.take(some))
-        losses = np.full((len(rows), len(self._objective.names)), np.inf)
-        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
-        for some in _blocks(able, "recipes bounded", on_progress):
-            losses[some] = self._priced(recipes.take(some), memory_bytes[some])
-        return losses, memory_bytes, used_bytes
 
     def _bound(self, table: RecipeTable) -> Bounded:
         found = self.of_recipes(table)

@@ -273,9 +273,7 @@ class Enumeration:
         """The points whose fields have the values that are wanted."""
         wanted = np.ones(len(block.indices), dtype=np.bool_)
         for name, allowed in self.space.held.items():
-            found = block.recipes.distinct((name,))
-            values = [block.recipes.value(name, int(row)) for row in found.first]
-            wanted &= found.spread([value in allowed for value in values]).astype(np.bool_)
+            wanted &= block.recipes.holds(name, allowed.__contains__)
         return block if wanted.all() else block.take(wanted)
 
     def with_dp(self, points: _Points, fields: Mapping[str, Column]) -> _Points:

@@ -168,10 +168,7 @@ def _frugal(recipes: RecipeTable) -> NDArray[np.int64]:
     only ever take less memory, and bounds of all the other rows would cost most of the search."""
     batches = recipes.numbers("micro_batch")
     rows = np.flatnonzero(batches == batches.min())
-    modes, are_full = recipes.take(rows).each(
-        ("recompute",), lambda each: each.recompute == "full"
-    )
-    full = np.array(are_full)[modes.of]
+    full = recipes.take(rows).holds("recompute", lambda value: value == "full")
     return rows[full] if full.any() else rows
 
 

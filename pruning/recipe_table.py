@@ -101,29 +101,33 @@ class RecipeTable(Sequence[Recipe]):
         chosen = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
         return RecipeTable(taken, int(chosen))
 
+    def field(self, name: str) -> Column:
+        """One field of every recipe."""
+        if name in self.columns:
+            return self.columns[name]
+        return Column((RECIPE_DEFAULTS[name],), np.broadcast_to(np.int8(0), self.size))
+
     def value(self, name: str, row: int) -> Any:
         """One field of one recipe."""
-        found = self.columns.get(name)
-        return RECIPE_DEFAULTS[name] if found is None else found.values[found.codes.item(row)]
+        found = self.field(name)
+        return found.values[found.codes.item(row)]
 
     def values(self, names: Sequence[str], rows: Rows) -> list[tuple[Any, ...]]:
         """Several fields of some of the recipes, a tuple each."""
-        columns = []
-        for name in names:
-            found = self.columns.get(name)
-            if found is None:
-                columns.append([RECIPE_DEFAULTS[name]] * len(rows))
-            else:
-                columns.append([found.values[code] for code in found.codes[rows].tolist()])
+        found = map(self.field, names)
+        columns = [[each.values[code] for code in each.codes[rows].tolist()] for each in found]
         return list(zip(*columns, strict=True)) if names else [()] * len(rows)
+
+    def holds(self, name: str, test: Callable[[Any], bool]) -> Mask:
+        """Of which recipes a field's value passes a test."""
+        found = self.field(name)
+        mask: Mask = np.array([test(value) for value in found.values], dtype=np.bool_)[found.codes]
+        return mask
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A whole-number or true/false field of every recipe; None is -1."""
-        found = self.columns.get(name)
-        values = (RECIPE_DEFAULTS[name],) if found is None else found.values
-        plain = np.array([-1 if v is None else int(v) for v in values], dtype=np.int64)
-        if found is None:
-            return np.full(self.size, plain[0])
+        found = self.field(name)
+        plain = np.array([-1 if v is None else int(v) for v in found.values], dtype=np.int64)
         numbers: NDArray[np.int64] = plain[found.codes]
         return numbers
 
@@ -200,11 +204,8 @@ class TableBuilder:
         self.size = 0
 
     def add(self, table: RecipeTable) -> None:
-        for name, default in RECIPE_DEFAULTS.items():
-            found = table.columns.get(name)
-            if found is None:
-                found = Column((default,), np.zeros(len(table), dtype=np.int16))
-            known = self._known[name]
+        for name, known in self._known.items():
+            found = table.field(name)
             numbers = np.zeros(len(found.values), dtype=np.int16)
             used = np.bincount(found.codes, minlength=len(found.values)) > 0
             for code in np.flatnonzero(used):
@@ -243,9 +244,7 @@ def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64
     """
     keys = np.zeros(len(table), dtype=np.uint64)
     for name, known in ((name, column.values) for name, column in numbering.columns.items()):
-        found = table.columns.get(name)
-        if found is None:
-            found = Column((RECIPE_DEFAULTS[name],), np.zeros(len(table), dtype=np.int8))
+        found = table.field(name)
         number = {(type(value), value): index for index, value in enumerate(known)}
         # A value that the other table has not is given a number of its own.
         codes = [number.get((type(value), value), len(known)) for value in found.values]

@@ -101,9 +101,7 @@ class Columns:
         self.layout_of, self.layouts = self.once_each(
             self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
         )
-        self.full = np.array(
-            [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
-        )
+        self.full = self.unique.holds("recompute", lambda value: value == "full")
         self.layers = self.unique.numbers("recompute_layers")
         self.taper = self.unique.numbers("recompute_taper")
         count_of, counts = self.once_each(
@@ -119,12 +117,6 @@ class Columns:
         self.schedule_of, self.schedules = self.once_each(
             self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
         )
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A field of the unique rows, as objects."""
-        found = self.unique.distinct((name,))
-        values = np.array([self.unique.value(name, int(row)) for row in found.first], dtype=object)
-        return found.spread(values)
 
     def once_each(
         self,
