@@ -16,7 +16,7 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import json_text, write_whole
+from trainscout.simulators.predictor.io.output import json_text, write_texts
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.fastest import claim
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
@@ -160,6 +160,4 @@ def save_search(
         script = start_script(job_of(shown[0].recipe), launch_directory)
         if script is not None:
             texts[LAUNCH] = script
-    for name, text in texts.items():
-        write_whole(directory / name, text)
-    return [directory / name for name in texts]
+    return write_texts(directory, texts)

@@ -25,7 +25,7 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.wording import STOP_WORDS
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.csv_files import csv_text
-from trainscout.simulators.predictor.io.output import fingerprint, json_text, write_whole
+from trainscout.simulators.predictor.io.output import fingerprint, json_text, write_texts
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
@@ -149,13 +149,7 @@ def save_script_search(
         launch = cast(Launch, result.best[0].recipe)
         files[LAUNCH] = _start_script(launch, world_size, per_node)
         files |= {f"launch/{name}": content for name, content in launch.start.files}
-    written = []
-    for name, content in files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
-        written.append(path)
-    return written
+    return write_texts(directory, files)
 
 
 def _start_script(launch: Launch, world_size: int, per_node: int) -> str:

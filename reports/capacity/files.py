@@ -21,7 +21,7 @@ from trainscout.reports.capacity.terminal_tables import (
     format_goodput,
 )
 from trainscout.reports.launch import first_launch
-from trainscout.simulators.predictor.io.output import json_text, write_whole
+from trainscout.simulators.predictor.io.output import json_text, write_texts
 
 
 def study_texts(
@@ -124,6 +124,4 @@ def save_run(directory: Path, record: Mapping[str, Any], texts: Mapping[str, str
     Raises:
         OSError: when one cannot be written.
     """
-    for name, text in texts.items():
-        write_whole(directory / name, text)
-    write_whole(directory / STUDY, json_text(record, 1))
+    write_texts(directory, {**texts, STUDY: json_text(record, 1)})

@@ -14,7 +14,7 @@ from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import comment, title_lines
 from trainscout.reports.launch.source import template
 from trainscout.simulators.predictor.io.command_line import NO_ROOM
-from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.io.output import write_texts
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
 
@@ -118,9 +118,7 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
     """
     texts = launch_texts(job, found)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_whole(directory / name, text)
+        written = write_texts(directory, texts)
         for launch in found:
             for name in set(_FILES[launch.framework]).difference(texts):
                 (directory / name).unlink(missing_ok=True)
@@ -129,7 +127,7 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
             raise
         problem = f"cannot be written: {error.strerror}"
         raise InputError("launch.directory", str(directory), problem) from error
-    return [directory / name for name in texts]
+    return written
 
 
 def format_launch(found: Sequence[Launch]) -> list[str]:

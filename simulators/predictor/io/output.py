@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -24,6 +24,19 @@ def show_text(text: str) -> None:
     except BrokenPipeError:
         # Python flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_texts(directory: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files by name below an existing directory, each whole; where they are.
+
+    Raises:
+        OSError: when one cannot be written.
+    """
+    paths = [directory / name for name in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    return paths
 
 
 def fingerprint(content: Any) -> str:
