@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.dialects.options import words_of_table
+from trainscout.reports.dialects.options import KEY, words_of_table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
@@ -70,7 +70,7 @@ def deepspeed_preset(name: str) -> dict[str, Any] | None:
 
 def words_of_deepspeed(table: Mapping[str, Any]) -> list[str]:
     """DeepSpeed's JSON as arguments: ``{"bf16": {"enabled": true}}`` as ``--ds.bf16.enabled``."""
-    return words_of_table(table, "--ds.")
+    return words_of_table(table, KEY)
 
 
 def words_of_arguments(table: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.fine_tuning import tool_of
-from trainscout.reports.dialects.options import Options, Reading, Unknown
+from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -75,7 +75,7 @@ class HuggingFaceReader:
         started: str | None = None,
     ) -> None:
         self.environment, self.program = environment, program
-        plain = [_plain(word) for word in words]
+        plain = [respelled(word, "-", "_") for word in words]
         self._tool = tool = tool_of(Options(plain).names, started)
         older = {} if tool is None else {own: (name, None) for own, name in tool.names.items()}
         self.options = options = Options(plain, older, {} if tool is None else tool.defaults)
@@ -355,19 +355,7 @@ class HuggingFaceReader:
         if self._tool is not None and (taken := self.options.taken):
             said = ", ".join(f"{name.lstrip('-')} {value}" for name, value in taken.items())
             self.options.note(f"{self._tool.title}'s defaults: {said}")
-        found = self.options.reading(_KNOWN)
-        return Reading(
-            used=tuple(map(_key, found.used)),
-            no_effect=tuple(map(_key, found.no_effect)),
-            not_modelled=tuple((_key(words), instead) for words, instead in found.not_modelled),
-            unknown=tuple(Unknown(_key(each.argument), each.nearest) for each in found.unknown),
-            notes=found.notes,
-        )
-
-
-def _key(words: str) -> str:
-    """A key of the JSON as it stands there."""
-    return words.removeprefix("--ds.")
+        return self.options.reading(_KNOWN)
 
 
 def _adapted_by(name: str) -> set[str]:
@@ -384,11 +372,3 @@ def _adapted_by(name: str) -> set[str]:
         if f".{own}".endswith(f".{name}") or any(map(matches, paths)):
             found.add(target)
     return found
-
-
-def _plain(word: str) -> str:
-    """Arguments as they are declared: with ``_`` in their names."""
-    if not word.startswith("--"):
-        return word
-    name, equals, value = word.partition("=")
-    return f"--{name[2:].replace('-', '_')}{equals}{value}"

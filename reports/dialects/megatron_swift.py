@@ -9,7 +9,7 @@ from dataclasses import replace
 from trainscout.reports.dialects.fine_tuning import MEGATRON_SWIFT, SWIFT
 from trainscout.reports.dialects.huggingface_reader import HuggingFaceReader
 from trainscout.reports.dialects.megatron_reader import MegatronReader
-from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
@@ -35,7 +35,7 @@ class MegatronSwiftReader(MegatronReader):
     title = MEGATRON_SWIFT
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        stated = Options(map(_dashed, words))
+        stated = Options(respelled(word, "_", "-") for word in words)
         names = dict.fromkeys([*_DEFAULTS, *stated.names])
         settings = {name: stated.texts(name) or [] for name in names if stated.has(name)}
         taken = {name: value for name, value in _DEFAULTS.items() if name not in settings}
@@ -76,11 +76,6 @@ class MegatronSwiftReader(MegatronReader):
         )
 
 
-def _dashed(word: str) -> str:
-    """An argument as Megatron writes it."""
-    name, equals, value = word.partition("=")
-    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
-
-
 def _name(words: str) -> str:
-    return _dashed(words.split(" ")[0])
+    """An argument's name as Megatron writes it."""
+    return respelled(words.split(" ")[0], "_", "-")

@@ -14,6 +14,8 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 # In a word of a script, stands on both sides of an expansion whose value is not known.
 MARK = "\x00"
+# Begins the argument that a key of DeepSpeed's JSON is read as.
+KEY = "--ds."
 # Names of launch arguments share most of their words: only nearly equal ones are mistyped.
 _SLIP = 0.85
 
@@ -49,6 +51,12 @@ class Reading:
     not_modelled: tuple[tuple[str, str], ...]
     unknown: tuple[Unknown, ...]
     notes: tuple[str, ...]
+
+
+def respelled(word: str, old: str, new: str) -> str:
+    """An argument with another letter in its name, as it is declared; what is none as it is."""
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace(old, new)}{equals}{value}" if word.startswith("--") else word
 
 
 def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
@@ -248,8 +256,8 @@ class Options:
         )
 
     def _as_written(self, name: str) -> str:
-        """An option with its values, as written."""
-        return " ".join([name, *map(shown, self._values[name])])
+        """An option with its values, as written; keys of a file as they stand there."""
+        return " ".join([name.removeprefix(KEY), *map(shown, self._values[name])])
 
 
 def _entry(name: str, entries: Collection[str]) -> str | None:

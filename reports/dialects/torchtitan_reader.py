@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.environment import read_environment, segments_of
-from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.setting import read
 from trainscout.reports.dialects.torchtitan import (
     ARGUMENTS,
@@ -313,9 +313,6 @@ def _without_subcommands(words: Sequence[str]) -> tuple[list[str], dict[str, str
     for word in words:
         if (choice := _SUBCOMMAND.fullmatch(word)) is not None:
             chosen[choice[1]] = choice[2]
-        elif word.startswith("--"):
-            name, equals, value = word.partition("=")
-            plain.append(name.replace("_", "-") + equals + value)
         else:
-            plain.append(word)
+            plain.append(respelled(word, "_", "-"))
     return plain, chosen
