@@ -18,6 +18,8 @@ from trainscout.reports.dialects.options import KEY, words_of_table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
+# Accelerate's names of degrees that are not those of the tools around it.
+_DEGREES = {"tp_size": "tensor_parallel_size", "cp_size": "context_parallel_size"}
 _PRESET = re.compile(r"zero([0-3])(_offload)?")
 AXOLOTL, FACTORY, SWIFT, TRL = "axolotl", "LLaMA-Factory", "ms-swift", "TRL"
 MEGATRON_SWIFT = "ms-swift with Megatron"
@@ -99,6 +101,10 @@ def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
     fsdp = table.get("fsdp_config")
     if str(table.get("distributed_type", "")).upper() == "FSDP" and isinstance(fsdp, Mapping):
         words += words_of_arguments({"fsdp_version": 1, "fsdp_config": fsdp})
+    degrees = table.get("parallelism_config")
+    for key, value in degrees.items() if isinstance(degrees, Mapping) else ():
+        name = str(key).removeprefix("parallelism_config_")
+        words.append(f"--{_DEGREES.get(name, name)}={value}")
     deepspeed = table.get("deepspeed_config")
     if isinstance(deepspeed, Mapping):
         if "zero_stage" in deepspeed:

@@ -88,6 +88,16 @@ def test_accelerates_file(tmp_path, strategy, fields):
     assert imported.question.cluster.num_gpus == 16
 
 
+def test_accelerates_degrees(tmp_path):
+    degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, "dp_shard_size": 2}
+    config = {"fsdp_config": {"fsdp_version": 2}, "distributed_type": "FSDP"}
+    config["parallelism_config"] = {f"parallelism_config_{key}": n for key, n in degrees.items()}
+    written(tmp_path, "nd.yaml", config)
+    script = "accelerate launch --config_file nd.yaml --num_processes 16 train.py --block_size 512"
+    recipe = read(written(tmp_path, "run.sh", script)).recipe
+    assert (recipe.tp, recipe.cp, recipe.zero_stage, recipe.dp_shard) == (2, 2, 3, 2)
+
+
 def test_adapters(tmp_path):
     script = (
         "torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 --use_peft "
