@@ -14,9 +14,8 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-from .failures import Failure
 from .neighbours import Neighbour, neighbourhood
-from .topology.fabric import SwitchFabric
+from .topology.fabric import Failure, SwitchFabric
 
 if TYPE_CHECKING:
     from .collectives import EngineSettings

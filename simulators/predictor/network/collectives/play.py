@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.failures import Failure
 from trainscout.simulators.predictor.network.hybrid.memory import joined
 from trainscout.simulators.predictor.network.neighbours import Neighbour
+from trainscout.simulators.predictor.network.topology.fabric import Failure
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import (
     NO_LINK,
@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.network.topology.routing import (
     find_routes,
     mixed,
 )
-from trainscout.simulators.predictor.network.topology.switches import links_named
+from trainscout.simulators.predictor.network.topology.wiring import links_named
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     nearest_name,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.failures import Failure
+from trainscout.simulators.predictor.network.topology.fabric import Failure
 from trainscout.simulators.predictor.question.errors import InputError
 
 from . import engine_arrays as t

@@ -12,7 +12,7 @@ from tests.simulators.predictor.network.topology.test_planes_and_pods import dra
 from tests.simulators.predictor.network.topology.test_routing import pairs
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import find_routes
-from trainscout.simulators.predictor.network.topology.switches import links_named
+from trainscout.simulators.predictor.network.topology.wiring import links_named
 from trainscout.simulators.predictor.question.errors import InputError
 
 FABRICS = {
