@@ -295,7 +295,9 @@ def _attention(original: Any, values: Any) -> Any:
         half = query.dtype in (torch.float16, torch.bfloat16) and query.dim() == 4 and wide <= 256
         fits = half and capability >= (8, 0)
         cudnn_last = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
-        cudnn = fits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
+        # cuDNN's gives no gradient to a bias and takes no single key.
+        suits = key.shape[-2] > 1 and not (attn_mask is not None and attn_mask.requires_grad)
+        cudnn = fits and suits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
         flash = fits and attn_mask is None and cuda.flash_sdp_enabled()
         cudnn_first = capability in _CUDNN_FIRST and not cudnn_last
         if flash and not (cudnn and cudnn_first):

@@ -12,7 +12,7 @@ from trainscout.simulators.virtual_cluster.traces.events import PointToPoint
 pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize("script", ["pipeline_stages.py", "sizes_ahead.py"])
+@pytest.mark.parametrize("script", ["pipeline_stages.py", "sizes_ahead.py", "traced_pipeline.py"])
 def test_gradients_have_the_sizes_of_what_was_sent(tmp_path: Path, script: str) -> None:
     run = emulate(tmp_path, script, "--world-size", 2, check=True)
     assert run.code == 0, run.output

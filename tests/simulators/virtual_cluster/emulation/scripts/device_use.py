@@ -228,6 +228,8 @@ with torch.autocast("cuda", torch.bfloat16):
 os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"] = "1"
 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 del os.environ["TORCH_CUDNN_SDPA_DEPRIORITIZED"]
+bias = torch.zeros(256, 256, dtype=q.dtype, device="cuda", requires_grad=True)
+torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=bias)
 pop()
 
 push("products of fp32")
