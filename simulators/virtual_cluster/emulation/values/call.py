@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from . import plain
 from .defaults import FOLLOWED_ELEMENTS
 from .imbalance import Routers
 from .shadow import Grade, Kind, Known, Shadow
@@ -109,6 +110,10 @@ def _replaced(value: Any, substitute: Callable[[torch.Tensor], torch.Tensor]) ->
     return _CPU if isinstance(value, torch.device) else value
 
 
+def _emptied(tensor: torch.Tensor) -> torch.Tensor:
+    return plain.empty(0, dtype=tensor.dtype)
+
+
 # What ``Call.on_host`` raises when the host cannot do it.
 CANNOT = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
@@ -131,7 +136,12 @@ class Call:
             RuntimeError, NotImplementedError, TypeError, ValueError, IndexError: when the host has
                 no such operation or the substitutes do not fit it.
         """
-        named = {name: _replaced(value, substitute) for name, value in self.kwargs.items()}
+        out = self.signature.written_keywords
+        named = {
+            # ``out=`` takes whatever size it is given.
+            name: _replaced(value, _emptied if name in out else substitute)
+            for name, value in self.kwargs.items()
+        }
         return self.func(*_replaced(list(self.args), substitute), **named)
 
     @property
@@ -141,8 +151,10 @@ class Call:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Among its arguments, in order."""
-        return list(tensors_in((*self.args, *self.kwargs.values())))
+        """Among its arguments, in order, those of ``out=`` left out: it does not read them."""
+        out = self.signature.written_keywords
+        named = (value for name, value in self.kwargs.items() if name not in out)
+        return list(tensors_in((*self.args, *named)))
 
     @property
     def written(self) -> list[torch.Tensor]:

@@ -25,6 +25,12 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (  #
 aten = torch.ops.aten
 
 
+def _counted(a: Any) -> Any:
+    made = a.new_zeros(len(a) + 1, a.shape[1])
+    torch.cumsum(a, 0, dtype=a.dtype, out=made[1:])
+    return made
+
+
 # A random program works on a list of matrices; every step appends one or writes one in place.
 # Each step is a function of (first, second, number).
 STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
@@ -50,6 +56,8 @@ STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
     "mean": lambda a, b, n: a.mean(1, keepdim=True),
     "largest": lambda a, b, n: a.amax(0, keepdim=True),
     "running sum": lambda a, b, n: a.cumsum(1),
+    "sum into": lambda a, b, n: torch.add(a, n, out=torch.empty_like(a)),
+    "running sum into": lambda a, b, n: _counted(a),
     "join": lambda a, b, n: torch.cat([a, a], 0),
     "stack": lambda a, b, n: torch.stack([a, a])[n % 2],
     "sort": lambda a, b, n: a.sort(1)[0],
