@@ -107,22 +107,22 @@ class Ledger:
         if verdict.fits and resolved_by.losses is not None:
             # Turning losses round once more gives the values back.
             values = self._objective.losses(resolved_by.losses)
-            self.stable_for += 1
-        else:
-            self._row_of_recipe[self._survey.recipes[row]] = row
-            self.history.add(Known(self._survey.recipes[row], fits=False))
+        self._infer(row, fits=values is not None)
         self._append(self._trial(row, "pruned", verdict.rule, verdict.reason, values=values))
 
     def add_screened(self, row: int, screened: Screened) -> None:
         """Record a recipe resolved by its bounds; samplers learn those."""
         self.evaluations[row] = screened.evaluation
-        fits = screened.evaluation.memory_violation <= 0
+        self._infer(row, fits=screened.evaluation.memory_violation <= 0)
+        self._append(self._trial(row, "pruned", screened.rule, screened.reason))
+
+    def _infer(self, row: int, *, fits: bool) -> None:
+        """Count a recipe that is not simulated; what does not fit resolves others."""
         if fits:
             self.stable_for += 1
         else:
             self._row_of_recipe[self._survey.recipes[row]] = row
             self.history.add(Known(self._survey.recipes[row], fits=False))
-        self._append(self._trial(row, "pruned", screened.rule, screened.reason))
 
     def add_simulated(self, row: int, outcome: Outcome) -> None:
         """Record a simulated recipe; what was inferred of it before is forgotten."""

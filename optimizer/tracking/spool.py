@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.simulators.predictor.io.values import recorded
 
 SPOOL = "tracking.json"
 """File of a search's or study's directory that says what is still to be logged, and where."""
@@ -157,10 +158,7 @@ def read_spool(path: Path) -> Spooled:
         content = json.loads(path.read_text(encoding="utf-8"))
         written = content.pop("format")
         if written == _FORMAT:
-            content["parent"] = Run(**content["parent"])
-            content["children"] = tuple(Run(**child) for child in content["children"])
-            content["artifacts"] = tuple(content["artifacts"])
-            waiting = Spooled(**content)
+            waiting: Spooled = recorded(Spooled, content)
             _check(waiting, path.parent)
             return waiting
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
