@@ -244,9 +244,8 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             first = torch.autograd._get_sequence_nr()
-            state.recorder.enter()
-            state.recorder.emit(Begin("fused", name))
-            state.recorder.leave()
+            with state.recorder:
+                state.recorder.emit(Begin("fused", name))
             state.memory.enter_region()
             try:
                 return function(*args, **kwargs)

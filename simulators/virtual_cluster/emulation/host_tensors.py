@@ -35,11 +35,8 @@ def _patch_reads(state: RankState) -> None:
     real_tolist, real_numpy, real_tensor = torch.Tensor.tolist, torch.Tensor.numpy, torch.tensor
 
     def contents(tensor: torch.Tensor, operation: str) -> torch.Tensor:
-        state.recorder.enter()
-        try:
+        with state.recorder:
             return copies.value(tensor.detach(), operation)
-        finally:
-            state.recorder.leave()
 
     def tolist(self: torch.Tensor) -> Any:
         if isinstance(self, FakeTensor):
@@ -166,9 +163,8 @@ def _patch_memory(state: RankState) -> None:
     def resize_(self: Any, size: int) -> Any:
         resized = real_resize(self, size)
         if self.device.type == "meta":
-            state.recorder.enter()
-            state.memory.resized(self, state.shim.stream())
-            state.recorder.leave()
+            with state.recorder:
+                state.memory.resized(self, state.shim.stream())
         return resized
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:

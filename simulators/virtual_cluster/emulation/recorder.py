@@ -78,7 +78,8 @@ class Recorder:
     """The one writer of events of a rank.
 
     Host time is the CPU time a thread spends between leaving the emulator and entering it again:
-    what the script and its framework compute, and torch's own dispatch.
+    what the script and its framework compute, and torch's own dispatch. It is a context: inside,
+    the emulator works.
     """
 
     def __init__(
@@ -144,6 +145,12 @@ class Recorder:
     def leave(self) -> None:
         """Control returns to the script."""
         self._left.ns = _thread_time_ns()
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
 
     def launching(self) -> None:
         """The device is about to get something to do: is it part of a compiled backward?"""

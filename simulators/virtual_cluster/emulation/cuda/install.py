@@ -49,17 +49,15 @@ def range_functions(state: RankState) -> dict[str, Callable[..., Any]]:
     depth = [0]
 
     def range_push(msg: object) -> int:
-        state.recorder.enter()
-        state.recorder.emit(Begin("user", str(msg)))
-        state.recorder.leave()
+        with state.recorder:
+            state.recorder.emit(Begin("user", str(msg)))
         depth[0] += 1
         return depth[0] - 1
 
     def range_pop() -> int:
         if depth[0]:
-            state.recorder.enter()
-            state.recorder.emit(End("user"))
-            state.recorder.leave()
+            with state.recorder:
+                state.recorder.emit(End("user"))
             depth[0] -= 1
         return depth[0]
 

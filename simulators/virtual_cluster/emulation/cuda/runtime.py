@@ -118,14 +118,12 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         shim.set_stream(stream_id)
 
     def synchronise() -> None:
-        state.recorder.enter()
-        synchronise_device(state)
-        state.recorder.leave()
+        with state.recorder:
+            synchronise_device(state)
 
     def empty_cache(*_: Any) -> None:
-        state.recorder.enter()
-        state.memory.empty_cache()
-        state.recorder.leave()
+        with state.recorder:
+            state.memory.empty_cache()
 
     def set_sync_debug(mode: int) -> None:
         sync_debug[0] = mode

@@ -119,9 +119,8 @@ class Stream(torch.Stream):
 
     def synchronize(self) -> None:
         """Wait on the host for this stream."""
-        self.state.recorder.enter()
-        synchronise_stream(self.state, int(self.stream_id))
-        self.state.recorder.leave()
+        with self.state.recorder:
+            synchronise_stream(self.state, int(self.stream_id))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, torch.Stream) and (
@@ -178,21 +177,19 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         """Mark the place a stream has reached."""
-        self.state.recorder.enter()
-        number = self.state.shim.stream() if stream is None else int(stream.stream_id)
-        self.state.order.record(self.number, number)
-        self.state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
-        self.state.recorder.leave()
+        with self.state.recorder:
+            number = self.state.shim.stream() if stream is None else int(stream.stream_id)
+            self.state.order.record(self.number, number)
+            self.state.recorder.emit(EventRecord(self.number, number, self.enable_timing))
 
     def wait(self, stream: Any = None) -> None:
         """Later work of a stream runs after this event's last record."""
-        self.state.recorder.enter()
-        number = self.state.shim.stream() if stream is None else int(stream.stream_id)
-        # Waiting for an event never recorded waits for nothing, on a GPU too.
-        if self.state.order.recorded(self.number):
-            self.state.order.wait(self.number, number)
-            self.state.recorder.emit(EventWait(self.number, number))
-        self.state.recorder.leave()
+        with self.state.recorder:
+            number = self.state.shim.stream() if stream is None else int(stream.stream_id)
+            # Waiting for an event never recorded waits for nothing, on a GPU too.
+            if self.state.order.recorded(self.number):
+                self.state.order.wait(self.number, number)
+                self.state.recorder.emit(EventWait(self.number, number))
 
     def query(self) -> bool:
         """Whether it has happened: nobody knows without device time, so yes."""
@@ -200,10 +197,9 @@ class Event:
 
     def synchronize(self) -> None:
         """Wait on the host for this event."""
-        self.state.recorder.enter()
-        if self.state.order.recorded(self.number):
-            synchronise_event(self.state, self.number)
-        self.state.recorder.leave()
+        with self.state.recorder:
+            if self.state.order.recorded(self.number):
+                synchronise_event(self.state, self.number)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to another.

@@ -73,42 +73,41 @@ class Launches:
             self._between_hosts(kind, inputs, outputs, root, reduction)
             return None
         state = self._state
-        state.recorder.enter()
-        # Scatter and gather have buffers on the root only; in place, both are one.
-        sequence = self._sequence
-        self._sequence += 1
-        work, reads, writes, stream = self._launch(inputs, outputs, outputs, blocks_host)
-        even = (
-            splits_in is not None
-            and splits_out is not None
-            and (len({*splits_in, *splits_out}) == 1)
-        )
-        state.recorder.collectives += 1
-        state.recorder.emit(
-            Collective(
-                kind=kind,
-                group=self._name,
-                sequence=sequence,
-                bytes_in=_bytes(inputs),
-                bytes_out=_bytes(outputs),
-                dtype=spec_of(tensors[0], None).dtype if tensors else "uint8",
-                stream=stream,
-                work=work.arrival.number,
-                root=None if root is None else self._ranks[root],
-                splits_in=None if even else splits_in,
-                splits_out=None if even else splits_out,
-                inputs=tuple(known.number for known in reads),
-                outputs=tuple(known.number for known in writes),
-                site=state.recorder.sites.current(),
+        with state.recorder:
+            # Scatter and gather have buffers on the root only; in place, both are one.
+            sequence = self._sequence
+            self._sequence += 1
+            work, reads, writes, stream = self._launch(inputs, outputs, outputs, blocks_host)
+            even = (
+                splits_in is not None
+                and splits_out is not None
+                and (len({*splits_in, *splits_out}) == 1)
             )
-        )
-        if kind != "barrier" and not state.peers_agree:
-            # Shares of unlike sizes are nothing that all members could know of.
-            even_shares = splits_in is None and splits_out is None
-            work.arrival.arrives = self._follow(
-                kind, inputs, outputs, sequence, root, reduction, even_shares
+            state.recorder.collectives += 1
+            state.recorder.emit(
+                Collective(
+                    kind=kind,
+                    group=self._name,
+                    sequence=sequence,
+                    bytes_in=_bytes(inputs),
+                    bytes_out=_bytes(outputs),
+                    dtype=spec_of(tensors[0], None).dtype if tensors else "uint8",
+                    stream=stream,
+                    work=work.arrival.number,
+                    root=None if root is None else self._ranks[root],
+                    splits_in=None if even else splits_in,
+                    splits_out=None if even else splits_out,
+                    inputs=tuple(known.number for known in reads),
+                    outputs=tuple(known.number for known in writes),
+                    site=state.recorder.sites.current(),
+                )
             )
-        state.recorder.leave()
+            if kind != "barrier" and not state.peers_agree:
+                # Shares of unlike sizes are nothing that all members could know of.
+                even_shares = splits_in is None and splits_out is None
+                work.arrival.arrives = self._follow(
+                    kind, inputs, outputs, sequence, root, reduction, even_shares
+                )
         return work
 
     def transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> VirtualWork | HostWork:
@@ -116,44 +115,43 @@ class Launches:
         if _on_host(tensor):
             return self._between_two_hosts(kind, tensor, peer)
         state = self._state
-        state.recorder.enter()
-        state.recorder.next_step_begins()
-        if not 0 <= peer < self.size:
-            state.recorder.violation(
-                "unknown peer", f"{kind} names member {peer} of group {self._name} of {self.size}"
+        with state.recorder:
+            state.recorder.next_step_begins()
+            if not 0 <= peer < self.size:
+                state.recorder.violation(
+                    "unknown peer",
+                    f"{kind} names member {peer} of group {self._name} of {self.size}",
+                )
+                raise ValueError(f"Invalid peer rank {peer} in a group of {self.size}")
+            other = self._ranks[peer]
+            sequence = self._transfers[kind, other]
+            self._transfers[kind, other] += 1
+            inputs, outputs = ([tensor], []) if kind == "send" else ([], [tensor])
+            # Alone, a transfer has a communicator and a stream of its own for the pair.
+            pair = (
+                ""
+                if self._batch is not None
+                else f":{min(self.position, peer)}:{max(self.position, peer)}"
             )
-            state.recorder.leave()
-            raise ValueError(f"Invalid peer rank {peer} in a group of {self.size}")
-        other = self._ranks[peer]
-        sequence = self._transfers[kind, other]
-        self._transfers[kind, other] += 1
-        inputs, outputs = ([tensor], []) if kind == "send" else ([], [tensor])
-        # Alone, a transfer has a communicator and a stream of its own for the pair.
-        pair = (
-            ""
-            if self._batch is not None
-            else f":{min(self.position, peer)}:{max(self.position, peer)}"
-        )
-        work, _, _, stream = self._launch(inputs, outputs, [tensor], False, pair)
-        known = state.memory.find(tensor.untyped_storage())
-        state.recorder.collectives += 1
-        state.recorder.emit(
-            PointToPoint(
-                kind=kind,
-                group=self._name,
-                peer=other,
-                sequence=sequence,
-                bytes=_bytes([tensor]),
-                dtype=spec_of(tensor, None).dtype,
-                stream=stream,
-                work=work.arrival.number,
-                batch=self._batch,
-                storage=None if known is None else known.number,
-                site=state.recorder.sites.current(),
+            work, _, _, stream = self._launch(inputs, outputs, [tensor], False, pair)
+            known = state.memory.find(tensor.untyped_storage())
+            state.recorder.collectives += 1
+            state.recorder.emit(
+                PointToPoint(
+                    kind=kind,
+                    group=self._name,
+                    peer=other,
+                    sequence=sequence,
+                    bytes=_bytes([tensor]),
+                    dtype=spec_of(tensor, None).dtype,
+                    stream=stream,
+                    work=work.arrival.number,
+                    batch=self._batch,
+                    storage=None if known is None else known.number,
+                    site=state.recorder.sites.current(),
+                )
             )
-        )
-        work.arrival.arrives = self._follow(kind, inputs, outputs, sequence, peer)
-        state.recorder.leave()
+            work.arrival.arrives = self._follow(kind, inputs, outputs, sequence, peer)
         return work
 
     @property

@@ -82,9 +82,8 @@ class VirtualWork(_Over):
 
     def wait(self, timeout: Any = None) -> bool:
         """Later work of the current stream runs after this communication."""
-        self._state.recorder.enter()
-        self.arrival.waited_on(self._state.shim.stream())
-        self._state.recorder.leave()
+        with self._state.recorder:
+            self.arrival.waited_on(self._state.shim.stream())
         return True
 
     def block_current_stream(self) -> None:
