@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload import ir
@@ -100,16 +101,12 @@ def _widen(ops: list[tuple[int, ir.Op]], at: int, size: int) -> None:
     index, op = ops[at]
     assert isinstance(op, ir.SendRecv)
     if size > op.bytes:
-        ops[at] = index, ir.SendRecv(op.name, size, op.communicator)
+        ops[at] = index, replace(op, bytes=size)
 
 
 def _overlap(ops: list[tuple[int, ir.Op]], at: int) -> None:
     """Count the kernels between a communication and the one who waits for it."""
     index, op = ops[at]
     beside = sum(isinstance(later, ir.Kernel) for _, later in ops[at + 1 :])
-    if isinstance(op, ir.Collective):
-        made: ir.Op = ir.Collective(op.name, op.kind, op.bytes, op.communicator, op.dtype, beside)
-    else:
-        assert isinstance(op, ir.SendRecv)
-        made = ir.SendRecv(op.name, op.bytes, op.communicator, beside)
-    ops[at] = index, made
+    assert isinstance(op, ir.Collective | ir.SendRecv)
+    ops[at] = index, replace(op, overlaps=beside)

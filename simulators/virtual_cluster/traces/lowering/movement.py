@@ -9,7 +9,7 @@ from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, launches_over_lists
 
-from .normalisation import streaming
+from .normalisation import once, streaming
 from .tensors import (
     FREE,
     Lowered,
@@ -134,11 +134,6 @@ def fill(op: Op) -> Lowered:
     return streaming(op, "elementwise", moved(targets))
 
 
-def joined(op: Op) -> Lowered:
-    """Concatenation, stacking, padding, shifting: what is written, read once before."""
-    return streaming(op, "memcpy", moved(on_device(op.inputs)) + moved(op.outputs))
-
-
 def repeated(op: Op) -> Lowered:
     """Copies of one tensor in a larger one."""
     return streaming(op, "memcpy", moved(on_device(op.inputs[:1])) + moved(op.outputs))
@@ -227,17 +222,6 @@ def top_k(op: Op) -> Lowered:
     return Lowered((kernel,), "sort", estimated=True)
 
 
-def selected(op: Op) -> Lowered:
-    """Elements picked by a mask: the mask is counted, then values read and written."""
-    read = moved(on_device(op.inputs))
-    return streaming(op, "permute", read + moved(op.outputs), launches=3)
-
-
-def reduced(op: Op) -> Lowered:
-    """Reductions and scans: read once, the result written."""
-    return streaming(op, "reduce", moved(on_device(op.inputs)) + moved(op.outputs))
-
-
 def counted(op: Op) -> Lowered:
     """Histograms: every index adds to a bin."""
     read = moved(on_device(op.inputs))
@@ -264,7 +248,8 @@ TABLE = {
         cauchy_ zero scalar_tensor tril_indices triu_indices""",
     ),
     **_table(
-        joined, "cat stack hstack vstack constant_pad_nd pad roll flip rot90 block_diag _pack"
+        once("memcpy"),
+        "cat stack hstack vstack constant_pad_nd pad roll flip rot90 block_diag _pack",
     ),
     **_table(repeated, "repeat repeat_interleave tile expand_copy pixel_shuffle pixel_unshuffle"),
     **_table(split_copy, "split_with_sizes_copy split_copy unbind_copy"),
@@ -281,10 +266,11 @@ TABLE = {
     **_table(scattered(False, 1), "slice_scatter select_scatter diagonal_scatter"),
     **_table(sort, "sort argsort msort _unique2 unique_consecutive unique_dim"),
     **_table(top_k, "topk kthvalue median"),
-    **_table(selected, "masked_select nonzero nonzero_static masked_scatter"),
+    # The mask is counted, then values read and written.
+    **_table(once("permute", launches=3), "masked_select nonzero nonzero_static masked_scatter"),
     **_table(counted, "bincount histc searchsorted bucketize"),
     **_table(
-        reduced,
+        once("reduce"),
         """sum mean amax amin max min prod norm linalg_vector_norm argmax argmin any all var std
         var_mean std_mean cumsum cumprod logsumexp logcumsumexp aminmax count_nonzero nansum trace
         _fft_r2c _fft_c2r _fft_c2c linalg_matrix_norm cummax cummin equal
