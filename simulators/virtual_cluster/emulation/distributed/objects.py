@@ -154,7 +154,7 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         begin = module._DistWrapper.__init__
 
         def init(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
-            begin(self, group, use_dist and state.peers is not None, coordinator_rank)
+            begin(self, group, use_dist and state.peers.run, coordinator_rank)
 
         module._DistWrapper.__init__ = init
 

@@ -38,6 +38,11 @@ class Peers:
         self._rank = rank
         self._rounds: Counter[str] = Counter()
 
+    @property
+    def run(self) -> bool:
+        """Whether there are any."""
+        return self._board is not None
+
     def round(
         self, name: str, own: Any, giving: Sequence[int], taking: Sequence[int]
     ) -> list[tuple[bool, Any]]:
