@@ -122,7 +122,7 @@ def memory_over_time(
             last = figures
             if (figures[3], figures[0]) >= peak:
                 peak, largest_free = (figures[3], figures[0]), allocator.largest_free_bytes
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    columns: tuple[Ints, Ints, Ints, Ints, Ints] = (*np.array(rows, np.int64).reshape(-1, 5).T,)
     return MemoryOverTime(*columns, allocator.retries, largest_free, out_of_memory)
 
 

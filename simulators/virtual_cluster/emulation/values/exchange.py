@@ -284,10 +284,10 @@ def learn(
     messages = [_message(exchange, each, at, to) for at in others for each in range(number)]
     ranks = [exchange.ranks[at] for at in others for _ in range(number)]
     found = post.collect(messages, ranks)
-    parts = {at: found[place * number : (place + 1) * number] for place, at in enumerate(others)}
+    answers = {at: found[place * number : (place + 1) * number] for place, at in enumerate(others)}
     known = {
         at: [value for value in values if value is not None]
-        for at, values in parts.items()
+        for at, values in answers.items()
         if all(value is not None for value in values)
     }
     if not known:

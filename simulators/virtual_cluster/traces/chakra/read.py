@@ -123,7 +123,7 @@ def _read_rank(
         (),
         {},
     )
-    return events.Trace(header, tuple(_Events(path, header, groups, about, nodes).events()))
+    return events.Trace(header, tuple(_Events(path, header, groups, about, nodes).in_order()))
 
 
 def _nodes(path: Path, messages: Iterator[Any]) -> dict[int, _Node]:
@@ -185,7 +185,7 @@ class _Events:
         self._waited: set[tuple[int, int]] = set()
         self._phase: events.Phase | None = None
 
-    def events(self) -> Iterator[events.Event]:
+    def in_order(self) -> Iterator[events.Event]:
         ordered = _in_order(self._path, self._nodes)
         used = dict.fromkeys(
             self._group_name(node) for node in ordered if node.kind in _COMMUNICATIONS

@@ -88,7 +88,7 @@ def match(ranks: Sequence[Communication]) -> Matching:
 
 def _identity(launch: Launch) -> tuple[Communicator, tuple[int, ...], int]:
     """Equal for the launches that meet: communicator, ends of a transfer, number."""
-    event, ends = launch.event, ()
+    event, ends = launch.event, tuple[int, ...]()
     if type(event) is events.PointToPoint:
         ends = (launch.rank, event.peer) if event.kind == "send" else (event.peer, launch.rank)
     return launch.communicator, ends, event.sequence
@@ -302,15 +302,13 @@ def _arrivals(rank: Communication, numbers: dict[Hashable, int]) -> Iterator[_Ar
     items += [(launch.index, launch) for launch in rank.launches]
     for index, item in sorted(items, key=lambda each: each[0]):
         event: events.Op | events.Collective | events.PointToPoint
+        identity: Hashable
         if isinstance(item, Launch):
             launch, event, identity = item, item.event, _identity(item)
         else:
             dependencies.follow(item)
-            launch, event, identity = (
-                None,
-                events.Op("wait", (), (), item.stream),
-                (rank.rank, index),
-            )
+            launch, event = None, events.Op("wait", (), (), item.stream)
+            identity = rank.rank, index
         before = dependencies.launch(len(met), event)
         met.append(numbers.setdefault(identity, len(numbers)))
         yield _Arrival(launch, met[-1], {met[each] for each in before})
