@@ -54,8 +54,12 @@ _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
 # Switches of Liger's kernels, and of losses whose logits are never whole.
 _LIGER = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
-_IN_PIECES = ("--liger_fused_linear_cross_entropy", "--cut_cross_entropy")
-_IN_PIECES += ("--chunked_cross_entropy", "--dpo_use_liger_kernel")
+_IN_PIECES = (
+    "--liger_fused_linear_cross_entropy",
+    "--cut_cross_entropy",
+    "--chunked_cross_entropy",
+    "--dpo_use_liger_kernel",
+)
 # Types of mixed precision by Accelerate's names and PyTorch's.
 _MIXED = {"no": None, "fp16": "fp16", "bf16": "bf16", "fp8": "fp8_current"}
 _MIXED |= {"float16": "fp16", "float32": "fp16", "bfloat16": "bf16"}
@@ -197,7 +201,7 @@ class HuggingFaceReader:
             "--gradient_accumulation_steps", "--ds.gradient_accumulation_steps"
         )
         whole = self._whole("--ds.train_batch_size", "--train_batch_size")
-        if accumulated is None and self._tool is not None:
+        if accumulated is None and whole is None and self._tool:
             # What is no number of sequences is refused with the batch.
             held = max(1, recipe.micro_batch * replicas)
             accumulated = math.ceil(self._tool.least_batch / held)

@@ -228,6 +228,13 @@ def test_experts_of_megatron_sft_are_whole_unless_told(tmp_path):
     assert (recipe.tp, recipe.ep, recipe.etp) == (2, 8, 1)
 
 
+def test_a_whole_batch_of_deepspeed_stands_beside_a_tool(tmp_path):
+    written(tmp_path, "ds.json", '{"train_batch_size": 96, "zero_optimization": {"stage": 2}}')
+    script = f"NPROC_PER_NODE=4 {SWIFT} --deepspeed ds.json"
+    found = read(written(tmp_path, "run.sh", script))
+    assert found.question.training.global_batch_size == 96
+
+
 def test_no_sequences_are_no_batch(tmp_path):
     found = read(written(tmp_path, "fft.yml", AXOLOTL | {"micro_batch_size": 0}))
     assert found.question.training.global_batch_size == 0  # which a training refuses
