@@ -43,6 +43,7 @@ SAMPLES = {
     "eleventh": "29 November 2026",
     "twelfth": "29 November 2026 (beside the eleventh)",
     "thirteenth": "29 November 2026 (after the twelfth)",
+    "fourteenth": "29 November 2026 (after the thirteenth)",
     "fifteenth": "29 November 2026 (no language models)",
 }
 LIMIT_S = 600
