@@ -10,17 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    EmptyCache,
-    Event,
-    EventRecord,
-    Free,
-    RecordStream,
-    Resize,
-    Synchronise,
-    ValueRead,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
 
 from .allocator import Allocator, AllocatorSettings, Block, OutOfMemory
@@ -82,7 +72,7 @@ class MemoryOverTime:
 
 
 def memory_over_time(
-    events: Sequence[Event],
+    trace_events: Sequence[events.Event],
     capacity_bytes: int,
     settings: AllocatorSettings | None = None,
     outside_bytes: int = 0,
@@ -97,12 +87,12 @@ def memory_over_time(
     Raises:
         InputError: when the trace frees, resizes or records what it never allocated.
     """
-    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
+    player = _Player(trace_events, Allocator(capacity_bytes, settings, outside_bytes), clock)
     rows: list[tuple[int, int, int, int, int]] = []
     allocator, out_of_memory = player.allocator, None
     last = (0, 0, 0, 0)
     peak, largest_free = (0, 0), 0
-    for index, event in enumerate(events):
+    for index, event in enumerate(trace_events):
         handle = player.handlers.get(type(event))
         if handle is None:
             continue
@@ -129,10 +119,12 @@ def memory_over_time(
 class _Player:
     """Turns events into calls of the allocator."""
 
-    def __init__(self, events: Sequence[Event], allocator: Allocator, clock: Clock | None) -> None:
+    def __init__(
+        self, trace_events: Sequence[events.Event], allocator: Allocator, clock: Clock | None
+    ) -> None:
         self.allocator = allocator
         # What only lives inside of a fused kernel takes no memory.
-        self.fused_away = storages_within_fusions(events)
+        self.fused_away = storages_within_fusions(trace_events)
         self.clock = clock
         self.blocks: dict[int, Block | None] = {}
         self.stream_of: dict[int, int] = {}
@@ -141,32 +133,32 @@ class _Player:
         self.deferred = 0
         self.recorded: dict[int, tuple[int, int]] = {}
         self.handlers: dict[type, Callable[[int, Any], None]] = {
-            Alloc: self.alloc,
-            Free: self.free,
-            Resize: self.resize,
-            RecordStream: self.record_stream,
-            EmptyCache: self.empty_cache,
-            EventRecord: self.record_event,
-            Synchronise: self.synchronise,
-            ValueRead: self.value_read,
+            events.Alloc: self.alloc,
+            events.Free: self.free,
+            events.Resize: self.resize,
+            events.RecordStream: self.record_stream,
+            events.EmptyCache: self.empty_cache,
+            events.EventRecord: self.record_event,
+            events.Synchronise: self.synchronise,
+            events.ValueRead: self.value_read,
         }
 
-    def alloc(self, index: int, event: Alloc) -> None:
+    def alloc(self, index: int, event: events.Alloc) -> None:
         self.stream_of[event.storage] = event.stream
         size = 0 if event.storage in self.fused_away else event.bytes
         self.blocks[event.storage] = self.take(index, size, event.stream)
 
-    def free(self, index: int, event: Free) -> None:
+    def free(self, index: int, event: events.Free) -> None:
         self.release(index, self.block(index, event.storage))
         del self.blocks[event.storage]
 
-    def resize(self, index: int, event: Resize) -> None:
+    def resize(self, index: int, event: events.Resize) -> None:
         old = self.block(index, event.storage)
         # The new block is there before the old one goes, whose content it takes over.
         self.blocks[event.storage] = self.take(index, event.bytes, self.stream_of[event.storage])
         self.release(index, old)
 
-    def record_stream(self, index: int, event: RecordStream) -> None:
+    def record_stream(self, index: int, event: events.RecordStream) -> None:
         block = self.block(index, event.storage)
         if block is not None:
             self.allocator.record_stream(block, event.stream)
@@ -175,10 +167,10 @@ class _Player:
         self.passing.clear()
         self.allocator.empty_cache()
 
-    def record_event(self, index: int, event: EventRecord) -> None:
+    def record_event(self, index: int, event: events.EventRecord) -> None:
         self.recorded[event.event] = (event.stream, self.deferred)
 
-    def synchronise(self, index: int, event: Synchronise) -> None:
+    def synchronise(self, index: int, event: events.Synchronise) -> None:
         if self.clock is not None:
             return
         if event.scope == "device" or event.number is None:
@@ -188,7 +180,7 @@ class _Player:
         elif event.number in self.recorded:
             self.allocator.stream_passed(*self.recorded[event.number])
 
-    def value_read(self, index: int, event: ValueRead) -> None:
+    def value_read(self, index: int, event: events.ValueRead) -> None:
         if self.clock is None:
             self.allocator.stream_passed(event.stream)
 

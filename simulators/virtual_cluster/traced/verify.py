@@ -25,15 +25,7 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
-from trainscout.simulators.virtual_cluster.traces.events import (
-    OPTIMIZER,
-    Event,
-    Group,
-    Parameters,
-    Phase,
-    PointToPoint,
-    Trace,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
 
@@ -135,41 +127,45 @@ def work_of(ops: Iterable[tuple[ir.Op, int]], parameter_bytes: int) -> Work:
     return Work(parameter_bytes, flops, dict(communicated), shapes)
 
 
-def traced_work(trace: Trace) -> Work:
+def traced_work(trace: events.Trace) -> Work:
     """What a traced rank does in its last step.
 
     Messages of the pipeline count when they are sent, as in the built-in source; between two
     stages Megatron-Core sends them over the group of all ranks.
     """
-    events = _last_step(trace.events)
-    groups = dimensions_of(event for event in trace.events if isinstance(event, Group))
+    stretch = _last_step(trace.events)
+    groups = dimensions_of(event for event in trace.events if isinstance(event, events.Group))
     ops: list[tuple[ir.Op, int]] = []
-    for _, op in block_ops(events, groups):
+    for _, op in block_ops(stretch, groups):
         own = isinstance(op, ir.Collective | ir.SendRecv) and op.communicator == ALONE
         message = isinstance(op, ir.SendRecv) and op.communicator != "cp"
         if not own and not message:
             ops.append((op, 1))
     ops += [
         (ir.SendRecv("boundary", event.bytes, "pp"), 1)
-        for event in events
-        if isinstance(event, PointToPoint) and event.kind == "send" and groups[event.group] != "cp"
+        for event in stretch
+        if isinstance(event, events.PointToPoint)
+        and event.kind == "send"
+        and groups[event.group] != "cp"
     ]
-    held = next(event.bytes for event in trace.events if isinstance(event, Parameters))
+    held = next(event.bytes for event in trace.events if isinstance(event, events.Parameters))
     return work_of(ops, held)
 
 
-def _last_step(events: Sequence[Event]) -> Sequence[Event]:
+def _last_step(stretch: Sequence[events.Event]) -> Sequence[events.Event]:
     """From the end of the optimizer before to the end of the last: what is gathered between two
     steps is so once, after the one or beside the other."""
-    phases = [(index, event) for index, event in enumerate(events) if isinstance(event, Phase)]
+    phases = [
+        (index, event) for index, event in enumerate(stretch) if isinstance(event, events.Phase)
+    ]
     # Experts have an optimizer of their own: the last of a step counts.
     ends = {
         phase.step: after
         for (_, phase), (after, _) in itertools.pairwise(phases)
-        if phase.phase == OPTIMIZER
+        if phase.phase == events.OPTIMIZER
     }
     *_, before, last = sorted(ends.values())
-    return events[before:last]
+    return stretch[before:last]
 
 
 def builtin_work(job: Job, workload: Workload, index: int) -> Work:
@@ -273,7 +269,7 @@ def traced_ranks(job: Job) -> list[int]:
     return [stage * apart for stage in range(stages)]
 
 
-def trace_ranks(job: Job, directory: Path) -> list[Trace]:
+def trace_ranks(job: Job, directory: Path) -> list[events.Trace]:
     """Trace one rank of every stage, in as many processes as there are cores for.
 
     Raises:
@@ -294,7 +290,7 @@ def ranks_of_job(job: Job, directory: Path) -> list[RankOfJob]:
     return [RankOfJob(job, steps, rank, trace_path(directory, rank)) for rank in traced_ranks(job)]
 
 
-def ask_for_ranks(asked: Sequence[RankOfJob], processes: int = 1) -> list[Trace]:
+def ask_for_ranks(asked: Sequence[RankOfJob], processes: int = 1) -> list[events.Trace]:
     """Trace ranks of jobs, all on the GPUs and nodes of the first.
 
     Raises:
@@ -309,7 +305,7 @@ def ask_for_ranks(asked: Sequence[RankOfJob], processes: int = 1) -> list[Trace]
 
 
 def compared(
-    empty: Verification, job: Job, traces: Sequence[Trace], step: TracedStep
+    empty: Verification, job: Job, traces: Sequence[events.Trace], step: TracedStep
 ) -> Verification:
     prediction, workload = ReplaySimulator().without_error_bar(job), build_workload(job)
     peaks = {rank.rank: rank.memory for rank in step.ranks}

@@ -24,16 +24,8 @@ from trainscout.simulators.predictor.io.output import (
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.collate import Collated
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Event,
-    Header,
-    HostGap,
-    Op,
-    Phase,
-    PointToPoint,
-)
 from trainscout.simulators.virtual_cluster.traces.lowering import lower
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensor_bytes, tensors
@@ -74,7 +66,7 @@ class RankNodes:
     """One rank to write: whose and of what, its communicators as number and description, and its
     nodes, in an order in which none waits for what follows."""
 
-    header: Header
+    header: events.Header
     groups: Sequence[tuple[int, str]]
     nodes: Iterable[Any]
 
@@ -255,16 +247,16 @@ class _Nodes:
         self._rank = rank
         self._numbers = numbers
 
-    def nodes(self, events: Iterable[Event]) -> Iterator[Any]:
+    def nodes(self, trace_events: Iterable[events.Event]) -> Iterator[Any]:
         dependencies = Dependencies(self._rank)
-        phase: Phase | None = None
+        phase: events.Phase | None = None
         host_s, count = 0.0, 0
-        for event in events:
-            if isinstance(event, HostGap):
+        for event in trace_events:
+            if isinstance(event, events.HostGap):
                 host_s += event.cpu_s
-            elif isinstance(event, Phase):
+            elif isinstance(event, events.Phase):
                 phase = event
-            elif not isinstance(event, Op | Collective | PointToPoint):
+            elif not isinstance(event, events.Op | events.Collective | events.PointToPoint):
                 dependencies.follow(event)
             else:
                 # Chakra counts whole microseconds: shorter work is added up until it is one.
@@ -282,14 +274,14 @@ class _Nodes:
                     node.attr.append(attribute("step", "int64_val", phase.step))
                 yield node
 
-    def _launched(self, event: Op | Collective | PointToPoint) -> Any:
-        if isinstance(event, Op):
+    def _launched(self, event: events.Op | events.Collective | events.PointToPoint) -> Any:
+        if isinstance(event, events.Op):
             return _operation(event)
-        if isinstance(event, Collective):
+        if isinstance(event, events.Collective):
             return self._collective(event)
         return self._transfer(event)
 
-    def _collective(self, event: Collective) -> Any:
+    def _collective(self, event: events.Collective) -> Any:
         group = self._numbers[event.group]
         sizes = event.bytes_in, event.bytes_out
         node = collective(event.kind, event.kind, group, event.dtype, *sizes)
@@ -301,7 +293,7 @@ class _Nodes:
                 node.attr.append(attribute(side, "int64_list", splits))
         return node
 
-    def _transfer(self, event: PointToPoint) -> Any:
+    def _transfer(self, event: events.PointToPoint) -> Any:
         sends, peer = event.kind == "send", self._job.peer(self._rank, event)
         ends = (self._rank, peer) if sends else (peer, self._rank)
         group = self._numbers[event.group]
@@ -316,7 +308,7 @@ class _Nodes:
         return self._job.group(self._rank, name)[position]
 
 
-def _operation(op: Op) -> Any:
+def _operation(op: events.Op) -> Any:
     node = computation(op.name, *_work(op))
     for side, arguments in (("inputs", op.inputs), ("outputs", op.outputs)):
         values, shapes, types = texts(arguments)
@@ -325,7 +317,7 @@ def _operation(op: Op) -> Any:
     return node
 
 
-def _work(op: Op) -> tuple[int, int]:
+def _work(op: events.Op) -> tuple[int, int]:
     """Arithmetic operations and bytes moved, as rooflines take them.
 
     Memory-bound work counts one operation for each element it writes: of no consequence where

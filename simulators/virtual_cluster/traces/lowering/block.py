@@ -7,14 +7,7 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Collective,
-    Event,
-    PointToPoint,
-    Synchronise,
-    ValueRead,
-    WorkWait,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 
 from .regions import lower_events
 
@@ -33,12 +26,12 @@ def wire_dtype(dtype: str) -> str:
 
 
 def block_ops(
-    events: Sequence[Event], communicators: Mapping[str, str]
+    stretch: Sequence[events.Event], communicators: Mapping[str, str]
 ) -> list[tuple[int, ir.Op]]:
     """Operations in launch order, each with the index of the event it came from.
 
     Args:
-        events: of one rank, in order; those about memory, phases and host time are passed over.
+        stretch: of one rank, in order; those about memory, phases and host time are passed over.
         communicators: dimension (``tp``, ``pp``, ...) of every group's name.
 
     A collective overlaps the kernels launched after it until somebody waits for it, to the end
@@ -50,14 +43,14 @@ def block_ops(
         InputError: for a group that ``communicators`` does not name.
     """
     ops: list[tuple[int, ir.Op]] = []
-    lowered = lower_events(events)
+    lowered = lower_events(stretch)
     flying: dict[int, int] = {}
     batches: dict[int, int] = {}
-    for index, event in enumerate(events):
+    for index, event in enumerate(stretch):
         alone = lowered[index]
         if alone is not None:
             ops += [(index, kernel) for kernel in alone.kernels]
-        elif isinstance(event, Collective):
+        elif isinstance(event, events.Collective):
             if event.kind == "barrier":
                 ops.append((index, ir.HostSync(event.kind)))
                 continue
@@ -65,7 +58,7 @@ def block_ops(
             name = _dimension(communicators, event.group)
             dtype = wire_dtype(event.dtype)
             ops.append((index, ir.Collective(event.kind, event.kind, event.bytes, name, dtype)))
-        elif isinstance(event, PointToPoint):
+        elif isinstance(event, events.PointToPoint):
             at = None if event.batch is None else batches.get(event.batch)
             if at is not None:
                 _widen(ops, at, event.bytes)
@@ -76,14 +69,14 @@ def block_ops(
                 batches[event.batch] = len(ops)
             name = _dimension(communicators, event.group)
             ops.append((index, ir.SendRecv(event.kind, event.bytes, name)))
-        elif isinstance(event, WorkWait):
+        elif isinstance(event, events.WorkWait):
             if event.work in flying:
                 _overlap(ops, flying.pop(event.work))
             if event.blocks_host:
                 ops.append((index, ir.HostSync("work_wait")))
-        elif isinstance(event, ValueRead):
+        elif isinstance(event, events.ValueRead):
             ops.append((index, ir.HostSync(event.operation)))
-        elif isinstance(event, Synchronise):
+        elif isinstance(event, events.Synchronise):
             ops.append((index, ir.HostSync("synchronise")))
     for at in flying.values():
         _overlap(ops, at)

@@ -11,18 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.workload.ir import Streaming
-from trainscout.simulators.virtual_cluster.traces.events import (
-    Alloc,
-    Begin,
-    End,
-    Event,
-    Free,
-    HostGap,
-    Op,
-    Resize,
-    Site,
-    TensorSpec,
-)
+from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED, is_kernel_of_its_own
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 
@@ -47,7 +36,7 @@ class Member:
     """An operation at its place in the trace, and the storages it reads and writes."""
 
     index: int
-    op: Op
+    op: events.Op
     alone: Lowered
     reads: frozenset[int]
     writes: frozenset[int]
@@ -75,10 +64,10 @@ class Fusion:
         """The stream of the operations, None when there is none."""
         return self._members[-1].op.stream if self._members else None
 
-    def add(self, index: int, op: Op, alone: Lowered) -> None:
+    def add(self, index: int, op: events.Op, alone: Lowered) -> None:
         self._members.append(Member(index, op, alone, _read(op), _written(op)))
 
-    def before(self, op: Op) -> dict[int, Lowered]:
+    def before(self, op: events.Op) -> dict[int, Lowered]:
         """Kernels that have to run before an operation that is no part of them."""
         wanted, changed = set(_read(op)) | _written(op), set(_written(op))
         needed: list[Member] = []
@@ -140,7 +129,7 @@ class Fusion:
         out = sum(size for storage, size in written.items() if storage not in gone)
         return sum(read.values()) + out
 
-    def _add(self, read: dict[int, int], spec: TensorSpec, storage: int) -> None:
+    def _add(self, read: dict[int, int], spec: events.TensorSpec, storage: int) -> None:
         """Count a read; parts of one storage add up, but never beyond the storage."""
         size = touched_bytes(spec)
         limit = self._sizes.get(storage)
@@ -149,17 +138,17 @@ class Fusion:
         read[storage] = min(so_far + size, limit) if limit else max(so_far, size)
 
 
-def _targets(op: Op) -> list[TensorSpec]:
+def _targets(op: events.Op) -> list[events.TensorSpec]:
     if op.outputs or not in_place(op):
         return list(op.outputs)
     return list(tensors(op.inputs[:1]))
 
 
-def _read(op: Op) -> frozenset[int]:
+def _read(op: events.Op) -> frozenset[int]:
     return frozenset(spec.storage for spec in tensors(op.inputs) if spec.storage is not None)
 
 
-def _written(op: Op) -> frozenset[int]:
+def _written(op: events.Op) -> frozenset[int]:
     return frozenset(spec.storage for spec in _targets(op) if spec.storage is not None)
 
 
@@ -181,7 +170,7 @@ def _sharing(members: list[Member]) -> list[list[Member]]:
 
 
 def lower_events(
-    events: Sequence[Event], start: int = 0, stop: int | None = None
+    stretch: Sequence[events.Event], start: int = 0, stop: int | None = None
 ) -> list[Lowered | None]:
     """What every event amounts to on the device; None for events that are no operations.
 
@@ -191,16 +180,16 @@ def lower_events(
     Raises:
         InputError: from ``lower``.
     """
-    lowered: list[Lowered | None] = [None] * len(events)
+    lowered: list[Lowered | None] = [None] * len(stretch)
     sizes: dict[int, int] = {}
     fusion = Fusion(sizes)
     depth = 0
-    for event in events[:start]:
-        if isinstance(event, Alloc | Resize):
+    for event in stretch[:start]:
+        if isinstance(event, events.Alloc | events.Resize):
             sizes[event.storage] = event.bytes
-    for index, event in enumerate(events[start:stop], start):
+    for index, event in enumerate(stretch[start:stop], start):
         closed: dict[int, Lowered] = {}
-        if isinstance(event, Op):
+        if isinstance(event, events.Op):
             alone = lower(event)
             lowered[index] = alone
             if depth and alone is not FREE:
@@ -210,20 +199,20 @@ def lower_events(
                     fusion.add(index, event, alone)
                 else:
                     closed |= fusion.before(event)
-        elif isinstance(event, Alloc | Resize):
+        elif isinstance(event, events.Alloc | events.Resize):
             sizes[event.storage] = event.bytes
             if depth:
                 fusion.born.add(event.storage)
         elif not depth:
-            depth = int(isinstance(event, Begin) and event.kind == FUSED)
-        elif isinstance(event, Free):
+            depth = int(isinstance(event, events.Begin) and event.kind == FUSED)
+        elif isinstance(event, events.Free):
             fusion.freed.add(event.storage)
-        elif isinstance(event, Begin | End):
+        elif isinstance(event, events.Begin | events.End):
             if event.kind == FUSED:
-                depth += 1 if isinstance(event, Begin) else -1
+                depth += 1 if isinstance(event, events.Begin) else -1
             if not depth:
                 closed = fusion.rest()
-        elif not isinstance(event, HostGap | Site):
+        elif not isinstance(event, events.HostGap | events.Site):
             closed = fusion.rest()
         for place, what in closed.items():
             lowered[place] = what
@@ -232,7 +221,7 @@ def lower_events(
     return lowered
 
 
-def _fuses(op: Op, alone: Lowered) -> bool:
+def _fuses(op: events.Op, alone: Lowered) -> bool:
     if is_kernel_of_its_own(op.name) or alone.transfer_bytes or alone.estimated:
         return False
     return all(isinstance(kernel, Streaming) for kernel in alone.kernels)
