@@ -17,7 +17,6 @@ INTERNAL = {
     "simulators.virtual_cluster.emulation.rank_process",
     "simulators.virtual_cluster.live.rank_process",
     "simulators.virtual_cluster.traced.recorder",
-    "simulators.virtual_cluster.traced.train_rank",
     "simulators.virtual_cluster.trials.rank_server",
     "trainscout",
     "trainscout.reference",
