@@ -141,6 +141,10 @@ def emulate(
         recorder.emit, memory, torch._C._current_autograd_node, torch._C._current_graph_task_id
     )
     shim.configure(local_world_size, state.notices)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # As torchrun has it; what is computed here is too little to share.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        torch.set_num_threads(1)
     prepare_fake_tensors()
     install_cuda(state)
     install_accelerator()

@@ -1,5 +1,7 @@
 """Asks operations at several sizes and layouts, and torch's own fake mode beside them."""
 
+import os
+
 import torch
 from torch.nn import functional
 
@@ -56,4 +58,6 @@ for first, second in ((2, 3), (1, 5), (4, 1), (1, 1), (2, 9), (3, 16)):
             torchs = [told(made) for made in of(x)]
         for number, (one, other) in enumerate(zip(ours, torchs, strict=True)):
             assert one == other, (number, x.shape, x.stride(), one, other)
+# As under torchrun, which says how many.
+assert torch.get_num_threads() == int(os.environ["OMP_NUM_THREADS"])
 print("all alike")
