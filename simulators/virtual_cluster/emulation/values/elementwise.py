@@ -13,7 +13,7 @@ import torch
 
 from . import plain
 from .call import CANNOT, Call
-from .defaults import FOLLOWED_ELEMENTS
+from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS
 from .shadow import Categories, Grade, Kind, Known, Shadow, apportion, multiplicity
 
 BOTH = {
@@ -21,6 +21,9 @@ BOTH = {
     "__iand__",
 }  # fmt: skip
 EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__", "__ior__"}
+
+# Large tables that models make of positions, again for every token: no script reads them.
+TABLES = {"sin", "cos", "exp", "pow", "tanh"}
 
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]
 
@@ -42,6 +45,8 @@ def elementwise(call: Call, pairs: Pairs) -> Known | Categories | None:
     if any(s.kind is Kind.SUPPORT for s in soft):
         return _of_support(call, soft, list(known.values()), grade)
     values = {key: s.value for key, s in known.items()}
+    if call.name in TABLES and max(v.numel() for v in values.values()) > EXACT_ELEMENTS:
+        return None
     if not soft:
         value = _run(call, values, result)
         return None if value is None else Known(value, grade)

@@ -223,6 +223,17 @@ def test_whole_numbers_of_the_host_are_followed_exactly_at_the_size_of_batches()
         assert rank.read(starts)[:3] == [[0, 0], [0, 1000], [0, 2000]]
 
 
+@pytest.mark.parametrize(("length", "grade"), [(64, "exact"), (4096, "invented")])
+def test_large_tables_of_sines_are_not_worked_out(length: int, grade: str) -> None:
+    rank = FakeRank()
+    positions = torch.arange(length)
+    with rank:
+        places = rank.enter(positions).double()
+        assert rank.grade(places.cos()[-1]) == grade
+        # What is compared is known at any length.
+        assert rank.read((places > 7).sum()) == length - 8
+
+
 def test_tables_with_a_column_of_whole_numbers_are_followed() -> None:
     rank = FakeRank()
     boxes = torch.rand(48, 6)
