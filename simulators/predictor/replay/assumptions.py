@@ -9,7 +9,7 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.architecture import StreamingShare
 from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.experts import Moe
-from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
@@ -48,7 +48,7 @@ def assumptions_of(
     if recipe.offloaded_layers:
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:
-        stated.append(_launch_bound(job.framework, job.recipe.tp, host_share))
+        stated.append(_launch_bound(job, host_share))
     if recipe.optimizer_offload:
         stated.append(_host_optimizer(job))
     if job.attention != job.framework.attention:
@@ -141,7 +141,8 @@ def _leaves_nodes(job: Job) -> bool:
     return job.cluster.num_nodes > 1 and job.world_size > job.cluster.domain
 
 
-def _launch_bound(framework: Framework, tp: int, share: float) -> str:
+def _launch_bound(job: Job, share: float) -> str:
+    framework, recipe = job.framework, job.recipe
     whose = (
         "no framework is declared, so this is an estimate of the driver's own time"
         if framework == UNDECLARED
@@ -152,8 +153,10 @@ def _launch_bound(framework: Framework, tp: int, share: float) -> str:
         if framework.host_forward_s
         else ""
     )
-    if product_s := framework.host_product_s(tp):
+    if product_s := framework.host_product_s(recipe.tp):
         forward += f" and {product_s * 1e6:.3g} us more per product of tensor-parallel ranks"
+    if framework.host_unit_s and recipe.zero_stage >= 2:
+        forward += f" and {framework.host_unit_s * 1e6:.3g} us more per unit of FSDP in a pass"
     return (
         f"launch-bound: {share:.0%} of the step waits for the host, at "
         f"{framework.host_launch_s * 1e6:.3g} us per kernel{forward} ({whose})"

@@ -269,18 +269,20 @@ class Block:
 
     ``peak_bytes`` is the most the block holds at any time beyond what is live before it,
     its own ``Alloc`` included. ``forward_ops`` of the operations are issued by forward passes,
-    recomputed ones included, the others by autograd. Equality is by content: ``digest`` names it.
+    recomputed ones included, the others by autograd. It is a ``unit`` if FSDP gathers its
+    parameters for it. Equality is by content: ``digest`` names it.
     """
 
     name: str
     ops: tuple[Op, ...]
     peak_bytes: int = field(default=0)
     forward_ops: int = 0
+    unit: bool = False
 
     @cached_property
     def digest(self) -> Digest:
         """Stands for the content, in which the name does not enter, as a key."""
-        return Digest((self.ops, self.peak_bytes, self.forward_ops))
+        return Digest((self.ops, self.peak_bytes, self.forward_ops, self.unit))
 
     @cached_property
     def communicators(self) -> tuple[str, ...]:

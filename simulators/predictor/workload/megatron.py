@@ -118,6 +118,7 @@ class ChunkMode:
     ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
     ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
     used. ``flattened_bytes`` a gradient are moved on its way to the buffer that is reduced.
+    ``units``: PyTorch's FSDP wraps what has parameters.
     ``one_root_unit`` as in the framework, under FSDP. The activations of the first ``offloaded``
     layers leave the GPU. A ``reference`` passes each micro-batch forward, too.
     """
@@ -127,6 +128,7 @@ class ChunkMode:
     single_stage: bool
     copies_gathered: bool
     flattened_bytes: int
+    units: bool
     one_root_unit: bool
     offloaded: int
     reference: Reference | None = None
@@ -140,6 +142,7 @@ class ChunkMode:
             job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
+            job.framework.torch_wrappers and recipe.zero_stage >= 2,
             job.framework.one_root_unit and recipe.zero_stage == 3,
             recipe.offloaded_layers,
             Reference.of(job),
@@ -180,6 +183,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     if mode.flattened_bytes:
         runs = [_flattened(run, mode.flattened_bytes) for run in runs]
+    if mode.units:
+        runs = [_unit(run) if run.parameters.held.total else run for run in runs]
     return Chunk(tuple(runs), copied)
 
 
@@ -246,6 +251,11 @@ def _flattened(run: Run, bytes_per_gradient: int) -> Run:
     moved = bytes_per_gradient * run.parameters.total
     copy = Streaming("flatten_grads", "memcpy", moved, launches=3)
     return replace(run, backward=replace(run.backward, ops=(*run.backward.ops, copy)))
+
+
+def _unit(run: Run) -> Run:
+    forward, backward = (replace(block, unit=True) for block in (run.forward, run.backward))
+    return replace(run, forward=forward, backward=backward)
 
 
 def _with_exchanges_overlapping(run: Run) -> Run:

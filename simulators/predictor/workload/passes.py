@@ -42,7 +42,7 @@ def _halves(backward: Block) -> tuple[Block, Block]:
         for half in (False, True)
     )
     return (
-        Block(f"{backward.name}_input", first, backward.peak_bytes, backward.forward_ops),
+        replace(backward, name=f"{backward.name}_input", ops=first),
         Block(f"{backward.name}_weights", second),
     )
 

@@ -69,9 +69,8 @@ def test_attention_on_a_gpu_too_old_for_it_is_said() -> None:
 
 
 def test_launch_bound_steps_say_what_they_rest_on() -> None:
-    slow = Framework(
-        name="slow", host_launch_s=80e-6, host_forward_s=20e-6, host_tp_product_s=3e-4
-    )
+    extra = {"host_tp_product_s": 3e-4, "host_unit_s": 6e-4, "torch_wrappers": True}
+    slow = Framework(name="slow", host_launch_s=80e-6, host_forward_s=20e-6, **extra)  # type: ignore[arg-type]
     found = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=slow))
     share = found.breakdown_s["host"] / found.step_time_s
     stated = "; ".join(found.assumptions)
@@ -81,6 +80,11 @@ def test_launch_bound_steps_say_what_they_rest_on() -> None:
     assert "tensor-parallel" not in stated
     sharded = ReplaySimulator().simulate(replace(make_job(model=TINY, tp=2), framework=slow))
     assert "300 us more per product of tensor-parallel ranks" in "; ".join(sharded.assumptions)
+    assert "unit" not in "; ".join(sharded.assumptions)
+    units = ReplaySimulator().simulate(
+        replace(make_job(model=TINY, zero_stage=3), framework=replace(slow, fused_wgrad=False))
+    )
+    assert "600 us more per unit of FSDP in a pass" in "; ".join(units.assumptions)
     assert "no framework is declared" in statement(model=TINY)
     graphed = replace(slow, cuda_graphs=True)
     again = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=graphed))

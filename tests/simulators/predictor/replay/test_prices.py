@@ -24,7 +24,13 @@ from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.passes import BACKWARD, FORWARD
+from trainscout.simulators.predictor.workload.passes import (
+    BACKWARD,
+    FORWARD,
+    INPUT_GRADIENT,
+    WEIGHT_GRADIENT,
+    backward_block,
+)
 
 # One multiply-add takes a second, and so does one byte gathered over two ranks.
 SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)
@@ -278,6 +284,32 @@ def test_products_of_tensor_parallel_ranks_take_the_host_more_unless_compiled(
         extra = slow.block(block).host_s - plain.block(block).host_s
         assert products > 0
         assert extra == pytest.approx(held * products * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("stage", "facts", "held"),
+    [
+        (3, {"torch_wrappers": True}, True),
+        (2, {"torch_wrappers": True}, True),
+        (1, {"torch_wrappers": True}, False),
+        (3, {}, False),
+        (3, {"torch_wrappers": True, "cuda_graphs": True}, False),
+    ],
+)
+def test_units_of_fsdp_take_the_host_once_in_each_pass(
+    stage: int, facts: dict[str, bool], held: bool
+) -> None:
+    job = make_job(TINY, zero_stage=stage, batch=64, training=facts)
+    plain, slow = (
+        Pricer(GPU, NODE, replace(job.framework, host_unit_s=each), communicators(job))
+        for each in (0, 1e-3)
+    )
+    for run in build_workload(job).stages[0].chunks[0].runs:
+        for block in (run.forward, run.backward, backward_block(run.backward, INPUT_GRADIENT)):
+            extra = slow.block(block).host_s - plain.block(block).host_s
+            assert extra == pytest.approx(held * 1e-3)
+        weights = backward_block(run.backward, WEIGHT_GRADIENT)
+        assert slow.block(weights).host_s == plain.block(weights).host_s
 
 
 def test_ranks_on_other_nodes_take_their_own_time() -> None:
