@@ -88,9 +88,11 @@ def _counted(config_name: str, field: str, text: str, arguments: Sequence[str]) 
         yield f"cluster={','.join(names)}"
         return
     counts = [int(name.partition("x")[0]) for name in names]
-    if len({name.partition("x")[2] for name in names}) > 1 and len(set(counts)) > 1:
+    kinds = {name.partition("x")[2]: name for name in names}
+    if len(kinds) > 1 and len(set(counts)) > 1:
         raise InputError(field, text, "has sizes that differ from GPU to GPU", f"one of: {FORM}")
-    yield f"sweep.clusters=[{','.join(names)}]"
+    # Sizes of one GPU are one cluster at several sizes.
+    yield f"sweep.clusters=[{','.join(kinds.values())}]"
     yield f"sweep.num_gpus=[{','.join(map(str, sorted(set(counts))))}]"
 
 

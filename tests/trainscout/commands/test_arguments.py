@@ -31,6 +31,13 @@ def test_a_study_is_of_so_many_gpus():
     ]
 
 
+def test_sizes_of_one_gpu_are_one_cluster_at_several_sizes():
+    assert as_settings("plan", ["gpus=16xH100,64xH100"]) == [
+        "sweep.clusters=[64xh100]",
+        "sweep.num_gpus=[16,64]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "setting"),
     [
