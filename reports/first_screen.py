@@ -22,6 +22,7 @@ from trainscout.reports.files import LAUNCH
 from trainscout.reports.launch import first_launch
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import choices_of, offered_tight, predicted
+from trainscout.reports.whole_network import network_note
 from trainscout.reports.wording import (
     STOP_WORDS,
     format_layout,
@@ -81,6 +82,9 @@ def first_screen(
     if impossible:
         notes.append(("Cannot", impossible))
     notes.append(("Sure", _format_sure(result, others)))
+    between = network_note(result)
+    if between is not None:
+        notes.append(("Network", between.removeprefix("the network between nodes is ")))
     if result.stopped in _CUT_SHORT or result.resumed_trials:
         notes.append(("Ended", _format_end(result)))
     unheard_of = format_measure_first(claim(job, prediction.mfu))

@@ -23,6 +23,7 @@ from trainscout.reports.files import recipe_dict
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.reports.trials import decided_between, predicted
 from trainscout.reports.verification import verification_metrics
+from trainscout.reports.whole_network import network_note
 from trainscout.reports.wording import (
     format_percent,
     format_question,
@@ -211,6 +212,9 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         distinguishable = format_distinguishable(shown, job_of)
         if distinguishable is not None:
             parts.append(f"**How sure:** {distinguishable}.")
+    between = network_note(result)
+    if between is not None:
+        parts.append(f"**Network:** {between}.")
     return "\n\n".join(parts)
 
 

@@ -34,6 +34,7 @@ from trainscout.reports.wording import (
 from trainscout.simulators.predictor.io.terminal import labelled, plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
 _SAME = 1e-3
@@ -81,7 +82,8 @@ def comparison_report(
             parts += [Text(), _changes(difference.attribution, first, difference.other)]
     parts += [Text(), _one_knob(first, comparison.neighbours, everything=everything)]
     parts += [Text(), _memory(sides)]
-    return Group(*parts)
+    stated = [each for each in first.prediction.assumptions if each.startswith(UNVALIDATED)]
+    return Group(*parts, *(labelled([("Assumed:", each)], gap=1) for each in stated))
 
 
 def answer_line(comparison: Comparison) -> RenderableType:

@@ -30,6 +30,7 @@ from trainscout.reports.trials import (
     predicted,
 )
 from trainscout.reports.verification import verification_record
+from trainscout.reports.whole_network import network_note
 from trainscout.reports.wording import (
     STOP_WORDS,
     format_chance,
@@ -126,7 +127,7 @@ def _parts(drawn: Sequence[Trial]) -> list[dict[str, str]]:
 
 
 def _search(result: SearchResult) -> dict[str, Any]:
-    certificate = result.certificate
+    certificate, between = result.certificate, network_note(result)
     return {
         "counts": result.counts(),
         "rules": {s: result.counts_by_rule(s) for s in ("pruned", "invalid")},
@@ -134,7 +135,8 @@ def _search(result: SearchResult) -> dict[str, Any]:
         "wall_s": result.wall_s,
         "space_size": result.space_size,
         "resumed_trials": result.resumed_trials,
-        "notes": list(result.notes),
+        "notes": [note for note in result.notes if note != between],
+        "network": between,
         "claim": None if certificate is None else format_claim(certificate),
         "proof": None if certificate is None else format_proof(certificate),
     }

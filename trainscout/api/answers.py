@@ -33,6 +33,7 @@ from trainscout.reports.front_plot import front_plot
 from trainscout.reports.prediction_report import prediction_report
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.trials import decided_between
+from trainscout.reports.whole_network import with_whole_network
 from trainscout.reports.wording import (
     format_percent,
     format_question,
@@ -118,7 +119,8 @@ class Prediction(Shown, predictor.Prediction):
         return f"<{format_recipe(self.recipe, self.job.dp)}: {step}, {memory}>"
 
     def _report(self) -> RenderableType:
-        return prediction_report(self, self.job, assumed=unchanged_fields(self.question))
+        shown = with_whole_network(self, self.job, self.simulator)
+        return prediction_report(shown, self.job, assumed=unchanged_fields(self.question))
 
 
 def make_prediction(found: predictor.Prediction, job: Job, simulator: SimulatorSpec) -> Prediction:

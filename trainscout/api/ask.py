@@ -38,6 +38,7 @@ from trainscout.reports.capacity.progress import study_view
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.nothing_found import why_no_recipe
 from trainscout.reports.progress import progress_view
+from trainscout.reports.whole_network import with_network_note
 from trainscout.simulators.predictor.io.terminal import console_for
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
@@ -152,7 +153,8 @@ def search(
             resume=resume,
             on_progress=progress if callable(progress) else view.show,
         )
-    return SearchResult(question, spec, found, chosen.top_k)
+    noted = with_network_note(found, question, spec)
+    return SearchResult(question, spec, noted, chosen.top_k)
 
 
 def explain(

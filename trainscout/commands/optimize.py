@@ -42,6 +42,7 @@ from trainscout.reports.search_page import (
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.trials import decided_between
+from trainscout.reports.whole_network import with_network_note
 from trainscout.simulators.predictor.io.command_line import (
     INTERRUPTED,
     NOTHING_FITS,
@@ -68,6 +69,7 @@ def optimize(config: DictConfig) -> int:
             join=plan.join,
             on_progress=view.show,
         )
+    result = with_network_note(result, question, plan.spec)
     shown = shown_trials(result, top_k)
     quiet = output.verbosity == "quiet"
     checks = verify_recipes(question, shown[: plan.verified], quiet=quiet)

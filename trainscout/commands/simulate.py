@@ -17,6 +17,7 @@ from trainscout.commands.schemas import LaunchChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_congested, build_simulator
 from trainscout.conf.build import build_question, build_recipe, build_value, given_overrides
 from trainscout.reports.prediction_report import prediction_report
+from trainscout.reports.whole_network import with_whole_network
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import show
@@ -57,6 +58,8 @@ def simulate(config: DictConfig) -> int:
 
         write_timeline_files(job, spec, simulator, timeline)
     prediction = simulator.simulate(job)
+    if config.rules is None:
+        prediction = with_whole_network(prediction, job, spec)
     extra: dict[str, Any] = {}
     below: list[RenderableType] = []
     if isinstance(simulator, ReplaySimulator):

@@ -95,6 +95,7 @@ const answer = (() => {
         single ? null : point("Front:", `${format.plural(record.pareto.length, "recipe")} of which ` +
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),
         point("How sure:", record.distinguishable),
+        point("Network:", record.search.network),
         point("Proved:", record.search.claim),
         point("Verified:", checked.sentence(record)),
         point("Evidence:", evidence(best))),

@@ -101,6 +101,9 @@ class Cluster:
     def check(self) -> None:
         for name in ("num_nodes", "gpus_per_node"):
             require_positive(f"cluster.{name}", getattr(self, name))
+        if self.oversubscription is not None and self.oversubscription < 1:
+            field, allowed = "cluster.oversubscription", ">= 1 (2 counts half)"
+            raise InputError(field, self.oversubscription, "is out of range", allowed)
         memory = ("host_memory_bytes", "host_memory_bytes_per_s")
         for name in (*memory, "nccl_max_channels", "nvlink_domain", "oversubscription"):
             if getattr(self, name) is not None:
@@ -117,9 +120,6 @@ class Cluster:
             raise InputError("cluster.sharp", True, problem, "false, or cluster.fabric=infiniband")
         if self.nccl_algo is not None:
             require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
-        if self.oversubscription is not None and self.oversubscription < 1:
-            field = "cluster.oversubscription"
-            raise InputError(field, self.oversubscription, "is out of range", ">= 1")
         if self.memory_reserve >= 1:
             field = "cluster.memory_reserve"
             raise InputError(field, self.memory_reserve, "is out of range", "0 <= x < 1")

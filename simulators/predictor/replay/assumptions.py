@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainscout.simulators.predictor.collectives.transport import transport
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.architecture import StreamingShare
 from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
@@ -39,12 +38,6 @@ def assumptions_of(
         stated.append(alike)
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
-    elif _leaves_nodes(job) and network is None and not job.cluster.network_validated:
-        share = transport(job.cluster.fabric).unvalidated_share
-        stated.append(
-            f"nobody validated the network between nodes: {share:.0%} of what its NICs carry is "
-            "counted (cluster.oversubscription=1 where collectives were seen to reach all of it)"
-        )
     if recipe.offloaded_layers:
         stated.append(_copies(job, host_share))
     elif host_share > LAUNCH_BOUND:
@@ -134,11 +127,6 @@ def _copies(job: Job, host_share: float) -> str:
         f"copies of activations to the host run at {gigabytes:.3g} GB/s beside the passes: "
         f"{host_share:.0%} of the step waits for these or its launches"
     )
-
-
-def _leaves_nodes(job: Job) -> bool:
-    """Whether ranks reach each other over NICs."""
-    return job.cluster.num_nodes > 1 and job.world_size > job.cluster.domain
 
 
 def _launch_bound(job: Job, share: float) -> str:

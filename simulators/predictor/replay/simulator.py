@@ -19,13 +19,14 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
-from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
+from trainscout.simulators.predictor.uncertainty.fabric import share_between
 from trainscout.simulators.predictor.uncertainty.factors import SHARES, factors_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
 from .assemble import Assembler, Program
 from .assumptions import assumptions_of
+from .network_doubt import network_doubt
 from .priced import BUBBLE, COMPUTE, EVIDENCE, HOST, OPTIMIZER, PART_INDEX, PARTS, STRAGGLERS
 from .prices import Pricer
 from .steady import Step, replay_step
@@ -90,10 +91,13 @@ class ReplaySimulator:
         """As ``simulate``, but needs no residuals: what they are made with."""
         workload, pricer, step = self._played(job)
         prediction = _predict(job, workload, pricer, step, self._scale(job), self._network)
-        stated: tuple[str, ...] = ()
-        if self._calibration is None:
-            stated += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
-        else:
+        stated = network_doubt(
+            job,
+            prediction,
+            switches=self._network is not None,
+            calibrated=self._calibration is not None,
+        )
+        if self._calibration is not None:
             stated += (self._calibration.words,)
         if self._network is not None:
             stated += (self._network.words,)

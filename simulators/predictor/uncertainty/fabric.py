@@ -15,8 +15,6 @@ _NODES = 8
 # NICs' rates divided by 2.4 in the median, a quarter of them by less than 1.5, a quarter by more
 # than 3.4, where 2 is counted (docs/accuracy/error-analysis.md).
 _UNVALIDATED = 0.5
-# Below this share of a step nobody need measure anything.
-_WORTH_SAYING = 0.01
 
 
 def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
@@ -32,21 +30,6 @@ def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float])
         _LEFT_OUT * math.sqrt(growth), 0.0 if job.cluster.network_validated else _UNVALIDATED
     )
     return share_between(job, step_time_s, breakdown_s) * of_all
-
-
-def what_to_measure(
-    job: Job, step_time_s: float, breakdown_s: Mapping[str, float]
-) -> tuple[str, ...]:
-    """Words for whoever could narrow the error bar; none where there is nothing to gain."""
-    error = fabric_error(job, step_time_s, breakdown_s)
-    if error < _WORTH_SAYING:
-        return ()
-    share = share_between(job, step_time_s, breakdown_s)
-    return (
-        f"no collectives were measured between {job.cluster.num_nodes} nodes, where {share:.0%} "
-        f"of the step is: {error:.0%} of it may be that alone; all_gather and all_reduce "
-        "of 8 KiB to 512 MiB over 2 and all nodes would tell (cluster.measured_collectives)",
-    )
 
 
 def share_between(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:

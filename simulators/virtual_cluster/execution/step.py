@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import run
+from trainscout.simulators.predictor.replay.network_doubt import stated_share
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.rules import Rules
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
@@ -92,6 +93,7 @@ def replay_ranks(
     cpu = host == "traced" and _has_gaps(job.traces.values())
     cost = HostCost.of(framework, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
+    stated = stated_share(cluster, switches=switches is not None)
     if switches is not None:
         network = build_network(cluster, gpu, switches)
         # What oversubscription costs the links say.
@@ -134,7 +136,7 @@ def replay_ranks(
         or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
         assumptions=(
-            *_assumptions(job, gpu, framework, cost, rendezvous, added),
+            *_assumptions(job, gpu, framework, cost, rendezvous, added, stated),
             *_between_steps(issued.values()),
             *(() if shared is None or switches is None else (_of_sharing(shared, switches),)),
         ),
@@ -199,8 +201,9 @@ def _assumptions(
     cost: HostCost,
     rendezvous: JobRendezvous,
     added: int,
+    network: str | None,
 ) -> tuple[str, ...]:
-    """What is taken for granted beyond prices, in words."""
+    """What is taken for granted beyond prices, in words; ``network``: of that between nodes."""
     assumed = []
     traced_on = sorted({trace.header.gpu for trace in job.traces.values()} - {gpu.name})
     if traced_on:
@@ -218,4 +221,6 @@ def _assumptions(
         assumed.append(f"{count} sends or receives have no other side and wait for nobody")
     if added:
         assumed.append(f"{added:,} dependencies by rules of your own")
+    if network is not None:
+        assumed.append(network)
     return tuple(assumed)

@@ -128,6 +128,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(args, script, who, (cluster, gpu), framework)
 
     # These load numba and what prices are made of.
+    from trainscout.simulators.predictor.replay.network_doubt import stated_share
     from trainscout.simulators.virtual_cluster.execution.step import used_part
     from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
@@ -141,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     simulation = Simulation(
         who, prices, network, options.cost, Launches, record=args.perfetto is not None
     )
-    _banner(args, gpu, who)
+    _banner(args, gpu, who, stated_share(cluster, switches=args.network == "flow"))
     server = LiveServer(
         simulation,
         lambda address: start_ranks(replace(options, address=address)),
@@ -232,12 +233,13 @@ def _check(args: argparse.Namespace) -> None:
         make_folder("--traces", args.traces)
 
 
-def _banner(args: argparse.Namespace, gpu: Gpu, who: Representation) -> None:
+def _banner(args: argparse.Namespace, gpu: Gpu, who: Representation, between: str | None) -> None:
     ranks = ", ".join(map(str, who.simulated[:16])) + (" ..." if len(who.simulated) > 16 else "")
     print(
         f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {gpu.name}, "
         f"{args.cluster}, network {args.network}, host {args.host}\n"
-        "live: times are simulated; losses and other computed values are inventions [*]",
+        "live: times are simulated; losses and other computed values are inventions [*]"
+        + ("" if between is None else f"\nlive: {between}"),
         file=sys.stderr,
         flush=True,
     )

@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.io.terminal import as_text
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
 from trainscout.simulators.registry import get_simulator
 
 FIRST = Recipe(tp=2, sp=True)
@@ -52,6 +53,14 @@ def test_alone_a_recipe_is_shown_with_its_neighbours():
     text = as_text(comparison_report(made(None)))
     assert "If you change only one knob of a" in text
     assert "Which change" not in text
+
+
+def test_what_of_an_unvalidated_network_is_counted_is_said():
+    found, stated = made(None), f"{UNVALIDATED}: 50% of it is counted"
+    assert "unvalidated" not in as_text(comparison_report(found))
+    prediction = replace(found.first.prediction, assumptions=("even loads", stated))
+    half = replace(found, first=replace(found.first, prediction=prediction))
+    assert f"Assumed: {stated}" in as_text(comparison_report(half))
 
 
 def test_equal_recipes_differ_in_nothing():

@@ -59,7 +59,10 @@ def test_what_is_allowed_is_what_the_checks_allow(pages):
     assert listed["recipe.tp"][0] == "whole number >= 1"
     assert listed["recipe.zero_stage"][0] == "`0`, `1`, `2`, `3`"
     assert listed["search.batch_size"][0] == "whole number >= 1"
-    assert listed["cluster.oversubscription"][:2] == ["number > 0, or `null`", "`null`"]
+    assert listed["cluster.oversubscription"][:2] == [
+        "number >= 1 (2 counts half), or `null`",
+        "`null`",
+    ]
     assert "`hopper`" in listed["gpu.architecture"][0]
     assert listed["recipe.tp"][1] == f"`{Recipe().tp}`"
 

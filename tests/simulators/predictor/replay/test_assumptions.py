@@ -38,16 +38,6 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "share a NIC" in statement(model=TINY, pp=2, vpp=2)
 
 
-def test_a_network_that_nobody_validated_is_said_to_be() -> None:
-    job = make_job(TINY, nodes=2, batch=16)
-    unknown = replace(job.cluster, oversubscription=None)
-    node = replace(unknown, num_nodes=1, gpus_per_node=16, nvlink_domain=1, nvswitch=False)
-    for cluster, there in ((job.cluster, False), (unknown, True), (node, False)):
-        found = ReplaySimulator().simulate(replace(job, cluster=cluster))
-        stated = "50% of what its NICs carry is counted" in "; ".join(found.assumptions)
-        assert stated is there
-
-
 def test_memory_of_graphs_is_said_not_to_be_counted() -> None:
     assert "CUDA graphs" not in statement(model=TINY)
     assert "memory that CUDA graphs keep is not counted" in statement(model=TINY, cuda_graphs=True)

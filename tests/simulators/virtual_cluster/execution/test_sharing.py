@@ -18,6 +18,7 @@ from tests.simulators.virtual_cluster.execution.scripts import (
 from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Trace
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
@@ -120,6 +121,20 @@ def test_nothing_changes_where_nobody_shares() -> None:
         for each in (None, rails)
     ]
     assert steps[0] == pytest.approx(steps[1], rel=1e-6)
+
+
+def test_the_answer_says_what_of_an_unvalidated_network_is_counted() -> None:
+    given = traces(on_nics(0), range(8))
+    unknown = replace(ONE_NIC, oversubscription=None)
+    for cluster, switches, words in (
+        (ONE_NIC, None, ""),
+        (unknown, None, "50% of what its NICs carry is counted"),
+        (unknown, ONE_SWITCH, "count whole"),
+    ):
+        step = replay_ranks(given, GPU, cluster, INSTANT, switches=switches)
+        stated = [each for each in step.assumptions if each.startswith(UNVALIDATED)]
+        assert len(stated) == bool(words)
+        assert words in "".join(stated)
 
 
 def test_the_answer_says_what_sharing_cost() -> None:

@@ -1,0 +1,59 @@
+"""What is counted of a network between nodes that nobody validated, and what would tell more."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.collectives.transport import transport
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.fabric import fabric_error, share_between
+
+UNVALIDATED = "the network between nodes is unvalidated"
+"""What the statement begins with where only a part of a network is counted, or might be."""
+# Below this share of a step nobody need measure anything.
+_WORTH_SAYING = 0.01
+_WOULD_TELL = (
+    "all_gather and all_reduce of 8 KiB to 512 MiB over 2 and all nodes would tell "
+    "(cluster.measured_collectives)"
+)
+
+
+def counted_share(cluster: Cluster) -> float:
+    """The part of its NICs' rate that is counted between nodes where no switches are declared; 1
+    also where somebody says what the network gives."""
+    if cluster.network_validated or cluster.num_nodes == 1 or cluster.num_gpus <= cluster.domain:
+        return 1.0
+    return transport(cluster.fabric).unvalidated_share
+
+
+def stated_share(cluster: Cluster, *, switches: bool) -> str | None:
+    """What of the network is counted, in words; None where nobody's word is missing. ``switches``
+    that are declared count whole."""
+    counted = counted_share(cluster)
+    if counted == 1:
+        return None
+    if switches:
+        return f"{UNVALIDATED}: its NICs count whole with network=, {counted:.0%} without"
+    return (
+        f"{UNVALIDATED}: {counted:.0%} of what its NICs carry is counted, as 29 publications "
+        "on such networks fit best at 42% in the median (cluster.oversubscription=1 counts all)"
+    )
+
+
+def network_doubt(
+    job: Job, prediction: Prediction, *, switches: bool, calibrated: bool
+) -> tuple[str, ...]:
+    """What a prediction takes for granted of the network between nodes, and how that would shrink;
+    none where there is nothing to gain. ``calibrated`` by runs of the cluster, nobody need measure
+    it; nor are collectives measured for switches."""
+    stated = stated_share(job.cluster, switches=switches)
+    seconds, parts = prediction.step_time_s, prediction.breakdown_s
+    error = fabric_error(job, seconds, parts)
+    if error < _WORTH_SAYING or calibrated or switches:
+        return () if stated is None else (stated,)
+    would_tell = (
+        f"no collectives were measured between {job.cluster.num_nodes} nodes, where "
+        f"{share_between(job, seconds, parts):.0%} of the step is: {error:.0%} of it may be that "
+        f"alone; {_WOULD_TELL}"
+    )
+    return (would_tell if stated is None else f"{stated}; {would_tell}",)

@@ -1,0 +1,79 @@
+"""What a prediction says of a network between nodes that nobody validated or measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.question.cluster import MeasuredCollective
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.network_doubt import (
+    UNVALIDATED,
+    counted_share,
+    network_doubt,
+)
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+
+PARTS = {"compute": 0.8, "dp_communication": 0.1, "tp_communication": 0.1}
+
+
+def job(nodes: int = 2, **cluster: object) -> Job:
+    plain = make_job(TINY, nodes=nodes, batch=8 * nodes)
+    return replace(plain, cluster=replace(plain.cluster, **cluster))  # type: ignore[arg-type]
+
+
+def doubts(of: Job, *, switches: bool = False, calibrated: bool = False) -> tuple[str, ...]:
+    prediction = ReplaySimulator().without_error_bar(of)
+    seen = replace(prediction, step_time_s=1.0, breakdown_s=PARTS)
+    return network_doubt(of, seen, switches=switches, calibrated=calibrated)
+
+
+PCIE = {"num_nodes": 1, "gpus_per_node": 16, "nvlink_domain": 1, "nvswitch": False}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "share"),
+    [
+        ({}, 1.0),
+        ({"oversubscription": 2.0}, 1.0),
+        ({"oversubscription": None}, 0.5),
+        ({"oversubscription": None, "fabric": "omni_path"}, 1.0),
+        ({"oversubscription": None, "nvlink_domain": 16}, 1.0),
+        ({"oversubscription": None, **PCIE}, 1.0),
+    ],
+)
+def test_half_of_a_network_is_counted_where_nobody_validated_it_and_said_once(
+    cluster: dict[str, object], share: float
+) -> None:
+    of = job(**cluster)
+    assert counted_share(of.cluster) == share
+    stated = [each for each in ReplaySimulator().simulate(of).assumptions if UNVALIDATED in each]
+    assert len(stated) == (share < 1)
+    assert all("50% of what its NICs carry is counted" in each for each in stated)
+
+
+def test_switches_count_whole_and_that_is_said() -> None:
+    (words,) = doubts(job(oversubscription=None), switches=True)
+    assert "whole with network=, 50% without" in words
+    assert "measured" not in words, "measured collectives are refused beside switches"
+
+
+def test_a_calibrated_cluster_is_still_told_what_is_counted() -> None:
+    (words,) = doubts(job(oversubscription=None), calibrated=True)
+    assert words.startswith(UNVALIDATED)
+    assert "measured" not in words
+    assert doubts(job(64), calibrated=True) == ()
+
+
+def test_who_could_narrow_the_error_bar_is_told_how() -> None:
+    (words,) = doubts(job(64))
+    assert "64 nodes, where 10% of the step is: 5% of it" in words
+    assert "cluster.measured_collectives" in words
+    row = MeasuredCollective("all_gather", 64, 2**30, 40.0, 40.0, 40.0)
+    assert doubts(job(64, measured_collectives="own.csv", measured=(row,))) == ()
+    assert doubts(job(2)) == ()
+    (both,) = doubts(job(2, oversubscription=None))
+    assert both.startswith(UNVALIDATED)
+    assert "no collectives were measured between 2 nodes" in both
