@@ -88,7 +88,10 @@ class Cell:
         """NICs of a node, their rate, how oversubscribed the fabric is, and its switches."""
         cluster = self.question.cluster
         words = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s"
-        if cluster.oversubscription not in (None, 1):
+        # At any size, so that sizes of one cluster share a name.
+        if self.topology is None and cluster.nics_per_node and not cluster.network_validated:
+            words += ", unvalidated"
+        elif cluster.oversubscription not in (None, 1):
             words += f", {cluster.oversubscription:g}:1"
         if self.topology is not None:
             words += f", {self.topology.name}"

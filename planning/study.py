@@ -81,8 +81,8 @@ class Study:
     """The batch is so many times the GPUs, instead of ``training.global_batch_size``."""
     nic_gbps: tuple[float, ...] = ()
     """Rates of a NIC in Gb/s; empty leaves the clusters' own."""
-    oversubscription: tuple[float, ...] = ()
-    """Empty leaves the clusters' own."""
+    oversubscription: tuple[float | None, ...] = ()
+    """As ``cluster.oversubscription``, ``null`` included; empty leaves the clusters' own."""
     nics_per_node: tuple[int, ...] = ()
     """Empty leaves the clusters' own."""
     topologies: tuple[str, ...] = ()
@@ -127,7 +127,8 @@ class Study:
                 )
         for name in _AXES:
             for value in getattr(self, name):
-                require_positive(f"sweep.{name}", value)
+                if value is not None:
+                    require_positive(f"sweep.{name}", value)
         if self.sequences_per_gpu is not None:
             require_positive("sweep.sequences_per_gpu", self.sequences_per_gpu)
         for name, prices in self.price_scenarios.items():

@@ -16,8 +16,8 @@ from trainscout.reports.capacity.page import study_page
 from trainscout.reports.capacity.study_files import FORMAT, study_csv
 from trainscout.reports.capacity.terminal_tables import (
     format_answer,
-    format_calibrations,
     format_change,
+    format_clusters,
     format_goodput,
 )
 from trainscout.reports.launch import first_launch
@@ -50,7 +50,7 @@ def study_texts(
         "report.html": study_page(
             record,
             [format_answer(model, outcome) for model in outcome.models],
-            [*format_calibrations(outcome), format_goodput(outcome, reliability)],
+            [*format_clusters(outcome), format_goodput(outcome, reliability)],
             None if found is None else [format_change(change) for change in found],
             scripts,
         ),

@@ -214,8 +214,8 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     if cell.topology is not None:
         settings["topology"] = cell.topology.name
     for field in _OF_CLUSTER:
-        if (value := getattr(question.cluster, field)) is not None:
-            settings[f"cluster.{field}"] = value
+        value = getattr(question.cluster, field)
+        settings[f"cluster.{field}"] = "null" if value is None else value
     for field, value in asdict(question.training).items():
         if value is not None:
             settings[f"training.{field}"] = value

@@ -37,6 +37,7 @@ from trainscout.reports.wording import (
     format_usd,
 )
 from trainscout.simulators.predictor.io.terminal import plain_table
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED, stated_share
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import CALIBRATED
 
@@ -77,7 +78,7 @@ def study_report(
     if found is not None:
         parts += [changes_report(found, None if whole else _SHOWN_CHANGES), Text()]
     parts += [
-        *map(Text, format_calibrations(outcome)),
+        *map(Text, format_clusters(outcome)),
         *map(Text, format_asked(outcome)),
         Text(format_goodput(outcome, reliability)),
         Text(_format_counts(outcome)),
@@ -226,16 +227,20 @@ def format_change(change: Change) -> str:
     )
 
 
-def format_calibrations(outcome: StudyOutcome) -> list[str]:
-    """By what clusters are calibrated, as far as any is: others are predicted as they come."""
-    bests = [(each.cell.cluster, each.answer.best) for each in outcome.results]
-    found = {
-        cluster: text
-        for cluster, best in bests
-        for text in (() if best is None else best.assumptions)
-        if text.startswith(CALIBRATED)
-    }
-    return [f"On {cluster}: {text}." for cluster, text in found.items()]
+def format_clusters(outcome: StudyOutcome) -> list[str]:
+    """By what clusters are calibrated, and what of their networks is counted, as far as there is
+    something to say."""
+    found: dict[str, dict[str, None]] = {}
+    for cell, best in ((each.cell, each.answer.best) for each in outcome.results):
+        texts = [] if best is None else best.assumptions
+        stated = [text for text in texts if text.startswith(CALIBRATED)]
+        network = stated_share(cell.question.cluster, switches=cell.topology is not None)
+        for text in (*stated, *((network,) if best is not None and network else ())):
+            found.setdefault(text, {})[cell.cluster] = None
+    lines = [f"On {', '.join(clusters)}: {text}." for text, clusters in found.items()]
+    if any(UNVALIDATED in line for line in lines) and not outcome.study.oversubscription:
+        lines.append("sweep.oversubscription=[null,1] shows what such a network may be worth.")
+    return lines
 
 
 def format_asked(outcome: StudyOutcome) -> list[str]:

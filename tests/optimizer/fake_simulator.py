@@ -38,7 +38,7 @@ def toy_question(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2
         6e10,
         2.0,
     )
-    cluster = Cluster("toy", num_nodes, 8, 8, 400.0, "infiniband", "made up")
+    cluster = Cluster("toy", num_nodes, 8, 8, 400.0, "infiniband", "made up", oversubscription=1)
     return Question(model, gpu, cluster, Training(batch, 1e9))
 
 

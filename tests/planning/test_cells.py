@@ -29,6 +29,13 @@ def test_every_combination_is_a_cell():
     assert first.fabric == "8 x 200 Gb/s"
 
 
+def test_a_fabric_that_nobody_validated_is_another():
+    study = replace(STUDY, oversubscription=(None, 1.0, 2.0), num_gpus=(8, 16))
+    study.check()
+    words = {each.fabric: None for each in study_cells(study, declarations())}
+    assert [each.partition("Gb/s")[2] for each in words] == [", unvalidated", "", ", 2:1"]
+
+
 def test_sizes_in_nodes_are_the_same_cells():
     by_nodes = replace(STUDY, num_gpus=(), num_nodes=(1, 2, 4))
     assert study_cells(by_nodes, declarations()) == study_cells(STUDY, declarations())

@@ -137,7 +137,7 @@ def _kind(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
         names = arguments[0] in (str, *NAMED)
-        return "list of names" if names else f"list of {_kind(arguments[0])}s"
+        return "list of names" if names else f"list of {_kind(_bare(arguments[0]))}s"
     if origin is dict:
         return "names to values" if arguments[1] is Any else f"names to {_kind(arguments[1])}s"
     return _KINDS.get(hint, "value")

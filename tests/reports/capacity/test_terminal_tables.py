@@ -18,6 +18,7 @@ from trainscout.reports.capacity.terminal_tables import (
     changes_report,
     format_answer,
     format_bend,
+    format_clusters,
     format_goodput,
     format_target,
     study_report,
@@ -97,6 +98,18 @@ def test_what_clusters_are_calibrated_by_is_said(tmp_path):
     outcome = replace(outcome, results=(own, *outcome.results[1:]))
     text = as_text(report_of(outcome, FAILING, None, "normal"))
     assert f"On {own.cell.cluster}: {known}." in text.splitlines()
+
+
+def test_what_of_networks_is_counted_is_said_once_for_alike_clusters(tmp_path):
+    outcome = outcome_of(tmp_path, {})
+    first = outcome.results[0]
+    half = replace(first.cell.question.cluster, num_nodes=2, oversubscription=None)
+    own = replace(first.cell, question=replace(first.cell.question, cluster=half))
+    results = [replace(first, cell=replace(own, cluster=name)) for name in ("ours", "theirs")]
+    lines = format_clusters(replace(outcome, results=tuple(results)))
+    assert [line.partition(":")[0] for line in lines[:1]] == ["On ours, theirs"]
+    assert lines[1:] == ["sweep.oversubscription=[null,1] shows what such a network may be worth."]
+    assert format_clusters(outcome) == []
 
 
 def test_an_unmet_target_is_said(tmp_path):
