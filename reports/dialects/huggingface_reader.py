@@ -194,6 +194,18 @@ class HuggingFaceReader:
             raise InputError("fsdp_sharding_strategy", strategy, "is not known", _SHARDING)
         return None if strategy is None else strategy.upper()
 
+    def _prefetches(self) -> bool:
+        """Whether backward passes gather ahead: the first FSDP does as Accelerate's files have it,
+        unless told not to, and as Trainer's arguments have it only if told to."""
+        options, words = self.options, self.options.texts("--fsdp")
+        second = options.whole("--fsdp_version") == 2 or "fsdp2" in (words or [])
+        name = "--fsdp_backward_prefetch"
+        policy = options.text(name) or options.text(f"{name}_policy")
+        if policy is None and words is not None and not second:
+            options.note("no backward_prefetch in --fsdp_config: NO_PREFETCH, Trainer's default")
+            policy = "NO_PREFETCH"
+        return second or (policy or "").upper() not in ("NO_PREFETCH", "NONE")
+
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""
         options = self.options
@@ -341,6 +353,8 @@ class HuggingFaceReader:
     ) -> Framework:
         """The software with what arguments switch in it."""
         changes = segments_of(self.environment)
+        if recipe.zero_stage == 3 and self.software == "huggingface" and not self._prefetches():
+            changes["prefetches_backward"] = False
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
         if self.options.on("--torch_compile"):

@@ -233,6 +233,10 @@ class Framework:
     """FSDP's outermost unit holds embedding, final norm and head: it is gathered before the first
     layer runs, kept, and reduced after the last (``fully_shard`` or FSDP1 around a model whose
     blocks are units of their own)."""
+    prefetches_backward: bool = True
+    """What FSDP gathers again for a backward pass comes while the layer before runs; without, once
+    that one's gradients are reduced, and neither hides (NO_PREFETCH, as Transformers' Trainer
+    sets up the first FSDP unless told otherwise)."""
     waits_for_reductions: bool = False
     """Gradients that are sharded (ZeRO 2 and 3) are reduced with nothing beside them
     (PaddlePaddle's group-sharded stage 2 as it comes: ``sync_op``)."""

@@ -33,13 +33,17 @@ STREAMS_PER_RANK = 2
 # What is gathered or reduced for every micro-batch is double-buffered: the next layer's
 # parameters arrive while one runs, and a reduction must end before the second one after it.
 LAYERS_IN_FLIGHT = 2
+_ALONE = 1
 # What a segment of a pass exchanges.
 GATHERS, REDUCES = 1, 2
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """When parameters and gradients travel, for one job."""
+    """When parameters and gradients travel, for one job.
+
+    ``in_flight``: how many layers may be ahead of what runs, of them ``gathered_backward``.
+    """
 
     reduces: bool
     reduce_every: bool
@@ -48,6 +52,7 @@ class Sharing:
     gather_every: bool
     gather_overlaps: bool
     in_flight: int
+    gathered_backward: int
 
     @classmethod
     def of(cls, job: Job) -> Sharing:
@@ -58,6 +63,7 @@ class Sharing:
         # ``torch.distributed.pipelining`` has FSDP reduce after the last backward pass (stage.py:
         # ``run_post_backward``).
         last = recipe.pp > 1 and job.framework.pipeline_buffers == "preallocated"
+        in_flight = _ALONE if alone else LAYERS_IN_FLIGHT
         return cls(
             reduces=replicated,
             reduce_every=replicated and stage >= 2,
@@ -65,7 +71,8 @@ class Sharing:
             gathers=replicated and stage >= 1,
             gather_every=replicated and stage == 3,
             gather_overlaps=replicated and (stage == 3 or recipe.overlap_param_gather),
-            in_flight=1 if alone else LAYERS_IN_FLIGHT,
+            in_flight=in_flight,
+            gathered_backward=in_flight if job.framework.prefetches_backward else _ALONE,
         )
 
     def exchanges(self, way: int) -> int:
@@ -323,7 +330,7 @@ class _Passes:
         within = np.arange(length) - np.repeat(starts, pieces)
         passed = np.repeat(which, pieces)
         slot = np.where(np.repeat(cut, pieces), offset[passed] + within, passed)
-        at, reduces, slots = [], [], []
+        at, reduces, slots, layers = [], [], [], []
         for index in np.flatnonzero(cut).tolist():
             way = which[index]
             place = offset[way] + segments[way]
@@ -333,12 +340,15 @@ class _Passes:
                     at.append(starts[index] + own)
                     reduces.append(np.full(len(own), kind == 1))
                     slots.append(place + np.arange(len(own)))
+                    backward = direction[index] != FORWARD
+                    ahead = sharing.gathered_backward if backward else sharing.in_flight
+                    layers.append(np.full(len(own), ahead))
                 place += len(sent[kind][way])
         passed_by, reduce = _joined(at, np.int64), _joined(reduces, np.bool_)
         tasks = length + np.arange(len(passed_by))
         # Megatron gathers all buckets as fast as the network takes them; FSDP keeps few in
         # flight: a gather is issued when the compute it may not run ahead of has been launched.
-        ahead, behind = passed_by - sharing.in_flight, passed_by + sharing.in_flight
+        ahead, behind = passed_by - _joined(layers, np.int64), passed_by + sharing.in_flight
         places = np.where(reduce, passed_by + 0.5, ahead + 0.75)
         pairs = np.array(
             [

@@ -88,6 +88,29 @@ def test_accelerates_file(tmp_path, strategy, fields):
     assert imported.question.cluster.num_gpus == 16
 
 
+@pytest.mark.parametrize(
+    ("arguments", "prefetches"),
+    [
+        ("--fsdp 'full_shard auto_wrap'", False),
+        ("--fsdp 'full_shard auto_wrap' --fsdp_backward_prefetch backward_pre", True),
+        ("--fsdp shard_grad_op", True),  # what is whole in the forward pass stays
+        ("--fsdp full_shard --fsdp_version 2", True),
+        ("--fsdp fsdp2", True),
+        ("--fsdp_sharding_strategy FULL_SHARD", True),  # Accelerate's own default
+        ("--fsdp_sharding_strategy FULL_SHARD --fsdp_backward_prefetch NO_PREFETCH", False),
+        ("--fsdp full_shard --fsdp_backward_prefetch_policy BACKWARD_PRE", True),
+        ("", True),
+    ],
+)
+def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments, prefetches):
+    script = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {arguments}"
+    imported = read(written(tmp_path, "run.sh", script))
+    assert imported.question.framework.prefetches_backward is prefetches
+    assert not imported.reading.unknown
+    told = any("NO_PREFETCH, Trainer's default" in each for each in imported.reading.notes)
+    assert told is (not prefetches and "prefetch" not in arguments)
+
+
 def test_accelerates_degrees(tmp_path):
     degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, "dp_shard_size": 2}
     config = {"fsdp_config": {"fsdp_version": 2}, "distributed_type": "FSDP"}

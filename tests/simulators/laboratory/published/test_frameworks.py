@@ -489,6 +489,15 @@ def test_checkpoints_of_transformers_reentered(label, sharding, stops):
     assert framework(**cells).recompute_stops_early is stops
 
 
+@pytest.mark.parametrize(
+    ("notes", "prefetches"),
+    [("", True), ("full_shard auto_wrap", False), ("size_based_auto_wrap_policy", True)],
+)
+def test_words_of_trainers_arguments_say_that_nothing_is_prefetched(notes, prefetches):
+    found = framework(framework="Hugging Face Transformers", notes=notes, dist_optimizer="fsdp")
+    assert found.prefetches_backward is prefetches
+
+
 @pytest.mark.parametrize("label", ["Hugging Face", "DeepSpeed"])
 def test_gpt_2_of_transformers_projects_at_once(label):
     assert framework(framework=label).separate_projections

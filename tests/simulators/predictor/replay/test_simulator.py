@@ -246,6 +246,24 @@ def test_reductions_that_are_waited_for_are_exposed_whole(machine: Machine, stag
     assert predict(make_job(LLAMA, zero_stage=stage, batch=8 * 5)).step_time_s < least_s
 
 
+def test_backward_passes_that_do_not_prefetch_expose_gathers_and_reductions(
+    machine: Machine,
+) -> None:
+    machine(replace(BALANCED, wire_bytes_per_s=1e10))
+    ahead, behind = (
+        make_job(LLAMA, zero_stage=3, batch=8 * 5, training={"prefetches_backward": each})
+        for each in (True, False)
+    )
+    parameters = build_workload(behind).stages[0].parameters.total
+    # The last layer's are gathered beside nothing either way, the first one's gradients reduced.
+    exchanged_s = 5 * (2 * parameters + gradient_bytes(behind)) * 7 / 8 / 1e10
+    least_s = 5 * micro_batch_s(behind) + exchanged_s * (1 - 1e-9)
+    assert predict(behind).step_time_s >= least_s > predict(ahead).step_time_s
+    kept = make_job(LLAMA, zero_stage=2, batch=8 * 5, training={"prefetches_backward": False})
+    same = make_job(LLAMA, zero_stage=2, batch=8 * 5)
+    assert predict(kept).step_time_s == predict(same).step_time_s
+
+
 def test_one_root_unit_is_gathered_first_and_reduced_last(machine: Machine) -> None:
     # Layers take so long that what is exchanged beside them hides.
     machine(Rates(flops_per_s=1e9, free_head=True, wire_bytes_per_s=1e9))
