@@ -16,7 +16,7 @@ from typing import Any
 
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
-from trainscout.reports.dialects.fine_tuning import tool_of
+from trainscout.reports.dialects.fine_tuning import SWIFT, tool_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
@@ -36,8 +36,11 @@ _LENGTHS = (
     *("--max_seq_length", "--max_length", "--block_size", "--cutoff_len", "--model_max_length"),
     *("--max_seq_len", "--sequence_len"),
 )
-# How those that train other weights than all, or than adapters of low rank, are called.
-_ADAPTS = ("lora", "qlora")
+# How adapters of low rank are called (``lora_llm``: towers are trained whole beside them), and
+# what else keeps all weights as they are and trains what stands beside them.
+_ADAPTS = ("lora", "qlora", "lora_llm")
+_ADAPTS_OTHERWISE = ("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "longlora", "vera")
+_ADAPTS_OTHERWISE += ("llama-adapter", "oft", "reft")
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 _ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
@@ -225,7 +228,9 @@ class HuggingFaceReader:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
         precision = self._precision(base.precision)
-        dpo, lora, frozen = self._dpo(base), self._lora(base.lora), self._frozen(model)
+        dpo, lora = self._dpo(base), self._lora(base.lora)
+        frozen = self._frozen(model, adapts=lora is not None)
+        length = self.length_of_pairs(dpo, length, options)
         steps = self._whole("--max_steps")
         seen = batch * length * (1 if dpo is None else 2)
         tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
@@ -240,14 +245,31 @@ class HuggingFaceReader:
             ),
             lora=lora,
             dpo=dpo,
-            frozen=base.frozen if lora is not None else frozen or base.frozen,
+            frozen=frozen or base.frozen,
         )
 
-    def _frozen(self, model: Model) -> tuple[str, ...]:
-        """What of a model with towers is not trained."""
+    def length_of_pairs(self, dpo: Dpo | None, length: int, notes: Options) -> int:
+        """Tokens of each sequence: ms-swift counts both of a pair towards a pack's ``length``
+        (``swift/dataset/packing.py``: ``create_packed_idx``)."""
+        swift = self._tool is not None and self._tool.title == SWIFT
+        if dpo is None or not swift or not self.options.on("--packing"):
+            return length
+        notes.note(f"a pack of {length:,} tokens is one pair, of sequences half as long")
+        return length // 2
+
+    def _frozen(self, model: Model, *, adapts: bool) -> tuple[str, ...]:
+        """What of a model with towers is not trained. PEFT freezes all weights; of adapters, those
+        of the language model count."""
         names = ("--freeze_language_model", "--freeze_vision_tower")
-        parts = zip(FROZEN, (*names, "--freeze_multi_modal_projector"), strict=True)
-        frozen = [part for part, name in parts if self.options.on(name)]
+        named = zip(FROZEN, (*names, "--freeze_multi_modal_projector"), strict=True)
+        frozen = [part for part, name in named if self.options.on(name)]
+        if adapts:
+            whole = self.options.text("--finetuning_type") == "lora_llm"
+            adapted = set(FROZEN[1:]).difference(frozen)
+            if adapted and model.towers and not whole:
+                parts = " and ".join(sorted(adapted))
+                self.options.assume(f"adapters in {parts}", "the language model's alone")
+            frozen = [] if whole else list(FROZEN[1:])
         return tuple(frozen) if model.towers else ()
 
     def _dpo(self, base: Training) -> Dpo | None:
@@ -325,11 +347,12 @@ class HuggingFaceReader:
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0
-        if kind not in (None, "full", *_ADAPTS):
+        asked = bool(options.on("--use_peft")) or ranked
+        if kind in _ADAPTS_OTHERWISE:
+            options.assume(f"fine-tuning called {kind}", "adapters are plain ones of low rank")
+        elif kind not in (None, "full", *_ADAPTS):
             options.assume(f"fine-tuning called {kind}", "every weight is trained")
-        if kind not in (None, *_ADAPTS) or (
-            kind is None and not ranked and not options.on("--use_peft")
-        ):
+        if not (asked if kind is None else kind in (*_ADAPTS, *_ADAPTS_OTHERWISE)):
             return declared
         named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
         names = [name for word in named for name in re.split(r"[,\s]+", word) if name]

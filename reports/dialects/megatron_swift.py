@@ -57,7 +57,15 @@ class MegatronSwiftReader(MegatronReader):
         """The training; ``replicas`` is the data-parallel size."""
         tuned = self._tuning.training(base, model, recipe, replicas)
         trained = super().training(base, model, recipe, replicas)
-        return replace(trained, lora=tuned.lora, dpo=tuned.dpo, frozen=tuned.frozen)
+        length = trained.sequence_length or model.sequence_length
+        length = self._tuning.length_of_pairs(tuned.dpo, length, self.options)
+        return replace(
+            trained,
+            sequence_length=None if length == model.sequence_length else length,
+            lora=tuned.lora,
+            dpo=tuned.dpo,
+            frozen=tuned.frozen,
+        )
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""

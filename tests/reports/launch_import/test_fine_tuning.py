@@ -197,10 +197,49 @@ def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
     assert any("Liger's gates" in words for words, _ in found.reading.not_modelled)
 
 
-def test_what_is_no_lora_is_said(tmp_path):
-    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type vera"))
-    assert found.question.training.lora is None
-    assert ("fine-tuning called vera", "every weight is trained") in found.reading.not_modelled
+@pytest.mark.parametrize(
+    ("tuner", "adapts", "assumed"),
+    [
+        ("llamapro", False, "every weight is trained"),
+        ("vera", True, "adapters are plain ones of low rank"),
+    ],
+)
+def test_what_is_no_lora_is_said(tmp_path, tuner, adapts, assumed):
+    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type {tuner}"))
+    assert (found.question.training.lora is not None) == adapts
+    assert (f"fine-tuning called {tuner}", assumed) in found.reading.not_modelled
+
+
+@pytest.mark.parametrize("start", ["swift", "megatron"])
+@pytest.mark.parametrize(
+    ("more", "frozen", "elsewhere"),
+    [
+        ("--tuner_type lora", ("towers", "projectors"), False),
+        ("--tuner_type lora --freeze_vit false", ("towers", "projectors"), True),
+        ("--tuner_type lora_llm", (), False),
+        ("--tuner_type full", ("towers", "projectors"), False),
+        ("--tuner_type full --freeze_vit false", ("projectors",), False),
+    ],
+)
+def test_towers_under_adapters(tmp_path, start, more, frozen, elsewhere):
+    script = f"{start} sft --model qwen2_5_vl_7b --max_length 2048 --torch_dtype bfloat16 {more}"
+    found = read(written(tmp_path, "run.sh", script))
+    assert found.question.training.frozen == frozen
+    said = [words for words, _ in found.reading.not_modelled]
+    assert ("adapters in towers" in said) == elsewhere
+
+
+@pytest.mark.parametrize("start", ["swift", "megatron"])
+@pytest.mark.parametrize(
+    ("kind", "packs", "length"),
+    [("dpo", True, 1024), ("dpo", False, 2048), ("gkd", True, 2048)],
+)
+def test_a_pack_holds_both_sequences_of_a_pair(tmp_path, start, kind, packs, length):
+    script = f"{SWIFT} --tuner_type full --packing {str(packs).lower()}"
+    script = script.replace("swift sft", f"{start} rlhf --rlhf_type {kind}")
+    found = read(written(tmp_path, "run.sh", script))
+    assert found.question.training.sequence_length == length
+    assert any("is one pair" in note for note in found.reading.notes) == (length == 1024)
 
 
 def test_megatron_sft(tmp_path):

@@ -126,8 +126,9 @@ def test_adapters(tmp_path):
         "torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 --use_peft "
         "--lora_r 16 --lora_dropout 0.05 --lora_target_modules q_proj v_proj down_proj"
     )
-    training = read(written(tmp_path, "run.sh", script)).question.training
-    assert training.lora == Lora(16, ("linear_qkv", "linear_fc2"), 0.05)
+    found = read(written(tmp_path, "run.sh", script))
+    assert found.question.training.lora == Lora(16, ("linear_qkv", "linear_fc2"), 0.05)
+    assert not found.reading.unknown
 
 
 @pytest.mark.parametrize(
