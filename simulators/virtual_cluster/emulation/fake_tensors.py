@@ -312,6 +312,7 @@ class Answers:
     def fresh(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation whose outputs are new tensors."""
         operation = describe(func)
+        known: tuple[Any, ...] | None
         try:
             # The default type is what new tensors have and what whole numbers divide into.
             default = torch.get_default_dtype()
@@ -319,7 +320,7 @@ class Answers:
             key: tuple[Any, ...] = (id(func), default, signature(args), named)
             if operation.ranges:
                 key = (*key, tuple([arg for arg in args if isinstance(arg, float)]))
-            known = self._known.get(key)
+            known: tuple[Any, ...] | None = self._known.get(key)
         except (TypeError, _Unkeyed):
             return self._mode.dispatch(func, types, args, kwargs)
         if known is None and operation.counts and all(type(each) is int for each in args):

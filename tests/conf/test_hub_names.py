@@ -1,0 +1,60 @@
+"""Models by their names on the Hugging Face Hub, shipped or downloaded."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conf.test_config_json import config_of
+from trainscout.commands.listing import parameters
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "shipped", "billions"),
+    [
+        ("https://huggingface.co/meta-llama/Llama-3.1-8B", "llama3_8b", 8.03),
+        ("NousResearch/Meta-Llama-3-8B-Instruct", "llama3_8b", 8.03),
+        ("Qwen/Qwen2.5-1.5B-Instruct", "qwen2_5_1_5b", 1.54),
+        ("Qwen/Qwen2.5-3B", "qwen2_5_3b", 3.09),
+        ("Qwen/Qwen2.5-14B-Instruct-AWQ", "qwen2_5_14b", 14.77),
+        ("unsloth/Qwen2.5-32B", "qwen2_5_32b", 32.76),
+        ("Qwen/Qwen2.5-VL-3B-Instruct", "qwen2_5_vl_3b", 3.75),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_7b", 8.29),
+        ("Qwen/Qwen3.5-27B", "qwen3_5_27b", 27.36),
+        ("Qwen/Qwen3.5-35B-A3B", "qwen3_5_35b_a3b", 35.11),
+    ],
+)
+def test_names_of_the_hub(name: str, shipped: str, billions: float) -> None:
+    """Sizes are those that the Hub shows (Qwen3.5's: that Transformers counts, without MTP)."""
+    model = load_catalogue().models.chosen("model", name)
+    assert model.name == shipped
+    assert parameters(replace(model, vocab_multiple=1)) / 1e9 == pytest.approx(billions, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [
+        ("HF_HOME", "hub/models--nobody--Small/snapshots/0123"),
+        ("HF_HUB_CACHE", "models--nobody--Small/snapshots/0123"),
+        ("MODELSCOPE_CACHE", "models/nobody/Small"),
+        ("XDG_CACHE_HOME", "modelscope/hub/nobody/Small"),
+    ],
+)
+def test_what_was_downloaded_is_read_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, folder: str
+) -> None:
+    for name in ("HF_HOME", "HF_HUB_CACHE", "MODELSCOPE_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    models = load_catalogue().models
+    with pytest.raises(InputError, match="is no model of the Hugging Face Hub that ships"):
+        models.chosen("model", "nobody/Small")
+    file = tmp_path / folder / "config.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(config_of("Qwen/Qwen3-0.6B")))
+    monkeypatch.setenv(variable, str(tmp_path))
+    model = models.chosen("model", "nobody/Small")
+    assert (model.name, model.num_layers) == ("Small", 28)
