@@ -166,6 +166,7 @@ def jobs(draw: st.DrawFn, **only: tuple[object, ...]) -> Job:
     if frozen == ("language_model",):
         training["lora"] = None
     job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)
+    job = replace(job, cluster=replace(job.cluster, oversubscription=pick(1.0, None)))
     assume(why_invalid(job) is None)
     return job
 
