@@ -96,6 +96,9 @@ def _rows(reader: csv.DictReader[str], path: Path, field: str) -> Iterable[Measu
         if not any((text or "").strip() for text in cells.values() if not isinstance(text, list)):
             continue
         where = f"{path}, line {reader.line_num}"
+        if None in cells:
+            allowed = f"{len(columns)}, decimals with a point"
+            raise InputError(field, where, "has more cells than there are columns", allowed)
         high = _number(cells, "band_high_GBps", where, field, optional=True)
         low = _number(cells, "band_low_GBps", where, field, optional=True)
         bus = _number(cells, rate, where, field)

@@ -132,7 +132,7 @@ class Cluster:
             problem = f"has a row of {most} GPUs of one node"
             field, allowed = "cluster.measured_collectives", f"at most {self.gpus_per_node}"
             raise InputError(field, self.measured_collectives, problem, allowed)
-        if self.measured and self.oversubscription not in (None, 1):
+        if self.measured_between and self.oversubscription not in (None, 1):
             problem = "is in what was measured already (cluster.measured_collectives)"
             raise InputError("cluster.oversubscription", self.oversubscription, problem, "1")
         multi_domain = self.num_gpus > self.domain
@@ -149,7 +149,14 @@ class Cluster:
     @property
     def network_validated(self) -> bool:
         """Whether somebody says what its network gives."""
-        return bool(self.measured) or self.oversubscription is not None
+        return self.measured_between or self.oversubscription is not None
+
+    @property
+    def measured_between(self) -> bool:
+        """Whether collectives were measured that leave an NVLink domain."""
+        return any(
+            row.nodes * self.gpus_per_node > self.domain and row.nodes > 1 for row in self.measured
+        )
 
     @property
     def domain(self) -> int:

@@ -105,10 +105,13 @@ def estimated_mixers(model: Model, products: Mapping[str, StreamingShare]) -> li
 def _measured_collectives(cluster: Cluster) -> str:
     kinds = ", ".join(sorted({row.kind.replace("_", "-") for row in cluster.measured}))
     nodes = sorted({row.nodes for row in cluster.measured})
-    stated = f"{kinds} take what {cluster.measured_collectives} says of {nodes[0]} to {nodes[-1]} "
-    stated += "nodes, undisturbed where it has a high band"
-    if nodes[-1] < cluster.num_nodes:
+    of = f"{nodes[0]} to {nodes[-1]} nodes" if cluster.measured_between else "one node"
+    stated = f"{kinds} take what {cluster.measured_collectives} says of {of}, undisturbed where "
+    stated += "it has a high band"
+    if cluster.measured_between and nodes[-1] < cluster.num_nodes:
         stated += "; over more nodes their bandwidth is held"
+    if cluster.measured_between and cluster.oversubscription is None:
+        stated += "; what else crosses nodes counts their NICs whole"
     return stated
 
 

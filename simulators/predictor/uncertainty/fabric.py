@@ -23,7 +23,7 @@ def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float])
     the one published cluster with a curve loses about as much of its bandwidth at each of six, so
     this rests on one source)."""
     nodes = job.world_size // job.cluster.domain
-    if job.cluster.measured or nodes < 2 or job.cluster.num_nodes == 1:
+    if job.cluster.measured_between or nodes < 2 or job.cluster.num_nodes == 1:
         return 0.0
     growth = max(0.0, (math.log2(nodes) / math.log2(_NODES)) ** 2 - 1)
     of_all = math.hypot(

@@ -95,7 +95,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
 def _fabric(cluster: Cluster) -> str:
     if cluster.num_nodes == 1 or cluster.nvlink_domain == cluster.num_gpus:
         return "node"
-    kind = "measured" if cluster.measured_collectives else cluster.fabric
+    kind = "measured" if cluster.measured_between else cluster.fabric
     kind = kind if cluster.network_validated else f"unvalidated {kind}"
     return f"{kind} {cluster.nics_per_node * cluster.nic_gbps / cluster.gpus_per_node:g}"
 

@@ -199,6 +199,7 @@ def test_a_table_is_read_whatever_it_calls_a_collective(tmp_path: Path) -> None:
         (f"{HEADER}all_gather,2.5,8,1\n", "line 2: has '2.5' as its nodes .*whole number > 0"),
         (f"{HEADER}all_gather,2,8,fast\n", "line 2: has 'fast' as its bus_GBps .*a number > 0"),
         (f"{HEADER}all_gather,2,8,0\n", "line 2: has '0' as its bus_GBps"),
+        (f"{HEADER}all_gather,2,8,180,5\n", "line 2: has more cells than there are columns"),
         (
             "collective,nodes,gpus,bus_GBps\nall_gather,2,8,1\n",
             "line 2: has 8 GPUs of 2 nodes.*2 or more of one node",
@@ -226,5 +227,7 @@ def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_what_was_measured_is_oversubscribed_already() -> None:
     with pytest.raises(InputError, match="in what was measured already"):
         replace(CURVE, oversubscription=2.0).check()
+    inside = replace(CURVE, measured=(replace(CURVE.measured[0], nodes=1),))
+    replace(inside, oversubscription=2.0).check()
     with pytest.raises(InputError, match="where measured collectives are read from"):
         replace(CURVE, measured=()).check()

@@ -30,6 +30,9 @@ def doubts(of: Job, *, switches: bool = False, calibrated: bool = False) -> tupl
     return network_doubt(of, seen, switches=switches, calibrated=calibrated)
 
 
+ROW = MeasuredCollective("all_gather", 1, 2**30, 40.0, 40.0, 40.0)
+ONE_NODE = {"measured_collectives": "own.csv", "measured": (ROW,)}
+TWO_NODES = {**ONE_NODE, "measured": (ROW, replace(ROW, nodes=2))}
 PCIE = {"num_nodes": 1, "gpus_per_node": 16, "nvlink_domain": 1, "nvswitch": False}
 
 
@@ -42,6 +45,8 @@ PCIE = {"num_nodes": 1, "gpus_per_node": 16, "nvlink_domain": 1, "nvswitch": Fal
         ({"oversubscription": None, "fabric": "omni_path"}, 1.0),
         ({"oversubscription": None, "nvlink_domain": 16}, 1.0),
         ({"oversubscription": None, **PCIE}, 1.0),
+        ({"oversubscription": None, **ONE_NODE}, 0.5),
+        ({"oversubscription": None, **TWO_NODES}, 1.0),
     ],
 )
 def test_half_of_a_network_is_counted_where_nobody_validated_it_and_said_once(
@@ -71,8 +76,8 @@ def test_who_could_narrow_the_error_bar_is_told_how() -> None:
     (words,) = doubts(job(64))
     assert "64 nodes, where 10% of the step is: 5% of it" in words
     assert "cluster.measured_collectives" in words
-    row = MeasuredCollective("all_gather", 64, 2**30, 40.0, 40.0, 40.0)
-    assert doubts(job(64, measured_collectives="own.csv", measured=(row,))) == ()
+    assert doubts(job(64, **TWO_NODES)) == ()
+    assert doubts(job(64, **ONE_NODE)) == (words,)
     assert doubts(job(2)) == ()
     (both,) = doubts(job(2, oversubscription=None))
     assert both.startswith(UNVALIDATED)
