@@ -202,9 +202,15 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
     for the gradient; the first writes that over them and scales it in the backward pass (in
     ``pieces``, the gradient of the projection's input), the second makes it there. The others
     cast to fp32, subtract the maximum, exponentiate, sum and normalise (Megatron's
-    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back.
+    vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back. A log-softmax
+    in 16 bits takes rows one by one, whose gradients are filled, made and stacked.
     """
     s = shard.element_bytes
+    if shard.loss == "log_softmax":
+        return (
+            [Streaming("loss_fwd", "cross_entropy", 2 * s * logits, launches=3 * shard.batch)],
+            [Streaming("loss_bwd", "cross_entropy", 6 * s * logits, launches=4 * shard.batch)],
+        )
     if shard.cross_entropy in ("in_place", "pieces"):
         in_pieces = shard.cross_entropy == "pieces"
         scaled = shard.tokens * shard.model.hidden_size if in_pieces else logits

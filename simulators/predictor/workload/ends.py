@@ -141,8 +141,10 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     piece come to a small part of what layers hold. ``compiled``: the logits, and
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
     gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
-    gradients of both its output and its input.
+    gradients of both its output and its input; of ``log_softmax`` the same in 16 bits.
     """
+    if shard.loss == "log_softmax":
+        return size, size, 2 * size
     if shard.loss == "divergence":
         return DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD
     kept, beside = {

@@ -45,7 +45,8 @@ class Shard:
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
     is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
-    ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, or ``none``.
+    ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, ``log_softmax``
+    in 16 bits (of pairs, see ``_loss``), or ``none``.
     """
 
     model: Model
@@ -149,7 +150,7 @@ class Shard:
             accumulates=not framework.torch_wrappers
             or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
             autocast=job.autocasts,
-            loss="next" if job.training.distillation is None else "divergence",
+            loss=_loss(job),
             **facts,
         )
 
@@ -284,6 +285,16 @@ _OF_RECIPE_OR_MODEL = {
     "keeps_gathered",
     "pads_vocabulary",
 }
+
+
+def _loss(job: Job) -> str:
+    """TRL takes 16-bit logits of pairs as they are, row by row (``trl/trainer/utils.py``:
+    ``selective_log_softmax``, since 0.15); under autocast Accelerate has made them fp32."""
+    if job.training.distillation is not None:
+        return "divergence"
+    framework = job.framework
+    as_they_are = framework.cross_entropy == "eager" and not framework.autocast
+    return "log_softmax" if job.training.dpo is not None and as_they_are else "next"
 
 
 @functools.cache
