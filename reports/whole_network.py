@@ -11,7 +11,11 @@ from trainscout.reports.wording import format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED, counted_share
+from trainscout.simulators.predictor.replay.network_doubt import (
+    UNVALIDATED,
+    counted_share,
+    stated_share,
+)
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
@@ -33,7 +37,7 @@ def _counted_whole(jobs: Sequence[Job], spec: SimulatorSpec, step_time_s: float)
         return words
     fastest = min(range(len(jobs)), key=seconds.__getitem__)
     if fastest == 0:
-        return f"{words} and stays the fastest of those shown"
+        return f"{words} and stays the fastest shown that fits"
     name = format_recipe(jobs[fastest].recipe, jobs[fastest].dp)
     return f"{words}, and {name} would be faster: {format_seconds(seconds[fastest])}"
 
@@ -53,19 +57,21 @@ def with_whole_network(prediction: Prediction, job: Job, spec: SimulatorSpec) ->
 def with_network_note(
     result: SearchResult, question: Question, spec: SimulatorSpec
 ) -> SearchResult:
-    """The result with a note on what of the network it counts, where that is not all."""
-    if not result.best:
+    """The result with a note on what of the network it counts, where nobody says what that gives.
+
+    Of a simulator of the user's own nothing is known."""
+    stated = stated_share(question.cluster, switches=spec.network is not None)
+    if not result.best or stated is None or ":" in spec.name:
         return result
     jobs = [question.job(trial.recipe) for trial in decided_between(result)]
     whole = _counted_whole(jobs, spec, predicted(result.best[0]).step_time_s)
-    if whole is None:
-        return result
-    note = (
-        f"{UNVALIDATED}: {counted_share(question.cluster):.0%} of it is counted (why: "
-        f"docs/collectives.md); {whole} (cluster.oversubscription=1 asks so); nccl-tests over 2 "
-        "and all nodes would tell (trainscout collectives read)"
-    )
-    return replace(result, notes=(*result.notes, note))
+    if whole is not None:
+        stated = (
+            f"{UNVALIDATED}: {counted_share(question.cluster):.0%} of it is counted (why: "
+            f"docs/collectives.md); {whole} (cluster.oversubscription=1 asks so); nccl-tests over "
+            "2 and all nodes would tell (trainscout collectives read)"
+        )
+    return replace(result, notes=(*result.notes, stated))
 
 
 def network_note(result: SearchResult) -> str | None:

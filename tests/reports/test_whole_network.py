@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.reports.search_page.searches import QUESTION, searched, simulated
+from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.optimizer.trial import Choices, SearchResult
 from trainscout.reports.first_screen import first_screen
 from trainscout.reports.search_page.page_data import page_record
@@ -15,6 +16,7 @@ from trainscout.reports.whole_network import (
     with_whole_network,
 )
 from trainscout.simulators.predictor.io.terminal import as_text
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
@@ -68,12 +70,20 @@ def test_a_search_says_so_once_on_screen_page_and_where_it_is_tracked() -> None:
 
 def test_another_recipe_that_would_be_fastest_is_named() -> None:
     result = found(HALF)
-    assert "stays the fastest of those shown" in str(
+    assert "stays the fastest shown that fits" in str(
         network_note(with_network_note(result, HALF, SPEC))
     )
     # As if the slower had come first.
     turned = replace(result, best=result.best[::-1], choices=Choices(result.best[::-1]))
     assert "tp1 pp1" in str(network_note(with_network_note(turned, HALF, SPEC)))
+
+
+def test_declared_switches_are_said_to_count_whole() -> None:
+    fabric = fabric_named("leaf_spine")
+    flow = SimulatorSpec(network=CongestedNetwork(NetworkChoice("flow"), fabric))
+    note = network_note(with_network_note(found(HALF), HALF, flow))
+    assert note is not None
+    assert note.endswith("its NICs count whole with network=, 50% without")
 
 
 def test_nothing_is_said_where_the_network_counts_whole_or_nothing_fits() -> None:
@@ -83,5 +93,7 @@ def test_nothing_is_said_where_the_network_counts_whole_or_nothing_fits() -> Non
     ):
         result = found(question)
         assert with_network_note(result, question, SPEC) is result
+    own = SimulatorSpec("ours:Simulator")
+    assert with_network_note(result := found(HALF), HALF, own) is result
     empty = replace(found(HALF), best=())
     assert with_network_note(empty, HALF, SPEC) is empty
