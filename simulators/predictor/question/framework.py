@@ -162,9 +162,9 @@ class Framework:
     host_tp_product_s: float = 0.0
     """What DTensor takes the host for a product of tensor-parallel ranks and for what is around it
     in its layer, forward or backward, in seconds; nothing where blocks are compiled."""
-    # Measured likewise, with and without units of nine parameters each: FSDP2 0.32 to 0.63 ms a
-    # forward and 0.43 to 0.88 a backward pass, FSDP1 0.24 to 0.57 and 0.21 to 0.70. What the calls
-    # of NCCL and of streams take comes on top.
+    # Measured likewise, the least of 12 steps by turns with and without units of nine parameters:
+    # FSDP2 0.5 to 0.6 ms a forward and 0.8 to 1.3 a backward pass (recomputed or not, with and
+    # without tensor parallelism), FSDP1 0.4 to 0.5 and 0.4 to 0.6. Calls of NCCL come on top.
     host_unit_s: float = 0.0
     """What FSDP takes the host for a unit in a pass, forward or backward, in seconds."""
     p2p_poll_s: float = 0.0
