@@ -209,6 +209,16 @@ class HuggingFaceReader:
             policy = "NO_PREFETCH"
         return second or (policy or "").upper() not in ("NO_PREFETCH", "NONE")
 
+    def _reenters(self) -> bool:
+        """Whether layers are checkpointed from outside, and all of them runs again."""
+        name = "--gradient_checkpointing_kwargs"
+        table = " ".join(self.options.texts(name) or []).lower()
+        stated = self.options.on(f"{name}.use_reentrant")
+        wrapped = self.options.on("--fsdp_activation_checkpointing")
+        return not wrapped and (
+            bool(stated) or re.search(r"use_reentrant\W+true", table) is not None
+        )
+
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""
         options = self.options
@@ -378,6 +388,8 @@ class HuggingFaceReader:
         changes = segments_of(self.environment)
         if recipe.zero_stage == 3 and self.software == "huggingface" and not self._prefetches():
             changes["prefetches_backward"] = False
+        if recipe.recompute == "full" and self._reenters():
+            changes |= {"recompute_stops_early": False, "gathers_to_recompute": True}
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
         if self.options.on("--torch_compile"):

@@ -124,8 +124,10 @@ def framework_of(
         # Its GPT-2, NeoX, BLOOM and Falcon make queries, keys and values in one product.
         changes["separate_projections"] = False
     if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
-        # It wraps blocks in checkpoints that do not reenter.
-        changes["recompute_stops_early"] = True
+        # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
+        flag = "trainer" in row.framework.lower() and "gradient checkpointing" in row.notes.lower()
+        reenters = flag and not changes.get("recompute_stops_early", True)
+        changes |= {"recompute_stops_early": not reenters, "gathers_to_recompute": reenters}
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}

@@ -233,6 +233,10 @@ class Framework:
     """FSDP's outermost unit holds embedding, final norm and head: it is gathered before the first
     layer runs, kept, and reduced after the last (``fully_shard`` or FSDP1 around a model whose
     blocks are units of their own)."""
+    gathers_to_recompute: bool = False
+    """Under ZeRO 3, layers that are recomputed whole are gathered for that and again for their
+    backward pass (checkpoints around units of FSDP that reenter, as Transformers' own did before
+    version 5)."""
     prefetches_backward: bool = True
     """What FSDP gathers again for a backward pass comes while the layer before runs; without, once
     that one's gradients are reduced, and neither hides (NO_PREFETCH, as Transformers' Trainer

@@ -360,7 +360,6 @@ class _Tabled:
             self.add(segment.price.seconds, of.kind_of(segment.price), times=times)
         self.seconds[-1] += of.sent_s(self.stage, chunk, way)
         cuts = dict.fromkeys(map(id, segments), 0)
-        # A layer recomputed module by module gathers for that as well.
         again = way != FORWARD and of.job.recipe.recompute == "full"
         gather = functools.partial(gather_parameters, again=again)
         whats = [

@@ -59,6 +59,7 @@ class Transfer:
     parameters are sharded and gathered too. Where shards have
     ``copies``, ``shards`` of the dense and of the expert parameters make one. ``share_launches``:
     what copies the shares out of a matrix that is gathered alone (``gathers_tensors``), if it is.
+    ``twice``: what is recomputed whole is gathered for that as well.
     ``quantised_bytes`` of a quantised parameter travel.
     """
 
@@ -71,6 +72,7 @@ class Transfer:
     shards: tuple[int, int] = (1, 1)
     share_launches: int = 0
     quantised_bytes: float = 0.0
+    twice: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Transfer:
@@ -88,6 +90,7 @@ class Transfer:
             else (1, 1),
             share_launches=shard_launches(job, job.dp) if gathers_alone(job) else 0,
             quantised_bytes=gathered_weight_bytes(job),
+            twice=gathers_alone(job) or job.framework.gathers_to_recompute,
         )
 
 
@@ -151,16 +154,16 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
 def gather_parameters(
     parameters: LocalParameters, transfer: Transfer, *, again: bool = False
 ) -> Block:
-    """The all-gathers that rebuild ``parameters`` from their shards; ``again``: and once more
-    where each module of a layer gathers its own (``gathers_tensors``)."""
+    """The all-gathers that rebuild ``parameters`` from their shards; ``again``: for a backward
+    pass of what is recomputed whole."""
     parameters = parameters.held if transfer.gathers_frozen else parameters
     size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
     if transfer.share_launches:
         ops = _matrices("param", "all_gather", parameters, size, transfer, "dp" + group)
-        return Block(GATHER, ops * 2 if again else ops)
-    saved = size - transfer.quantised_bytes
-    ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group, saved)
-    return Block(GATHER, ops)
+    else:
+        saved = size - transfer.quantised_bytes
+        ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group, saved)
+    return Block(GATHER, ops * 2 if again and transfer.twice else ops)
 
 
 def _matrices(

@@ -26,6 +26,8 @@ deepspeed --num_gpus 8 --num_nodes 2 finetune.py --deepspeed configs/ds.json --b
     --max_steps 100 --learning_rate 2e-5
 """
 
+REENTRANT = "--gradient_checkpointing_kwargs"
+
 
 def written(folder, name, text):
     path = folder / name
@@ -109,6 +111,28 @@ def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments,
     assert not imported.reading.unknown
     told = any("NO_PREFETCH, Trainer's default" in each for each in imported.reading.notes)
     assert told is (not prefetches and "prefetch" not in arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reenters"),
+    [
+        ("--gradient_checkpointing", False),
+        (f"--gradient_checkpointing {REENTRANT}.use_reentrant=True", True),
+        (f"--gradient_checkpointing {REENTRANT} '{{\"use_reentrant\": true}}'", True),
+        (f"--gradient_checkpointing {REENTRANT} '{{\"use_reentrant\": false}}'", False),
+        (f"{REENTRANT}.use_reentrant=True", False),
+        (f"--fsdp_activation_checkpointing {REENTRANT}.use_reentrant=1", False),
+        ("--cutoff_len 512", True),  # LLaMA-Factory's default
+        ("--cutoff_len 512 --use_reentrant_gc false", False),
+    ],
+)  # fmt: skip
+def test_checkpoints_that_reenter_run_and_gather_whole_layers_again(tmp_path, arguments, reenters):
+    script = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {arguments}"
+    imported = read(written(tmp_path, "run.sh", script))
+    framework = imported.question.framework
+    assert framework.recompute_stops_early is not reenters
+    assert framework.gathers_to_recompute is reenters
+    assert not imported.reading.unknown
 
 
 def test_accelerates_degrees(tmp_path):

@@ -498,6 +498,21 @@ def test_words_of_trainers_arguments_say_that_nothing_is_prefetched(notes, prefe
     assert found.prefetches_backward is prefetches
 
 
+@pytest.mark.parametrize(
+    ("label", "notes", "reenters"),
+    [
+        ("Hugging Face TRL SFTTrainer, 2024", "gradient checkpointing", True),
+        ("Hugging Face TRL SFTTrainer, 2024", "activation checkpointing", False),
+        ("Hugging Face TRL SFTTrainer (March 2026)", "gradient checkpointing", False),
+        ("Hugging Face Transformers, 2024", "gradient checkpointing", False),
+    ],
+)
+def test_trainers_own_checkpoints_reentered_around_units_of_fsdp(label, notes, reenters):
+    found = framework(framework=label, notes=notes, dist_optimizer="fsdp", pp=1, dp=32)
+    assert found.gathers_to_recompute is reenters
+    assert found.recompute_stops_early is not reenters
+
+
 @pytest.mark.parametrize("label", ["Hugging Face", "DeepSpeed"])
 def test_gpt_2_of_transformers_projects_at_once(label):
     assert framework(framework=label).separate_projections

@@ -100,7 +100,7 @@ def test_bytes_per_parameter(training: dict[str, Any], gradient: int, parameter:
     assert parameter_bytes(job) == parameter
 
 
-def test_matrices_gathered_alone_are_copied_out_rank_by_rank() -> None:
+def test_what_gathers_for_recomputation_gathers_twice_for_a_backward_pass() -> None:
     job = make_job(training={"gathers_tensors": True}, batch=64, zero_stage=3)
     parameters, transfer = LocalParameters(4000), Transfer.of(job)
     once, twice = (gather_parameters(parameters, transfer, again=a) for a in (False, True))
@@ -113,3 +113,9 @@ def test_matrices_gathered_alone_are_copied_out_rank_by_rank() -> None:
     assert len(reduce_gradients(parameters, transfer).ops) == len(once.ops)
     plain = Transfer.of(make_job(batch=64, zero_stage=3))
     assert gather_parameters(parameters, plain, again=True) == gather_parameters(parameters, plain)
+    outside = make_job(batch=64, zero_stage=3, training={"gathers_to_recompute": True})
+    once, twice = (
+        gather_parameters(parameters, Transfer.of(outside), again=again) for again in (False, True)
+    )
+    assert once == gather_parameters(parameters, plain)
+    assert twice.ops == once.ops * 2
