@@ -39,8 +39,10 @@ _LENGTHS = (
 # How adapters of low rank are called (``lora_llm``: towers are trained whole beside them), and
 # what else keeps all weights as they are and trains what stands beside them.
 _ADAPTS = ("lora", "qlora", "lora_llm")
-_ADAPTS_OTHERWISE = ("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "longlora", "vera")
-_ADAPTS_OTHERWISE += ("llama-adapter", "oft", "reft")
+_ADAPTS_OTHERWISE = (
+    *("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "llama-adapter", "longlora"),
+    *("oft", "reft", "vera"),
+)
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 _ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}

@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
-from trainscout.simulators.predictor.workload.ir import Gemm
+from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
@@ -144,20 +144,21 @@ def _stage_memories(
             static_bytes(job, stage),
             placeholder_bytes(job, stage),
             flattened_bytes(job, stage),
+            vacated_bytes(job, stage),
             unpacked_bytes(stage.parameters, job),
         )
         for stage in distinct(workload.stages)
     }
     memories = []
     for index, stage in enumerate(workload.stages):
-        static, placeholders, flattened, unpacked = once[id(stage)]
+        static, placeholders, flattened, vacated, unpacked = once[id(stage)]
         held = placeholders + buffer_bytes(job, index, boundary)
         moving = {"activations": activations[index], "temporary": temporary[index] + held}
         # When the optimizer runs, activations are free.
         if unpacked > activations[index] + temporary[index]:
-            moving = {"activations": 0, "temporary": unpacked + held}
+            moving, vacated = {"activations": 0, "temporary": unpacked + held}, 0
         allocated = sum(static.values()) + sum(moving.values())
-        unused = flattened + (0 if expands else int(allocated * FRAGMENTATION))
+        unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
         memories.append(
             StageMemory(
                 stage=index,
@@ -212,6 +213,27 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
         tensors.append(4 * here)
     before = itertools.accumulate(tensors, max, initial=0)
     return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
+
+
+def vacated_bytes(job: Job, stage: Stage) -> int:
+    """What 16-bit logits leave unused at the peak of PyTorch's loss on their fp32 copy.
+
+    Behind them lie the copy and its log-softmax. Of the two gradients as large, one takes the
+    copy's place; the other is too large for that of the logits, whether segments expand or not.
+    Where a stage's peak is elsewhere by so much, they add nothing. Three readings of TorchTitan's
+    Llama-3-8B err 3.3 % with it (5.9 without); a loop over Qwen2 of Transformers on virtual GPUs
+    leaves 1.1 to 1.6 GiB more unused (2,048 to 8,192 tokens).
+    """
+    if job.framework.cross_entropy != "eager" or job.precision in ("fp32", "tf32"):
+        return 0
+    most = 0
+    for chunk in stage.chunks:
+        for run in chunk.runs:
+            moved = (op for op in run.forward.ops if isinstance(op, Streaming))
+            logits = sum(op.bytes // 3 for op in moved if op.name == "logits_cast")
+            elsewhere = _pass_peak(chunk, BACKWARD) - run.backward.peak_bytes
+            most = max(most, logits - max(0, elsewhere))
+    return most
 
 
 def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
