@@ -7,24 +7,109 @@ def framework(**changes):
     return replayable(**changes).job.framework
 
 
-@pytest.mark.parametrize(
-    ("label", "attention"),
-    [
-        ("Megatron-LM (2022)", "unfused"),
-        ("Megatron-LM (mcore r0.8.0)", "flash"),
-        ("NeMo Megatron 2023", "unfused"),
-        ("NeMo (MLPerf v3.0)", "flash2"),
-        ("NeMo (MLPerf v3.1)", "flash"),
-        ("NeMo 24.03.01", "flash2"),
-        ("NeMo 24.07", "flash"),
-        ("llm-foundry / Composer (PyTorch FSDP1)", "flash1_triton"),
-        ("TorchTitan (PyTorch FSDP2)", "flash2"),
-        ("MaxText JAX", "flash"),
-        ("Megatron-DeepSpeed (Feb 2022)", "unfused"),
+# What software had at its time, whatever notes say that is none of it: facts by label and notes.
+TITAN, FOUNDRY = "TorchTitan (PyTorch FSDP2)", "llm-foundry / Composer (PyTorch FSDP1)"
+MEGATRON = "Megatron-LM (2022)"
+FACTS = {
+    "attention": [
+        (MEGATRON, "", "unfused"),
+        ("Megatron-LM (mcore r0.8.0)", "", "flash"),
+        ("NeMo Megatron 2023", "", "unfused"),
+        ("NeMo (MLPerf v3.0)", "", "flash2"),
+        ("NeMo (MLPerf v3.1)", "", "flash"),
+        ("NeMo 24.03.01", "", "flash2"),
+        ("NeMo 24.07", "", "flash"),
+        (FOUNDRY, "", "flash1_triton"),
+        (TITAN, "", "flash2"),
+        ("MaxText JAX", "", "flash"),
+        ("Megatron-DeepSpeed (Feb 2022)", "", "unfused"),
+        # Deterministic latent attention is unfused.
+        ("Megatron-LM main (CI)", "CI run; MLA", "unfused"),
+        ("Megatron-LM main (CI)", "", "flash"),
+        # What a row states outranks its year.
+        (MEGATRON, "FlashAttention-2", "flash2"),
+        (MEGATRON, "flash_attn2 + RMSNorm kernel", "flash2"),
+        (MEGATRON, "flash attn v1.0.8", "flash1"),
+        (MEGATRON, "FA3", "flash"),
+        (MEGATRON, "FlashAttention", "flash1"),
+        (MEGATRON, "SDPA", "flash2"),
+        (MEGATRON, "attention kernel: torch", "unfused"),
+        (MEGATRON, "Megatron-LM's fused softmax kernel", "unfused"),
     ],
+    "fusion": [
+        (TITAN, "", "compiled"),
+        (TITAN, "Dec 2024; eager", "eager"),
+        (TITAN, "Dec 2024; not compiled", "eager"),
+        (TITAN, "64 x A100, FSDP2, mid-2024", "eager"),
+        ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
+        ("NeMo AutoModel (October 2025)", "torch.compile", "compiled"),
+        ("NeMo AutoModel (October 2025)", "", "eager"),
+        ("transformers==4.50", "", "eager"),
+        ("transformers==4.50", "Liger kernels", "fused"),
+        ("our own trainer (PyTorch FSDP2)", "Liger kernels; torch.compile", "compiled"),
+        (FOUNDRY, "", "eager"),
+        ("NeMo 24.09", "", "fused"),
+        ("transformers with DeepSpeed", "torch.compile", "compiled"),
+        ("PyTorch FSDP", "torch.compile", "compiled"),
+    ],
+    "cross_entropy": [
+        ("Megatron-LM (mcore r0.8.0)", "", "fp32"),
+        ("NeMo (MLPerf v3.0)", "", "copies"),
+        ("Megatron-Bridge (NeMo 26.02)", "", "in_place"),
+        ("nanotron", "", "copies"),
+        (TITAN, "", "compiled"),
+        (TITAN, "Dec 2024; torch.compile", "eager"),
+    ],
+    "written_dispatch": [
+        (TITAN, "Dec 2025; torch.compile", "fp32"),
+        (TITAN, "July 2026; compiled", ""),
+        (TITAN, "July 2026; not compiled", "fp32"),
+    ],
+    "wgrad_placeholders": [
+        ("NeMo 24.09", "", False),
+        ("Megatron-Bridge (NeMo 26.02)", "", True),
+    ],
+    "fused_wgrad": [("Megatron-LM (2021)", "", False), (MEGATRON, "", True)],
+    "scatter_gather_p2p": [
+        ("Megatron-LM (Jan 2021)", "", False),
+        ("Megatron-LM (v2.x, 2021)", "", True),
+    ],
+    "overlap_tp_gradients": [
+        ("Megatron-LM (2021)", "", False),
+        (MEGATRON, "", True),
+        ("Megatron-DeepSpeed (Feb 2022)", "", False),
+        ("Megatron-DeepSpeed", "", True),
+    ],
+    "overlap_p2p": [(MEGATRON, "", False), ("NeMo Megatron 2023", "", True)],
+    "accumulate_grads_fp32": [
+        (FOUNDRY, "MP mode DEFAULT", True),
+        (FOUNDRY, "MP mode PURE", False),
+    ],
+    "launch_blocking": [
+        ("Megatron-DeepSpeed", "CUDA_LAUNCH_BLOCKING=1", True),
+        ("Megatron-DeepSpeed", "CUDA_LAUNCH_BLOCKING=0", False),
+        ("Megatron-DeepSpeed", "2nd iteration; Jean Zay A100 nodes; CUDA_LAUNCH_BLOCKING=1", True),
+        ("Megatron-DeepSpeed", "Jean Zay A100 nodes", False),
+    ],
+    # PyTorch's runs operation by operation unless it is fused.
+    "fused_optimizer": [
+        ("Hugging Face", "", False),
+        ("PyTorch FSDP", "", False),
+        ("PyTorch FSDP", "fused AdamW", True),
+        ("PyTorch DDP", "Apex fused Adam", True),
+        ("LitGPT (PyTorch Lightning)", "", True),
+        ("PaddleNLP (PaddlePaddle), November 2023", "", True),
+        ("Megatron-LM", "", True),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("fact", "label", "notes", "value"),
+    [(fact, *each) for fact, rows in FACTS.items() for each in rows],
 )
-def test_no_flash_attention_before_its_time(label, attention):
-    assert framework(framework=label).attention == attention
+def test_what_software_had_at_its_time(fact, label, notes, value):
+    assert getattr(framework(framework=label, notes=notes), fact) == value
 
 
 @pytest.mark.parametrize("label", ["mcore r0.9", "mcore 0.9", "Megatron core_v0.9.0"])
@@ -56,11 +141,6 @@ def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
 def test_no_fused_attention_before_its_library_had_it(label, model, attention):
     found = framework(framework=label, gpu="A100-80GB-SXM", notes="", **model)
     assert found.attention == attention
-
-
-@pytest.mark.parametrize("label", ["transformers with DeepSpeed", "PyTorch FSDP"])
-def test_a_compiler_that_a_row_states_runs_whatever_the_engine(label):
-    assert framework(framework=label, notes="torch.compile").fusion == "compiled"
 
 
 def test_what_the_notes_say_wins():
@@ -99,57 +179,6 @@ def test_what_nvidia_s_recipes_keep_in_16_bits(label, notes, kept):
         software.expandable_segments,
     )
     assert found == kept
-
-
-def test_input_gradients_were_summed_beside_weight_gradients_from_2022():
-    assert not framework(framework="Megatron-LM (2021)").overlap_tp_gradients
-    assert framework(framework="Megatron-LM (2022)").overlap_tp_gradients
-    assert not framework(framework="Megatron-DeepSpeed (Feb 2022)").overlap_tp_gradients
-    assert framework(framework="Megatron-DeepSpeed").overlap_tp_gradients
-
-
-@pytest.mark.parametrize(
-    ("notes", "blocking"),
-    [
-        ("CUDA_LAUNCH_BLOCKING=1", True),
-        ("CUDA_LAUNCH_BLOCKING=0", False),
-        ("2nd iteration; Jean Zay A100 nodes; CUDA_LAUNCH_BLOCKING=1", True),
-        ("Jean Zay A100 nodes", False),
-    ],
-)
-def test_launches_that_wait_for_their_kernels(notes, blocking):
-    assert framework(framework="Megatron-DeepSpeed", notes=notes).launch_blocking == blocking
-
-
-def test_pipeline_messages_were_split_from_april_2021():
-    assert not framework(framework="Megatron-LM (Jan 2021)").scatter_gather_p2p
-    assert framework(framework="Megatron-LM (v2.x, 2021)").scatter_gather_p2p
-
-
-def test_weight_gradients_were_fused_from_2022():
-    assert not framework(framework="Megatron-LM (2021)").fused_wgrad
-    assert framework(framework="Megatron-LM (2022)").fused_wgrad
-
-
-@pytest.mark.parametrize(
-    ("label", "notes", "fusion"),
-    [
-        ("TorchTitan (PyTorch FSDP2)", "", "compiled"),
-        ("TorchTitan (PyTorch FSDP2)", "Dec 2024; eager", "eager"),
-        ("TorchTitan (PyTorch FSDP2)", "Dec 2024; not compiled", "eager"),
-        ("TorchTitan (PyTorch FSDP2)", "64 x A100, FSDP2, mid-2024", "eager"),
-        ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
-        ("NeMo AutoModel (October 2025)", "torch.compile", "compiled"),
-        ("NeMo AutoModel (October 2025)", "", "eager"),
-        ("transformers==4.50", "", "eager"),
-        ("transformers==4.50", "Liger kernels", "fused"),
-        ("our own trainer (PyTorch FSDP2)", "Liger kernels; torch.compile", "compiled"),
-        ("llm-foundry / Composer (PyTorch FSDP1)", "", "eager"),
-        ("NeMo 24.09", "", "fused"),
-    ],
-)
-def test_fusion_by_framework(label, notes, fusion):
-    assert framework(framework=label, notes=notes).fusion == fusion
 
 
 def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
@@ -207,23 +236,6 @@ def test_labels_name_declared_software(label, name):
     outcome = replayable(framework=label, notes="")
     assert outcome.job.framework.name == name
     assert any(text.startswith(f"software: {name}, of") for text in outcome.assumptions)
-
-
-@pytest.mark.parametrize(
-    ("notes", "attention"),
-    [
-        ("FlashAttention-2", "flash2"),
-        ("flash_attn2 + RMSNorm kernel", "flash2"),
-        ("flash attn v1.0.8", "flash1"),
-        ("FA3", "flash"),
-        ("FlashAttention", "flash1"),
-        ("SDPA", "flash2"),
-        ("attention kernel: torch", "unfused"),
-        ("Megatron-LM's fused softmax kernel", "unfused"),
-    ],
-)
-def test_the_attention_that_a_row_states_outranks_its_year(notes, attention):
-    assert framework(framework="Megatron-LM (2022)", notes=notes).attention == attention
 
 
 @pytest.mark.parametrize(
@@ -297,38 +309,6 @@ def test_other_kernels_that_a_row_states():
     assert any("deterministic" in text for text in statement.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("label", "loss"),
-    [
-        ("Megatron-LM (mcore r0.8.0)", "fp32"),
-        ("NeMo (MLPerf v3.0)", "copies"),
-        ("Megatron-Bridge (NeMo 26.02)", "in_place"),
-        ("nanotron", "copies"),
-    ],
-)
-def test_what_the_loss_holds(label, loss):
-    assert framework(framework=label).cross_entropy == loss
-
-
-def test_torchtitan_compiles_its_loss_from_2025():
-    label = "TorchTitan (PyTorch FSDP2)"
-    assert framework(framework=label).cross_entropy == "compiled"
-    assert framework(framework=label, notes="Dec 2024; torch.compile").cross_entropy == "eager"
-
-
-@pytest.mark.parametrize(
-    ("notes", "written"),
-    [
-        ("Dec 2025; torch.compile", "fp32"),
-        ("July 2026; compiled", ""),
-        ("July 2026; not compiled", "fp32"),
-    ],
-)
-def test_torchtitan_compiles_its_dispatch_from_april_2026(notes, written):
-    label = "TorchTitan (PyTorch FSDP2)"
-    assert framework(framework=label, notes=notes).written_dispatch == written
-
-
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
     assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
@@ -340,11 +320,6 @@ def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
         assert framework(framework=label, notes=f"May {year}").repeats_kv == repeats
     plain = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)")
     assert (plain.name, plain.complex_rope, plain.repeats_kv) == ("torch_compile", False, False)
-
-
-def test_placeholders_of_weight_gradients_came_with_transformer_engine_2():
-    assert not framework(framework="NeMo 24.09").wgrad_placeholders
-    assert framework(framework="Megatron-Bridge (NeMo 26.02)").wgrad_placeholders
 
 
 def test_software_read_as_another_keeps_its_own_facts():
@@ -373,26 +348,10 @@ def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():
     assert not alone.accumulate_grads_fp32
 
 
-def test_deterministic_latent_attention_is_unfused():
-    assert framework(framework="Megatron-LM main (CI)", notes="CI run; MLA").attention == "unfused"
-    assert framework(framework="Megatron-LM main (CI)").attention == "flash"
-
-
-def test_interleaved_messages_blocked_in_megatron_but_not_in_nemo():
-    assert not framework(framework="Megatron-LM (2022)").overlap_p2p
-    assert framework(framework="NeMo Megatron 2023").overlap_p2p
-
-
 def test_megatron_had_flash_attention_by_default_later_than_tuned_stacks():
     assert framework(framework="Megatron-LM (2023 commit)").attention == "unfused"
     own = framework(framework="MegaScale", source="MegaScale (NSDI 2024, arXiv 2402.15627)")
     assert own.attention == "flash2"
-
-
-def test_composers_default_mixed_precision_reduces_in_fp32():
-    label = "llm-foundry / Composer (PyTorch FSDP1)"
-    assert framework(framework=label, notes="MP mode DEFAULT").accumulate_grads_fp32
-    assert not framework(framework=label, notes="MP mode PURE").accumulate_grads_fp32
 
 
 @pytest.mark.parametrize(
@@ -457,22 +416,6 @@ def test_lightnings_trainer_runs_modules_of_its_own():
     lit = framework(framework="LitGPT (PyTorch Lightning), PyTorch 2.4, May 2024")
     assert (lit.name, lit.separate_projections, lit.repeats_kv) == ("torch_eager", False, True)
     assert framework(framework="llama-recipes (PyTorch FSDP), 2023").name == "huggingface"
-
-
-@pytest.mark.parametrize(
-    ("label", "notes", "fused"),
-    [
-        ("Hugging Face", "", False),
-        ("PyTorch FSDP", "", False),
-        ("PyTorch FSDP", "fused AdamW", True),
-        ("PyTorch DDP", "Apex fused Adam", True),
-        ("LitGPT (PyTorch Lightning)", "", True),
-        ("PaddleNLP (PaddlePaddle), November 2023", "", True),
-        ("Megatron-LM", "", True),
-    ],
-)
-def test_pytorch_s_optimizer_runs_operation_by_operation_unless_it_is_fused(label, notes, fused):
-    assert framework(framework=label, notes=notes).fused_optimizer is fused
 
 
 @pytest.mark.parametrize(
