@@ -199,17 +199,18 @@ class HuggingFaceReader:
             raise InputError("fsdp_sharding_strategy", strategy, "is not known", _SHARDING)
         return None if strategy is None else strategy.upper()
 
-    def _prefetches(self) -> bool:
-        """Whether backward passes gather ahead: the first FSDP does as Accelerate's files have it,
-        unless told not to, and as Trainer's arguments have it only if told to."""
+    def _units(self, stage: int) -> dict[str, bool]:
+        """What FSDP's version does, and the first one's prefetching where its stage is 3: on as
+        Accelerate's files have it unless told not to, off as Trainer's arguments have it."""
         options, words = self.options, self.options.texts("--fsdp")
-        second = options.whole("--fsdp_version") == 2 or "fsdp2" in (words or [])
         name = "--fsdp_backward_prefetch"
         policy = options.text(name) or options.text(f"{name}_policy")
-        if policy is None and words is not None and not second:
+        if options.whole("--fsdp_version") == 2 or "fsdp2" in (words or []):
+            return {"copies_gathered": True}
+        if stage == 3 and policy is None and words is not None:
             options.note("no backward_prefetch in --fsdp_config: NO_PREFETCH, Trainer's default")
             policy = "NO_PREFETCH"
-        return second or (policy or "").upper() not in ("NO_PREFETCH", "NONE")
+        return {"prefetches_backward": (policy or "").upper() not in ("NO_PREFETCH", "NONE")}
 
     def _reenters(self) -> bool:
         """Whether layers are checkpointed from outside, and all of them runs again."""
@@ -388,8 +389,8 @@ class HuggingFaceReader:
     ) -> Framework:
         """The software with what arguments switch in it."""
         changes = segments_of(self.environment)
-        if recipe.zero_stage == 3 and self.software == "huggingface" and not self._prefetches():
-            changes["prefetches_backward"] = False
+        if recipe.zero_stage >= 2 and self.software == "huggingface":
+            changes |= self._units(recipe.zero_stage)
         if recipe.recompute == "full" and self._reenters():
             changes |= {"recompute_stops_early": False, "gathers_to_recompute": True}
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
