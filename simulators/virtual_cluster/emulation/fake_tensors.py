@@ -312,7 +312,6 @@ class Answers:
     def fresh(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation whose outputs are new tensors."""
         operation = describe(func)
-        known: tuple[Any, ...] | None
         try:
             # The default type is what new tensors have and what whole numbers divide into.
             default = torch.get_default_dtype()
@@ -320,11 +319,13 @@ class Answers:
             key: tuple[Any, ...] = (id(func), default, signature(args), named)
             if operation.ranges:
                 key = (*key, tuple([arg for arg in args if isinstance(arg, float)]))
-            known: tuple[Any, ...] | None = self._known.get(key)
+            known = self._known.get(key)
         except (TypeError, _Unkeyed):
             return self._mode.dispatch(func, types, args, kwargs)
         if known is None and operation.counts and all(type(each) is int for each in args):
-            known = self._known[key] = _of_range(args, kwargs)
+            known = _of_range(args, kwargs)
+            if known is not None:
+                self._known[key] = known
         if known is not None:
             return self._build(known)
         sizeless = (id(func), default, _without_sizes(args), _without_sizes((*kwargs.items(),)))
