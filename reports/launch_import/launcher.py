@@ -39,11 +39,12 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 @dataclass(frozen=True)
 class GpuCount:
     """Nodes and GPUs a node, None where the script does not say; ``total`` alone where it says
-    only that."""
+    only that. ``in_sight`` of a lone process are so many, over which ms-swift puts layers."""
 
     nodes: int | None
     per_node: int | None
     total: int | None
+    in_sight: int = 1
 
 
 def program_end(command: Command) -> int:
@@ -78,18 +79,20 @@ def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
     nodes = _first(counts, _NODES) or directives.get("nodes")
     nodes = nodes or _variable(script, own, _NODE_VARIABLES)
     per_node = _first(counts, _PER_NODE) or directives.get("per_node")
-    per_node = per_node or _variable(script, own, _PER_NODE_VARIABLES)
+    per_node, in_sight = per_node or _variable(script, own, _PER_NODE_VARIABLES), 1
     if tool is not None and not any(_name(word) in _LAUNCHER_NAMES for word in command.words):
         # They take the GPUs in sight of one node; ms-swift takes one process unless it is told.
         devices = own.get(_DEVICES) or script.variables.text(_DEVICES) or ""
         seen = devices.count(",") + 1 if devices else None
+        if tool == SWIFT and per_node in (None, 1):
+            in_sight = seen or 1
         per_node = per_node or (1 if tool in (SWIFT, MEGATRON_SWIFT) else seen)
         nodes = nodes or (1 if per_node else None)
     processes = _first(counts, _PROCESSES)
     if nodes and processes and per_node is None:
         per_node = processes // nodes or None
     total = nodes * per_node if nodes and per_node else processes
-    return GpuCount(nodes, per_node, total or _variable(script, own, _WORLD_VARIABLES))
+    return GpuCount(nodes, per_node, total or _variable(script, own, _WORLD_VARIABLES), in_sight)
 
 
 def _name(word: str) -> str:

@@ -395,6 +395,9 @@ def _kept(group: str, made: Any, base: Any, stated: Collection[str]) -> Any:
 
 def _cluster(count: GpuCount, base: Cluster, reader: Reader, stated: Collection[str]) -> Cluster:
     """The declared cluster with as many GPUs as the script starts, if the degrees divide them."""
+    if count.in_sight > 1:
+        layers = f"layers in a row over the {count.in_sight} GPUs of one process (device_map)"
+        reader.options.assume(layers, "one GPU has them all")
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(stated):
         return base
     per_node = count.per_node or min(base.gpus_per_node, count.total or base.gpus_per_node)

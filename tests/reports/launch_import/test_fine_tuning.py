@@ -242,6 +242,17 @@ def test_a_pack_holds_both_sequences_of_a_pair(tmp_path, start, kind, packs, len
     assert any("is one pair" in note for note in found.reading.notes) == (length == 1024)
 
 
+@pytest.mark.parametrize(
+    ("start", "seen"),
+    [("CUDA_VISIBLE_DEVICES=0,1,2,3 ", 4), ("NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1 ", 0)],
+)
+def test_layers_over_the_gpus_of_one_process_are_said(tmp_path, start, seen):
+    found = read(written(tmp_path, "run.sh", start + SWIFT))
+    assert found.question.cluster.num_gpus == (1 if seen else 2)
+    said = [words for words, _ in found.reading.not_modelled if "device_map" in words]
+    assert [f"over the {seen} GPUs" in words for words in said] == [True] * bool(seen)
+
+
 def test_megatron_sft(tmp_path):
     script = (
         "NPROC_PER_NODE=8 megatron sft --model llama3_8b --tensor_model_parallel_size 4 --lr 1e-5 "
