@@ -8,6 +8,7 @@ that a layer's operations cost microseconds from the second time on.
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,13 @@ from .operations import Operation, describe
 _MEMOS = ("nonzero", "item", "unique", "unique_consecutive", "nested_int")
 
 
+class _Inside(threading.local):
+    kernel = False
+
+
+_INSIDE = _Inside()
+
+
 class DatalessMode(FakeTensorMode):
     """Answers with the shapes of results; never computes, never touches a device."""
 
@@ -32,6 +40,15 @@ class DatalessMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True)
         # ``Answers`` remembers, with a shorter key.
         self.cache_enabled = False
+
+    @property
+    def in_kernel_invocation(self) -> bool:
+        """Whether this thread runs a meta kernel: all others see tensors on their device."""
+        return _INSIDE.kernel
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, here: bool) -> None:
+        _INSIDE.kernel = here
 
     @property
     def avoid_device_init(self) -> bool:

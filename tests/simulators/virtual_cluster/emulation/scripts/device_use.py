@@ -127,6 +127,25 @@ thread = threading.Thread(target=lambda: found.append(torch.ones(3, device="cuda
 thread.start()
 thread.join()
 assert found[0].tolist() == [2, 2, 2]
+
+
+def kernel_meanwhile(ready, done):  # As while another thread saves a checkpoint.
+    mode = parameter.data.fake_mode
+    mode.in_kernel_invocation = True
+    ready.set()
+    done.wait()
+    mode.in_kernel_invocation = False
+
+
+parameter = torch.nn.Parameter(torch.ones(3, device="cuda") + 1)
+ready, done = threading.Event(), threading.Event()
+thread = threading.Thread(target=kernel_meanwhile, args=(ready, done))
+thread.start()
+ready.wait()
+assert parameter.device.type == "cuda"
+(parameter * parameter).sum().backward()
+done.set()
+thread.join()
 torch.save({"weights": torch.ones(512, 512, device="cuda")}, "checkpoint.pt")
 loaded = torch.load("checkpoint.pt", map_location="cuda")["weights"]
 assert loaded.is_cuda
