@@ -147,8 +147,8 @@ class ObjectCollectives:
 
 
 def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
-    """torch's distributed checkpoints: a rank beside which no other runs plans for itself. Plans
-    of others, taken for its own, would leave it parts of what it holds, and its parts no whole."""
+    """Distributed checkpoints: a rank beside which no other runs plans for itself. Plans of
+    others, taken for its own, would leave it parts of what it holds, and its parts no whole."""
 
     def alone(module: Any) -> None:
         begin = module._DistWrapper.__init__
@@ -158,7 +158,22 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
 
         module._DistWrapper.__init__ = init
 
-    return {"torch.distributed.checkpoint.utils": alone}
+    def whole(module: Any) -> None:
+        for wrapper, share in (
+            (module.FullyParallelSaveStrategyWrapper, "apply_saving_parallelization"),
+            (module.FullyParallelLoadStrategyWrapper, "apply_loading_parallelization"),
+        ):
+            _only_beside_others(wrapper, share, state)
+
+    return {
+        "torch.distributed.checkpoint.utils": alone,
+        "megatron.core.dist_checkpointing.strategies.fully_parallel": whole,
+    }
+
+
+def _only_beside_others(wrapper: Any, name: str, state: RankState) -> None:
+    share = getattr(wrapper, name)
+    setattr(wrapper, name, lambda *args: share(*args) if state.peers.run else None)
 
 
 def _global(group: Any, rank: int | None, position: int | None) -> int:

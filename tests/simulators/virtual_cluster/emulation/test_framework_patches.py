@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,3 +60,30 @@ def test_whether_all_ranks_shards_are_a_whole_is_not_asked_of_one() -> None:
     module.validate_sharding_integrity = incomplete  # type: ignore[attr-defined]
     PATCHES["megatron.core.dist_checkpointing.validation"](module)
     module.validate_sharding_integrity([], {})
+
+
+def test_megatron_shares_out_its_shards_only_among_ranks_that_run() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.distributed.objects import (
+        checkpoint_patches,
+    )
+
+    class Wrapper:
+        def apply_saving_parallelization(self, shards: list[int]) -> None:
+            del shards[1:]
+
+        def apply_loading_parallelization(self, shards: list[int]) -> list[int]:
+            return shards[:1]
+
+    module: Any = ModuleType("fully_parallel")
+    module.FullyParallelSaveStrategyWrapper = module.FullyParallelLoadStrategyWrapper = Wrapper
+    state: Any = SimpleNamespace(peers=SimpleNamespace(run=None))
+    name = "megatron.core.dist_checkpointing.strategies.fully_parallel"
+    checkpoint_patches(state)[name](module)
+    shards = [0, 1]
+    Wrapper().apply_saving_parallelization(shards)
+    assert shards == [0, 1]
+    assert Wrapper().apply_loading_parallelization(shards) is None
+    state.peers.run = object()
+    assert Wrapper().apply_loading_parallelization(shards) == [0]
+    Wrapper().apply_saving_parallelization(shards)
+    assert shards == [0]
