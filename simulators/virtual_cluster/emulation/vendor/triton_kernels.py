@@ -185,3 +185,11 @@ class _Driver:
     def is_active(self) -> bool:
         """It is the one there is."""
         return True
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """What fills the L2 cache between timings of a kernel."""
+        return torch.empty(64 << 20, dtype=torch.int32, device=self.get_active_torch_device())
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """Fill it."""
+        cache.zero_()

@@ -60,3 +60,22 @@ def test_sources_are_opaque_launches(tmp_path: Path, monkeypatch: pytest.MonkeyP
         each for each in run.trace.events if isinstance(each, Op) and "launch" in each.name
     ]
     assert [launch.inputs[2] for launch in launches] == ["forward", "backward", "plain", "scale"]
+
+
+TIMED = """
+import torch
+from triton.testing import do_bench
+row = torch.ones(8, device="cuda")
+print("timed", do_bench(lambda: row * 2, warmup=1, rep=2))
+"""
+
+
+def test_kernels_are_timed_by_what_nobody_knows(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "timed.py").write_text(TIMED)
+    run = emulate(tmp_path, str(tmp_path / "timed.py"), "--world-size", "1")
+    assert run.code == 0, run.output
+    assert "timed 1.0" in run.output
+    counted = [event.name for event in run.trace.events if isinstance(event, Op)]
+    # Five runs take "1 ms", so ten are timed in 2 ms; the cache is filled before each.
+    assert counted.count("aten.zero_.default") == 5 + 10
