@@ -43,6 +43,7 @@ _ADAPTS_OTHERWISE = (
     *("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "llama-adapter", "longlora"),
     *("oft", "reft", "vera"),
 )
+_TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 _ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
@@ -54,7 +55,7 @@ _MOST_PERIOD = 8
 # Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
 # generates, those of them that a frozen copy may hold back, and others that have scripts.
 _PENALISED = ("grpo", "rloo")
-_GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo")
+_GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo", "gdpo")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
 # Switches of Liger's kernels, and of losses whose logits are never whole.
@@ -108,7 +109,7 @@ class HuggingFaceReader:
         """The first of several names that is given and does not say ``auto``."""
         for name in names:
             values = self.options.texts(name)
-            if values and values[0] != "auto":
+            if values is not None and values[:1] != ["auto"]:
                 return self.options.whole(name)
         return None
 
@@ -205,7 +206,7 @@ class HuggingFaceReader:
         options, words = self.options, self.options.texts("--fsdp")
         name = "--fsdp_backward_prefetch"
         policy = options.text(name) or options.text(f"{name}_policy")
-        if options.whole("--fsdp_version") == 2 or "fsdp2" in (words or []):
+        if options.text("--fsdp_version", ("1", "2")) == "2" or "fsdp2" in (words or []):
             return {"copies_gathered": True}
         if stage == 3 and policy is None and words is not None:
             options.note("no backward_prefetch in --fsdp_config: NO_PREFETCH, Trainer's default")
@@ -356,6 +357,7 @@ class HuggingFaceReader:
         options = self.options
         ranks = ("--lora_r", "--lora_rank")
         rank, ranked = self._whole(*ranks), any(map(options.has, ranks))
+        options.refuse_slip("--finetuning_type", _TUNES)
         kind = options.text("--finetuning_type")
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
@@ -382,7 +384,7 @@ class HuggingFaceReader:
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"
             )
         chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
-        return Lora(rank or 8, chosen, dropout)
+        return Lora(8 if rank is None else rank, chosen, dropout)
 
     def framework(
         self, base: Framework, model: Model, recipe: Recipe, training: Training
@@ -393,6 +395,7 @@ class HuggingFaceReader:
             changes |= self._units(recipe.zero_stage)
         if recipe.recompute == "full" and self._reenters():
             changes |= {"recompute_stops_early": False, "gathers_to_recompute": True}
+        self.options.refuse_slip("--attn_implementation", ("eager", "disabled", "sdpa"))
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
         if self.options.on("--torch_compile"):

@@ -52,6 +52,8 @@ class MegatronSwiftReader(MegatronReader):
         self.model_name = self._tuning.model_name
         said = ", ".join(f"{name[2:]} {value}" for name, value in taken.items())
         self.options.notes = [f"{self.title}'s defaults: {said}"] if taken else []
+        if self.model_name is None:
+            self.options.note("no --model: the model is that of model=")
 
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""

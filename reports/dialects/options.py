@@ -18,6 +18,9 @@ MARK = "\x00"
 KEY = "--ds."
 # Names of launch arguments share most of their words: only nearly equal ones are mistyped.
 _SLIP = 0.85
+# Of values, which are shorter: ``lroa``, ``ture``.
+_NEARLY = 0.75
+_OFF, _ON = ("false", "no", "off", "0"), ("true", "yes", "on", "1", "auto")
 
 
 def is_known(word: str) -> bool:
@@ -166,10 +169,26 @@ class Options:
         if values is None:
             return None
         if not values:
-            raise InputError(name, "", "has no value")
+            raise InputError(self.written(name), "", "has no value")
         if choices is not None and values[0] not in choices:
-            raise InputError(name, values[0], "is not a known choice", choices)
+            raise InputError(self.written(name), values[0], "is not a known choice", choices)
         return values[0]
+
+    def written(self, name: str) -> str:
+        """What an option is called where it was given."""
+        return self._meant.get(name, (name,))[0]
+
+    def refuse_slip(self, name: str, choices: Collection[str]) -> None:
+        """Refuse a value that is nearly one of those known; others are for the caller to judge.
+
+        Raises:
+            InputError: naming the nearest.
+        """
+        value = (self.texts(name) or [""])[0].lower()
+        near = difflib.get_close_matches(value, choices, 1, _NEARLY)
+        if near and value not in choices:
+            field = self.written(name)
+            raise InputError(field, value, "is not a known choice", choices, near[0])
 
     def whole(self, name: str) -> int | None:
         """A whole number; None when the option was not given."""
@@ -177,21 +196,22 @@ class Options:
         try:
             return None if text is None else int(text)
         except ValueError:
-            raise InputError(name, text, "is not a whole number") from None
+            raise InputError(self.written(name), text, "is not a whole number") from None
 
     def on(self, name: str) -> bool | None:
         """A switch: alone, or with true or false; None when it was not given."""
         values = self.texts(name)
         if values is None:
             return None
-        return not values or values[0].lower() not in ("false", "0", "no")
+        self.refuse_slip(name, (*_OFF, *_ON))
+        return not values or values[0].lower() not in _OFF
 
     def number(self, name: str) -> float | None:
         text = self.text(name)
         try:
             return None if text is None else float(text)
         except ValueError:
-            raise InputError(name, text, "is not a number") from None
+            raise InputError(self.written(name), text, "is not a number") from None
 
     def percent(self, name: str, choices: Iterable[int], default: float) -> int:
         """A share as the nearest of so many percent.

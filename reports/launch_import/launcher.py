@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, MEGATRON_SWIFT, SWIFT, TRL
 from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
+from trainscout.simulators.predictor.question.errors import InputError
 
 _LAUNCHER_NAMES = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
@@ -136,4 +137,7 @@ def _variable(script: Script, own: Mapping[str, str], names: tuple[str, ...]) ->
         value = own.get(name) or script.variables.text(name)
         if value is not None and value.isdigit() and int(value) > 0:
             return int(value)
+        counts = name in _PER_NODE_VARIABLES and value not in ("auto", "gpu", "cpu")
+        if counts and re.fullmatch(r"0+|[a-z]+", value or ""):
+            raise InputError(name, value, "is no number of GPUs", "a whole number >= 1")
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import stat
 import tomllib
@@ -255,6 +256,8 @@ def _with_files(command: Command, words: list[str], source: str) -> list[str]:
     for option in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
         values = named.texts(option)
         table = deepspeed_preset(values[0]) if values else None
+        if values and re.fullmatch(r"zero\d+\w*", values[0]) and table is None:
+            raise InputError(option, values[0], "is no stage of ZeRO", "zero0 to zero3")
         if values and values[0].endswith(".json"):
             text, _ = _text_of(str(_next_to(option, values[0], source)))
             table = _json(option, values[0], text)

@@ -1,9 +1,12 @@
 """Launches of tools around Transformers' Trainer: LLaMA-Factory, axolotl, ms-swift."""
 
+import re
+
 import pytest
 import yaml
 
 from tests.reports.launch_import.samples import read
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
 
@@ -283,6 +286,40 @@ def test_a_whole_batch_of_deepspeed_stands_beside_a_tool(tmp_path):
     script = f"NPROC_PER_NODE=4 {SWIFT} --deepspeed ds.json"
     found = read(written(tmp_path, "run.sh", script))
     assert found.question.training.global_batch_size == 96
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "words"),
+    [
+        (f"{SWIFT} --tuner_type lroa", "--tuner_type", "'lora'"),
+        (SWIFT.replace("bfloat16", "bf61"), "--torch_dtype", "'bf16'"),
+        (f"{SWIFT} --attn_impl eagr", "--attn_impl", "'eager'"),
+        (f"{SWIFT} --gradient_checkpointing flase", "--gradient_checkpointing", "'false'"),
+        (f"{SWIFT} --lora_rank", "--lora_rank", "has no value"),
+        (f"{SWIFT} --lora_rank eight", "--lora_rank", "not a whole number"),
+        (f"{SWIFT} --deepspeed zero4", "--deepspeed", "no stage of ZeRO"),
+        (f"{SWIFT} --fsdp_version 3", "--fsdp_version", "1, 2"),
+        (f"NPROC_PER_NODE=eight {SWIFT}", "NPROC_PER_NODE", "whole number >= 1"),
+        (f"NPROC_PER_NODE=0 {SWIFT}", "NPROC_PER_NODE", "whole number >= 1"),
+        ("megatron sft --model llama3_8b --tuner_type lroa", "--tuner_type", "'lora'"),
+    ],
+)
+def test_what_was_mistyped_is_refused_by_the_name_it_was_given_under(
+    tmp_path, given, field, words
+):
+    with pytest.raises(InputError, match=re.escape(words)) as refused:
+        read(written(tmp_path, "run.sh", given))
+    assert refused.value.field == field
+
+
+def test_adapters_of_no_rank_are_not_those_of_the_default(tmp_path):
+    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type lora --lora_rank 0"))
+    assert found.question.training.lora.rank == 0  # which a training refuses
+
+
+def test_a_checkpoint_of_megatron_names_no_model(tmp_path):
+    found = read(written(tmp_path, "run.sh", "megatron pt --load mcore"))
+    assert "no --model: the model is that of model=" in found.reading.notes
 
 
 def test_no_sequences_are_no_batch(tmp_path):
