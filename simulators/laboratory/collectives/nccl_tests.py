@@ -59,14 +59,23 @@ def main(arguments: Sequence[str]) -> int:
         timed, left = read_nccl_tests(path, options.nodes)
         found += timed
         notes += left
-    text = measured_text(found, ", ".join(path.name for path in options.outputs))
+    source = ", ".join(path.name for path in options.outputs)
+    each_node = sorted(
+        {each.ranks // each.nodes for each in found if each.ranks and each.nodes > 1}
+    )
+    if len(each_node) > 1:
+        problem = f"ran on {' and '.join(map(str, each_node))} GPUs a node"
+        raise InputError("outputs", source, problem, "all GPUs of every node")
+    text = measured_text(found, source)
     write_output("--output", options.output, text)
     rows = read_measured_collectives(options.output, "--output")
     counts = sorted({row.nodes for row in rows})
     kinds = ", ".join(sorted({row.kind for row in rows}))
+    # Nobody tells an output how many more a node has.
+    ran = f" (GPUs a node: {each_node[0]}, taken for all it has)" if each_node else ""
     notes.append(
-        f"{len(rows)} sizes of {kinds} over {', '.join(map(str, counts))} nodes. Written to "
-        f"{options.output}; use it with cluster.measured_collectives={options.output}"
+        f"{len(rows)} sizes of {kinds} over {', '.join(map(str, counts))} nodes{ran}. "
+        f"Written to {options.output}; use it with cluster.measured_collectives={options.output}"
     )
     show_text("".join(f"{note}\n" for note in notes))
     return OK
@@ -105,17 +114,17 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
         done = True
         if test is None:
             problem = f"does not say which collective line {number} is of"
-            raise InputError("output", path, problem, "the line with the command, or its name")
+            raise InputError("outputs", path, problem, "the line with the command, or its name")
         if test not in _KINDS:
             unknown.add(test)
             continue
         over = len(set(hosts.values())) or nodes
         if over is None:
             problem = f"does not say on how many nodes line {number} ran"
-            raise InputError("output", path, problem, "--nodes N")
+            raise InputError("outputs", path, problem, "--nodes N")
         if len(hosts) % over:
             problem = f"has {len(hosts)} ranks on {over} nodes before line {number}"
-            raise InputError("output", path, problem, "as many ranks on every node")
+            raise InputError("outputs", path, problem, "as many ranks on every node")
         # Until 2021 there stood the largest difference, which rounding makes, instead of a number.
         if (_number(figures[3]) or 0) >= 1:
             left.append(f"{path.name}, line {number}: wrong results, left out")
@@ -125,7 +134,7 @@ def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], 
     if not timed:
         why = f" ({left[0]})" if left else ""
         problem = f"has no row of nccl-tests that can be used{why}"
-        raise InputError("output", path, problem, MEASURED_KINDS)
+        raise InputError("outputs", path, problem, MEASURED_KINDS)
     return timed, left
 
 
@@ -175,11 +184,11 @@ def _number(text: str) -> float | None:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
-        check_size("output", path, _MOST_BYTES)
+        check_size("outputs", path, _MOST_BYTES)
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from enumerate(file, 1)
     except OSError as error:
-        raise InputError("output", path, f"cannot be read: {error.strerror}") from error
+        raise InputError("outputs", path, f"cannot be read: {error.strerror}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

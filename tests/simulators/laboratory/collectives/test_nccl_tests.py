@@ -53,7 +53,19 @@ def test_outputs_become_a_table_that_clusters_read(tmp_path, capsys):
     assert both.bus_gbs == pytest.approx(418.83)
     assert found["all_reduce", 64, 2**30].bus_gbs == 33.0
     assert ("all_to_all", 2, 2**24) in found
-    assert f"cluster.measured_collectives={table}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"cluster.measured_collectives={table}" in told
+    assert "GPUs a node: 8, taken for all it has" in told
+
+
+def test_runs_on_parts_of_nodes_do_not_pass_for_others_on_whole_ones(tmp_path):
+    """One GPU of each node has one NIC to itself, eight have eight."""
+    parts = [written(tmp_path, f"{n}.txt", per_node=n) for n in (1, 8)]
+    table = tmp_path / "ours.csv"
+    with pytest.raises(InputError, match="1 and 8 GPUs a node") as refused:
+        main([*map(str, parts), "--output", str(table)])
+    assert refused.value.field == "outputs"
+    assert not table.exists()
 
 
 def test_several_tests_in_one_output_are_kept_apart(tmp_path):
