@@ -125,7 +125,7 @@ def framework_of(
         changes["separate_projections"] = False
     if name == "huggingface" and "fsdp" in row.dist_optimizer.lower():
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
-        flag = "trainer" in row.framework.lower() and "gradient checkpointing" in row.notes.lower()
+        flag = "trainer" in row.framework.lower() and statement.says("recompute", "flag")
         reenters = flag and not changes.get("recompute_stops_early", True)
         changes |= {"recompute_stops_early": not reenters, "gathers_to_recompute": reenters}
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):

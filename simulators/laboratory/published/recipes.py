@@ -318,8 +318,8 @@ def _recompute(
         return "full", max(1, chunk // 2)
     if not label and statement.says("modules"):
         label = "none" if statement.says("modules", "none") else "selective"
-    if not label and stated in ("none", "full", "selective"):
-        label = stated
+    if not label and stated in ("none", "full", "flag", "selective"):
+        label = "full" if stated == "flag" else stated
     if not label:
         mode = "selective" if framework.attention == "unfused" else "none"
         if statement.says("project", "xla") and "pax" in row.framework.lower():
