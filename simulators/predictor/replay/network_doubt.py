@@ -12,10 +12,6 @@ UNVALIDATED = "the network between nodes is unvalidated"
 """What the statement begins with where only a part of a network is counted, or might be."""
 # Below this share of a step nobody need measure anything.
 _WORTH_SAYING = 0.01
-_WOULD_TELL = (
-    "all_gather and all_reduce of 8 KiB to 512 MiB over 2 and all nodes would tell "
-    "(cluster.measured_collectives)"
-)
 
 
 def counted_share(cluster: Cluster) -> float:
@@ -54,6 +50,15 @@ def network_doubt(
     would_tell = (
         f"no collectives were measured between {job.cluster.num_nodes} nodes, where "
         f"{share_between(job, seconds, parts):.0%} of the step is: {error:.0%} of it may be that "
-        f"alone; {_WOULD_TELL}"
+        f"alone; {' and '.join(_leaving(job))} of 8 KiB to 512 MiB over 2 and all nodes would "
+        "tell (cluster.measured_collectives)"
     )
     return (would_tell if stated is None else f"{stated}; {would_tell}",)
+
+
+def _leaving(job: Job) -> list[str]:
+    """The collectives that most of what leaves a node goes by: those measured count as they were,
+    all others as NICs carry them."""
+    sharded = job.recipe.zero_stage > 0
+    kinds = ["all_gather", "reduce_scatter"] if sharded else ["all_reduce"]
+    return [*kinds, *(["all_to_all"] if job.etp * job.recipe.ep > job.cluster.domain else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 PARTS = {"compute": 0.8, "dp_communication": 0.1, "tp_communication": 0.1}
 
 
-def job(nodes: int = 2, **cluster: object) -> Job:
+def job(nodes: int = 2, **cluster: Any) -> Job:
     plain = make_job(TINY, nodes=nodes, batch=8 * nodes)
-    return replace(plain, cluster=replace(plain.cluster, **cluster))  # type: ignore[arg-type]
+    return replace(plain, cluster=replace(plain.cluster, **cluster))
 
 
 def doubts(of: Job, *, switches: bool = False, calibrated: bool = False) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ PCIE = {"num_nodes": 1, "gpus_per_node": 16, "nvlink_domain": 1, "nvswitch": Fal
     ],
 )
 def test_half_of_a_network_is_counted_where_nobody_validated_it_and_said_once(
-    cluster: dict[str, object], share: float
+    cluster: dict[str, Any], share: float
 ) -> None:
     of = job(**cluster)
     assert counted_share(of.cluster) == share
@@ -76,6 +77,10 @@ def test_who_could_narrow_the_error_bar_is_told_how() -> None:
     (words,) = doubts(job(64))
     assert "64 nodes, where 10% of the step is: 5% of it" in words
     assert "cluster.measured_collectives" in words
+    for stage, kinds in ((0, "all_reduce"), (1, "all_gather and reduce_scatter")):
+        other = job(64)
+        (told,) = doubts(replace(other, recipe=replace(other.recipe, zero_stage=stage)))
+        assert f"; {kinds} of 8 KiB" in told
     assert doubts(job(64, **TWO_NODES)) == ()
     assert doubts(job(64, **ONE_NODE)) == (words,)
     assert doubts(job(2)) == ()
