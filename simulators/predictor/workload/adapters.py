@@ -40,13 +40,13 @@ def input_bytes(shard: Shard, name: str) -> float:
 
 def column_input_bytes(shard: Shard, name: str) -> float:
     """The same of a column-parallel layer, for each element of this rank's share; adapters keep
-    what was gathered, and each product of its own the copy that was cast for it."""
-    adapted = shard.sp and is_adapted(shard, name)
-    copies = shard.tp if adapted or shard.keeps_gathered else 1
-    if shard.casts_apart and shard.separate_projections:
-        copies *= {"qkv": 3 if shard.model.mla is None else 1, "fc1": 1 + shard.model.gated_mlp}[
-            name
-        ]
+    what was gathered, and each product of its own the copy that was cast for it, or dropped."""
+    adapted = is_adapted(shard, name)
+    copies = shard.tp if (shard.sp and adapted) or shard.keeps_gathered else 1
+    drops = adapted and shard.lora is not None and shard.lora.dropout
+    if shard.separate_projections and (shard.casts_apart or drops):
+        joined = {"fc1": 1 + shard.model.gated_mlp, "qkv": 1 if shard.model.mla else 3}
+        copies *= joined.get(name, 1)
     return input_bytes(shard, name) * copies
 
 

@@ -50,9 +50,10 @@ def writes_norm(shard: Shard) -> bool:
 
 def kept_of_norm(shard: Shard, name: str, elements: int) -> list[Alloc]:
     """What an RMSNorm in operations keeps beyond its input's own bytes, ``s``: of the input it
-    keeps an fp32 copy alone (or itself, in fp32), and what it multiplied by the weight, ``4 + s``
-    (``LlamaRMSNorm``)."""
-    return [Alloc(f"{name}_written", 4 * elements)] if writes_norm(shard) else []
+    keeps an fp32 copy alone (or itself, in fp32), and for the gradient of a weight that is trained
+    what it multiplied by it, ``4 + s`` (``LlamaRMSNorm``)."""
+    kept = 4 if shard.trains else 4 - shard.stream_bytes
+    return [Alloc(f"{name}_written", kept * elements)] if writes_norm(shard) and kept else []
 
 
 def rope_ops(shard: Shard, elements: int) -> Passes:

@@ -21,6 +21,11 @@ def tuned(model, lora=LORA, frozen=(), packed=(), **recipe):
     return make_job(model, training=training, **recipe)
 
 
+def kept_bytes(model, **training):
+    job = make_job(model, training=training, micro_batch=1)
+    return build_workload(job).stages[0].chunks[0].saved_bytes
+
+
 def parameters(job):
     return build_workload(job).stages[0].parameters
 
@@ -112,6 +117,34 @@ def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
     tokens = tuned(LLAMA).recipe.micro_batch * tuned(LLAMA).sequence_length
     assert ran(Lora(8, dropout=0.1)) == 2 * 5 * tokens * (3 * 256 + 704)
     assert ran(LORA) == 0
+
+
+@pytest.mark.parametrize("model", [LLAMA, MOE, MLA_MOE, SPARSE, SEEING])
+def test_adapters_of_projections_apart_drop_a_copy_of_the_input_each(model) -> None:
+    def dropped(*, apart: bool) -> int:
+        with_dropout, without = (
+            kept_bytes(model, lora=Lora(8, dropout=chance), separate_projections=apart)
+            for chance in (0.1, 0)
+        )
+        return with_dropout - without
+
+    more = dropped(apart=True) - dropped(apart=False)
+    assert more >= 0
+    if model is LLAMA:
+        # Two more for queries, keys and values, one for gate and up, of two bytes and a mask's.
+        assert more == 12 * (2 + 1) * 3 * 64 * 256
+
+
+def test_a_norm_keeps_what_a_frozen_weight_is_multiplied_by_no_more() -> None:
+    def written(**training: object) -> int:
+        one, other = (
+            kept_bytes(LLAMA, fusion="eager", fused_norm=fused, **training)
+            for fused in (False, True)
+        )
+        return one - other
+
+    assert written() >= (2 * 12 + 1) * 4 * 64 * 256
+    assert written(lora=LORA) == written() / 2
 
 
 def test_packed_sequences_attend_to_themselves() -> None:
