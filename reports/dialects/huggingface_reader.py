@@ -277,14 +277,14 @@ class HuggingFaceReader:
         names = ("--freeze_language_model", "--freeze_vision_tower")
         named = zip(FROZEN, (*names, "--freeze_multi_modal_projector"), strict=True)
         frozen = [part for part, name in named if self.options.on(name)]
-        if adapts:
-            whole = self.options.text("--finetuning_type") == "lora_llm"
-            adapted = set(FROZEN[1:]).difference(frozen)
-            if adapted and model.towers and not whole:
-                parts = " and ".join(sorted(adapted))
-                self.options.assume(f"adapters in {parts}", "the language model's alone")
-            frozen = [] if whole else list(FROZEN[1:])
-        return tuple(frozen) if model.towers else ()
+        if not (adapts and model.towers):
+            return tuple(frozen) if model.towers else ()
+        if self.options.text("--finetuning_type") == "lora_llm":
+            return ()
+        if adapted := sorted(set(FROZEN[1:]).difference(frozen)):
+            parts = " and ".join(adapted)
+            self.options.assume(f"adapters in {parts}", "the language model's alone")
+        return FROZEN[1:]
 
     def _dpo(self, base: Training) -> Dpo | None:
         """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
