@@ -33,6 +33,7 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.replay.network_doubt import counted_share
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 NOTE = "mlflow.note.content"
@@ -122,6 +123,7 @@ def size_params(question: Question) -> dict[str, Any]:
         "num_gpus": question.cluster.num_gpus,
         "global_batch_size": training.global_batch_size,
         "sequence_length": training.sequence_length or question.model.sequence_length,
+        **({"network": "unvalidated"} if counted_share(question.cluster) < 1 else {}),
         **({"lora_rank": training.lora.rank} if training.lora is not None else {}),
         **({"dpo": True} if training.dpo is not None else {}),
         **({"teacher": taught.teacher.name} if (taught := training.distillation) else {}),

@@ -9,7 +9,7 @@ from tests.simulators.predictor.network.topology.test_network import fabric_name
 from trainscout.optimizer.trial import Choices, SearchResult
 from trainscout.reports.first_screen import first_screen
 from trainscout.reports.search_page.page_data import page_record
-from trainscout.reports.tracker_runs import search_note
+from trainscout.reports.tracker_runs import search_note, size_params
 from trainscout.reports.whole_network import (
     network_note,
     with_network_note,
@@ -66,6 +66,8 @@ def test_a_search_says_so_once_on_screen_page_and_where_it_is_tracked() -> None:
     assert page["search"]["network"] == note
     assert note not in page["search"]["notes"]
     assert f"**Network:** {note}." in search_note(noted, noted.best, HALF.job)
+    assert size_params(HALF)["network"] == "unvalidated"
+    assert "network" not in size_params(QUESTION)
 
 
 def test_another_recipe_that_would_be_fastest_is_named() -> None:
