@@ -158,4 +158,7 @@ def _why(rank: int, code: int, output: Path) -> RuntimeError:
         return OutOfMemoryLaunchError(rank, max(1, wanted - free))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     stated = lines[-1] if lines else "nothing was printed"
+    places = [line for line in lines if line.startswith('File "')]
+    if places and stated.isidentifier():  # An error without a message.
+        stated += f" ({places[-1]})"
     return InvalidLaunchError(f"rank {rank} ends with exit code {code}: {stated[:300]}")
