@@ -45,6 +45,7 @@ SAMPLES = {
     "thirteenth": "29 November 2026 (after the twelfth)",
     "fourteenth": "29 November 2026 (after the thirteenth)",
     "fifteenth": "29 November 2026 (no language models)",
+    "sixteenth": "29 November 2026 (after the fourteenth)",
 }
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
