@@ -45,6 +45,10 @@ def fork_rank(run: Callable[[], int]) -> int:
         return child
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with_parent()
+    if torch := sys.modules.get("torch"):
+        # A forked process gets its pool of threads when it first asks: not when the engine's
+        # threads, one a GPU, ask at once, of which one then finds none.
+        torch.set_num_threads(torch.get_num_threads())
     random.seed()
     code = FAILURE
     try:
