@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
+from torch.overrides import handle_torch_function, has_torch_function
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
 
@@ -162,7 +163,8 @@ def install_compiled(state: RankState) -> None:
         if isinstance(obj, type):
             # What scripting a class gives back is the class.
             return obj
-        if not callable(obj):
+        if not callable(obj) or str(getattr(obj, "__module__", "")).startswith("torch."):
+            # Torch's own rules are asked for their graphs.
             return script(obj, *args, **kwargs)
         return marked(obj, getattr(obj, "__qualname__", "scripted"))
 
@@ -278,6 +280,11 @@ def _attention(original: Any, values: Any) -> Any:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        tensors = (query, key, value, attn_mask)
+        if has_torch_function(tensors):
+            # Jagged tensors and masks that know that they are causal have attention of their own.
+            every = (*tensors, dropout_p, is_causal, scale, enable_gqa)
+            return handle_torch_function(scaled_dot_product_attention, tensors, *every)
         rest: Any = (dropout_p, is_causal)
         named: Any = {"scale": scale}
         if not query.is_cuda:

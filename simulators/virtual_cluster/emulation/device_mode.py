@@ -197,7 +197,7 @@ class DeviceMode(TorchDispatchMode):
         memory = state.memory
         outputs: list[TensorSpec] = []
         written: Parts = []
-        results = (result,) if isinstance(result, torch.Tensor) else result or ()
+        results = result if isinstance(result, (list, tuple)) else (result,)
         for output in results:
             for made in output if isinstance(output, (list, tuple)) else (output,):
                 if isinstance(made, FakeTensor) and made._fake_device.type == "cuda":

@@ -120,6 +120,48 @@ def _pipeline_stages(module: ModuleType) -> None:
     stage._recv_meta, stage._send_meta = _recv_meta, _send_meta
 
 
+def _flat_optimizer_states(module: ModuleType) -> None:
+    """FSDP's optimizer states by parameter: other ranks have those that this one's shards lack."""
+    from torch import Tensor
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    own: Any = module
+    find, gather = own._map_param_key_to_optim_keys, own._allgather_state_info
+
+    def keys(osd: Any, group: Any, params: Any, names: Any, infos: Any, merge_keys: bool) -> Any:
+        found, local = find(osd, group, params, names, infos, merge_keys)
+        if merge_keys and found:
+            trained = [
+                own._OptimStateKey((name,), True)
+                for name, info in infos.items()
+                if info.param_requires_grad[info.param_indices[name]]
+            ]
+            found = sorted({*found, *trained})
+        return found, local
+
+    def state_info(fsdp_state: Any, states: Any) -> Any:
+        gathered = gather(fsdp_state, states)
+        known = next((each for each in gathered[fsdp_state.rank].values() if each.tensors), None)
+        lacking = [name for name in states if not any(each[name].tensors for each in gathered)]
+        return [
+            each if rank == fsdp_state.rank or not known else each | dict.fromkeys(lacking, known)
+            for rank, each in enumerate(gathered)
+        ]
+
+    own._map_param_key_to_optim_keys, own._allgather_state_info = keys, state_info
+    # It compares the exact types of tensors, of which some have data.
+    own.type = lambda each: Tensor if isinstance(each, FakeTensor) else type(each)
+
+
+def _remote_calls(module: ModuleType) -> None:
+    from .vendor.refuse import refusal
+
+    def init_rpc(*_: Any, **__: Any) -> Any:
+        raise refusal("torch.distributed.rpc", "what other ranks' functions return")
+
+    module.init_rpc = init_rpc  # type: ignore[attr-defined]
+
+
 def _staged_checkpoints(module: ModuleType) -> None:
     """Checkpoints written while training goes on are copied to the host by their storages."""
     from torch._subclasses.fake_tensor import FakeTensor
@@ -219,6 +261,8 @@ PATCHES: dict[str, Patch] = {
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
+    "torch.distributed.fsdp._optim_utils": _flat_optimizer_states,
+    "torch.distributed.rpc": _remote_calls,
     "torch.distributed.pipelining.stage": _pipeline_stages,
     "torch.utils.cpp_extension": _script_kernels,
     "torch.utils.tensorboard.writer": _tensorboard,

@@ -199,7 +199,7 @@ class _OnDevice(torch.Tensor):
 
 def _patch_futures(state: RankState) -> None:
     """A future records its events on the devices that hold its tensors; let it believe so."""
-    extract, then = _jit_internal._extract_tensors, torch.futures.Future.then
+    extract, then = _jit_internal._extract_tensors, torch._C.Future.then
     # Futures hold their tensors' memory weakly, so these must stay.
     tensors = [
         torch.Tensor._make_wrapper_subclass(_OnDevice, (1,), device=torch.device("cuda", index))
@@ -223,7 +223,8 @@ def _patch_futures(state: RankState) -> None:
         return then(self, called)
 
     _jit_internal._extract_tensors = extract_tensors
-    torch.futures.Future.then = then_on_device
+    # What it returns is of the class below ``torch.futures.Future``.
+    torch._C.Future.then = then_on_device
 
 
 def _patch_reducer(state: RankState) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
@@ -91,3 +93,17 @@ def test_fsdp_computes_with_whole_weights_and_updates_its_shard(runs: list[Run])
     weights = update.inputs[0]
     assert isinstance(weights, tuple)
     assert {weight.shape for weight in weights} == {(1024 // WORLD, 1024)}  # type: ignore[union-attr]
+
+
+def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
+    run = emulate(tmp_path, "torch_features.py", "--world-size", "8")
+    # The last of it is refused by name.
+    assert run.code == 3, run.output
+    assert "torch.distributed.rpc=used: is not emulated" in run.output
+    trained = "{'0.bias': (128,), '0.weight': (128, 64), '2.bias': (16,)}"
+    for printed in (trained, "(32, 64)", "(2, 4, 8, 16)"):
+        assert printed in run.output
+    # Gradients that two hooks handle are reduced in 16 bits.
+    reduced = [e for e in run.trace.events if isinstance(e, events.Collective)]
+    sizes = {each.bytes_in for each in reduced if each.kind == "all_reduce"}
+    assert sizes == {2 * (64 * 128 + 128 + 128 * 16 + 16)}

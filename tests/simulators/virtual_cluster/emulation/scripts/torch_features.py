@@ -1,0 +1,62 @@
+"""What torch offers to training scripts and few of them use."""
+
+import os
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.fsdp import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    StateDictType,
+)
+from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel as Ddp
+
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+torch.backends.cuda.preferred_linalg_library("cusolver")
+dist.init_process_group("nccl")
+x = torch.randn(32, 64, device=device)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 16)).to(device)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+# A hook after a hook: one future after another.
+replica = Ddp(network(), device_ids=[device.index])
+replica.register_comm_hook(None, default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook))
+train(replica, torch.optim.SGD(replica.parameters(), 0.1))
+
+# Of parameters that this rank's shards have no part of, others have the states.
+sharded = Fsdp(network(), use_orig_params=True, device_id=device)
+sharded[2].weight.requires_grad_(False)
+adam = torch.optim.AdamW(sharded.parameters())
+train(sharded, adam)
+whole = (FullStateDictConfig(), FullOptimStateDictConfig(offload_to_cpu=True))
+with Fsdp.state_dict_type(sharded, StateDictType.FULL_STATE_DICT, *whole):
+    states = Fsdp.optim_state_dict(sharded, adam)
+print({name: tuple(state["exp_avg"].shape) for name, state in states["state"].items()})
+adam.load_state_dict(Fsdp.optim_state_dict_to_load(sharded, adam, states))
+
+weight = torch.randn(64, 64, device=device)
+with forward_ad.dual_level():
+    dual = forward_ad.make_dual(x, torch.ones_like(x))
+    print(tuple(forward_ad.unpack_dual(dual @ weight).tangent.shape))
+
+queries = torch.randn(2, 4, 8, 16, device=device, dtype=torch.bfloat16)
+keys = torch.randn(2, 4, 32, 16, device=device, dtype=torch.bfloat16)
+print(tuple(scaled_dot_product_attention(queries, keys, keys, causal_lower_right(8, 32)).shape))
+torch.distributed.rpc.init_rpc("worker", rank=dist.get_rank(), world_size=dist.get_world_size())
