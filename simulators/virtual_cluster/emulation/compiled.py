@@ -163,8 +163,8 @@ def install_compiled(state: RankState) -> None:
         if isinstance(obj, type):
             # What scripting a class gives back is the class.
             return obj
-        if not callable(obj) or str(getattr(obj, "__module__", "")).startswith("torch."):
-            # Torch's own rules are asked for their graphs.
+        if not callable(obj) or getattr(obj, "__module__", "").startswith("torch._decomp."):
+            # Rules of forward-mode derivatives are asked for their graphs.
             return script(obj, *args, **kwargs)
         return marked(obj, getattr(obj, "__qualname__", "scripted"))
 
