@@ -20,6 +20,8 @@ SEND_RECV = "send_recv"
 # NCCL has no such calls; PyTorch makes them of sends and receives, in which the root's link moves
 # what everybody's does when all gather.
 _PRICED_AS = {"gather": "all_gather", "scatter": "all_gather"}
+# Of these the root, or each member, has other sizes than the rest.
+_UNEVEN = {"all_to_all", *_PRICED_AS}
 # torch's barrier is an all-reduce of one number.
 _BARRIER_BYTES = 4
 
@@ -108,7 +110,7 @@ class RendezvousTable(Generic[T]):
 
 def _check(found: Rendezvous[Any], who: Hashable, call: Call, where: str) -> None:
     first = found.call
-    if first.kind != call.kind or (first.bytes != call.bytes and call.kind != "all_to_all"):
+    if first.kind != call.kind or (first.bytes != call.bytes and call.kind not in _UNEVEN):
         raise MismatchError(
             f"{found.first} ({first.kind}, {first.bytes} bytes), but {where} "
             f"({call.kind}, {call.bytes} bytes)"

@@ -38,6 +38,14 @@ def test_collectives_are_priced_as_nccl_runs_them(
     assert operation == ir.Collective(priced, priced, size, "g", "bf16")
 
 
+@pytest.mark.parametrize(("kind", "root"), [("gather", (8, 64)), ("scatter", (64, 8))])
+def test_the_root_has_all_shares(kind: str, root: tuple[int, int]) -> None:
+    table = RendezvousTable[int]()
+    table.arrive("key", 1, Call.of(collective(kind, 8, 8)), (0, 1, 2), lambda: 0)
+    found = table.arrive("key", 0, Call.of(collective(kind, *root)), (0, 1, 2), lambda: 0)
+    assert found.call.bytes == 64
+
+
 def test_both_sides_of_a_transfer_are_one_operation() -> None:
     ends = [PointToPoint(kind, "g", 1, 0, 8, "bfloat16", 0, 1) for kind in ("send", "recv")]
     assert {Call.of(each).operation("g") for each in ends} == {
