@@ -208,6 +208,8 @@ def install_cuda(state: RankState) -> None:
         setattr(cuda.streams, name, replacements[name])
     for name, function in range_functions(state).items():
         setattr(cuda.nvtx, name, function)
+    cuda.profiler.start, cuda.profiler.stop = cudart.cudaProfilerStart, cudart.cudaProfilerStop
+    torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
     # Libraries that a build without CUDA refuses to prefer.
     for name in ("_set_linalg_preferred_backend", "_set_blas_preferred_backend"):
         setattr(torch._C, name, lambda library: None)

@@ -52,7 +52,8 @@ print({name: tuple(state["exp_avg"].shape) for name, state in states["state"].it
 adam.load_state_dict(Fsdp.optim_state_dict_to_load(sharded, adam, states))
 
 weight = torch.randn(64, 64, device=device)
-with forward_ad.dual_level():
+torch.cuda.profiler.start()
+with torch.autograd.profiler.emit_nvtx(), forward_ad.dual_level():
     dual = forward_ad.make_dual(x, torch.ones_like(x))
     print(tuple(forward_ad.unpack_dual(dual @ weight).tangent.shape))
 
