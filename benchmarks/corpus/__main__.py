@@ -79,6 +79,12 @@ samples listed before anything of them was fetched. *Reached*: the emulator came
 | sample | listed | reached | passed at once | pass now | no verdict | not tried |
 |---|---|---:|---:|---:|---:|---:|
 {samples}
+Beside the samples, 62 features of PyTorch that training scripts use were listed on 29 November
+2026, each with a script of 10 to 30 lines: of 59 that the emulator reached, 46 (78%) ran at once
+as rank 0 of 1 and of 8, and 53 (90%) run now. Not: jagged tensors, softmax of sparse tensors, RPC
+(refused by name), `AdaptiveLogSoftmaxWithLoss` of targets made on the device,
+`symmetric_memory.empty`, and `ZeroRedundancyOptimizer.consolidate_state_dict`.
+
 ## What does not run
 
 | script | source | why not |
