@@ -51,7 +51,8 @@ def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
             _table(result),
             Text(),
             Text("The best:"),
-            Text(f"  {command_of(result.best[0])}"),
+            # On one line however narrow the terminal, so that it can be copied.
+            Text(f"  {command_of(result.best[0])}", no_wrap=True, overflow="ignore"),
         ]
         parts += [Text(f"  assumed: {each}") for each in predicted(result.best[0]).assumptions]
     else:

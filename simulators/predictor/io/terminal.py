@@ -107,7 +107,7 @@ def show(renderable: RenderableType) -> None:
     """Print on stdout: laid out for the terminal, or as the text of a file."""
     console = console_for(sys.stdout)
     if console.is_terminal:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     else:
         show_text(_as_text(renderable, sys.stdout.encoding or "utf-8", console))
 
@@ -150,6 +150,6 @@ def _as_text(renderable: RenderableType, encoding: str, console: Console) -> str
     text = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace", newline="")
     with text as buffer:
         console.file = buffer
-        console.print(renderable)
+        console.print(renderable, crop=False)
         buffer.seek(0)
         return "".join(f"{line.rstrip()}\n" for line in buffer.read().split("\n")[:-1])

@@ -105,6 +105,13 @@ def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
     assert "--nnodes 2 --nproc-per-node 8" in script
 
 
+def test_the_best_launch_is_one_line_to_copy(tune, capsys):
+    words = [*WORDS, "1", "words to quote", "y" * 80]
+    assert tune("--search", "grid", words=words) == 0
+    _, _, best = capsys.readouterr().out.partition("The best:\n")
+    assert best.splitlines()[0].endswith(f"train.py 64 1024 1 'words to quote' {'y' * 80}")
+
+
 def test_host_times_are_the_script_s_own_where_requested(tune, capsys):
     for host, assumed in (("traced", "CPU seconds as traced"), ("declared", "as declared")):
         assert tune("--search", "grid", "--trials", 1, "--host", host, "--output", host) == 0
