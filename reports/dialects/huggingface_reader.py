@@ -66,7 +66,8 @@ _IN_PIECES = (
     "--chunked_cross_entropy",
     "--dpo_use_liger_kernel",
 )
-# Types of mixed precision by Accelerate's names and PyTorch's.
+# Types of mixed precision by Accelerate's names and PyTorch's; ms-swift trains weights of float32
+# in fp16 (swift/arguments, ``_init_mixed_precision``).
 _MIXED = {"no": None, "fp16": "fp16", "bf16": "bf16", "fp8": "fp8_current"}
 _MIXED |= {"float16": "fp16", "float32": "fp16", "bfloat16": "bf16"}
 
@@ -167,7 +168,7 @@ class HuggingFaceReader:
             self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
             fields["dp_shard"] = _NODE
         elif copies is not None and copies > 1:
-            fields["dp_shard"] = shard or world // copies
+            fields["dp_shard"] = shard or world // (copies * self.degrees)
         return fields
 
     def _offload(self, stage: int) -> dict[str, Any]:

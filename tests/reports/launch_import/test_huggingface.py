@@ -136,8 +136,9 @@ def test_checkpoints_that_reenter_run_and_gather_whole_layers_again(tmp_path, ar
     assert not imported.reading.unknown
 
 
-def test_accelerates_degrees(tmp_path):
-    degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, "dp_shard_size": 2}
+@pytest.mark.parametrize("said", [{"dp_shard_size": 2}, {}])
+def test_accelerates_degrees(tmp_path, said):
+    degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, **said}
     config = {"fsdp_config": {"fsdp_version": 2}, "distributed_type": "FSDP"}
     config["parallelism_config"] = {f"parallelism_config_{key}": n for key, n in degrees.items()}
     written(tmp_path, "nd.yaml", config)
