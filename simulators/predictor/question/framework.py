@@ -302,6 +302,10 @@ class Framework:
         """Whether products with the vocabulary have aligned rows."""
         return self.pads_vocabulary or self.fusion == "compiled"
 
+    def wraps_units(self, zero_stage: int) -> bool:
+        """Whether PyTorch's FSDP wraps what has parameters."""
+        return self.torch_wrappers and zero_stage >= 2
+
     def host_product_s(self, tp: int) -> float:
         """What a product of ``tp`` ranks takes the host beyond its launch, in seconds."""
         launched = tp > 1 and self.fusion != "compiled" and not self.cuda_graphs

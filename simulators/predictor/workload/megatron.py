@@ -142,7 +142,7 @@ class ChunkMode:
             job.ends_meet and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
-            job.framework.torch_wrappers and recipe.zero_stage >= 2,
+            job.framework.wraps_units(recipe.zero_stage),
             job.framework.one_root_unit and recipe.zero_stage == 3,
             recipe.offloaded_layers,
             Reference.of(job),

@@ -75,6 +75,11 @@ def test_launch_bound_steps_say_what_they_rest_on() -> None:
         replace(make_job(model=TINY, zero_stage=3), framework=replace(slow, fused_wgrad=False))
     )
     assert "600 us more per unit of FSDP in a pass" in "; ".join(units.assumptions)
+    other = replace(slow, fused_wgrad=False, torch_wrappers=False)
+    unwrapped = ReplaySimulator().simulate(
+        replace(make_job(model=TINY, zero_stage=3), framework=other)
+    )
+    assert "unit of FSDP" not in "; ".join(unwrapped.assumptions)
     assert "no framework is declared" in statement(model=TINY)
     graphed = replace(slow, cuda_graphs=True)
     again = ReplaySimulator().simulate(replace(make_job(model=TINY), framework=graphed))
