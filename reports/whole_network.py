@@ -20,10 +20,12 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 
-def _counted_whole(jobs: Sequence[Job], spec: SimulatorSpec, step_time_s: float) -> str | None:
-    """What the first of the jobs, which takes ``step_time_s``, would take, and which would be
-    fastest, in words; None where its network counts whole, its calibration knows what the network
-    gives, or a simulator is too slow to ask."""
+def _counted_whole(
+    jobs: Sequence[Job], spec: SimulatorSpec, steps_s: Sequence[float]
+) -> str | None:
+    """What the first of the jobs, which take ``steps_s``, would take, and which would be
+    fastest, in words; None where its network counts whole, its calibration knows what the
+    network gives, or a simulator is too slow to ask."""
     cluster = jobs[0].cluster
     if spec.name != "replay" or spec.network or spec.calibration or counted_share(cluster) == 1:
         return None
@@ -31,20 +33,20 @@ def _counted_whole(jobs: Sequence[Job], spec: SimulatorSpec, step_time_s: float)
     assert isinstance(simulator, ReplaySimulator)
     whole = replace(cluster, oversubscription=1.0)
     seconds = [simulator.step_time_s(replace(job, cluster=whole)) for job in jobs]
-    change = seconds[0] / step_time_s - 1
+    change = seconds[0] / steps_s[0] - 1
     words = f"counted whole, the step takes {format_seconds(seconds[0])} ({change:+.1%})"
     if len(jobs) == 1:
         return words
     fastest = min(range(len(jobs)), key=seconds.__getitem__)
-    if fastest == 0:
-        return f"{words} and stays the fastest shown that fits"
     name = format_recipe(jobs[fastest].recipe, jobs[fastest].dp)
+    if fastest == min(range(len(jobs)), key=steps_s.__getitem__):
+        return f"{words} and {f'{name} ' if fastest else ''}stays the fastest shown that fits"
     return f"{words}, and {name} would be faster: {format_seconds(seconds[fastest])}"
 
 
 def with_whole_network(prediction: Prediction, job: Job, spec: SimulatorSpec) -> Prediction:
     """The prediction, with what it would be beside the assumption that a part is counted."""
-    whole = _counted_whole([job], spec, prediction.step_time_s)
+    whole = _counted_whole([job], spec, [prediction.step_time_s])
     if whole is None:
         return prediction
     stated = (
@@ -63,8 +65,9 @@ def with_network_note(
     stated = stated_share(question.cluster, switches=spec.network is not None)
     if not result.best or stated is None or ":" in spec.name:
         return result
-    jobs = [question.job(trial.recipe) for trial in decided_between(result)]
-    whole = _counted_whole(jobs, spec, predicted(result.best[0]).step_time_s)
+    trials = decided_between(result)
+    jobs = [question.job(trial.recipe) for trial in trials]
+    whole = _counted_whole(jobs, spec, [predicted(trial).step_time_s for trial in trials])
     if whole is not None:
         stated = (
             f"{UNVALIDATED}: {counted_share(question.cluster):.0%} of it is counted (why: "

@@ -75,9 +75,21 @@ def test_another_recipe_that_would_be_fastest_is_named() -> None:
     assert "stays the fastest shown that fits" in str(
         network_note(with_network_note(result, HALF, SPEC))
     )
-    # As if the slower had come first.
+    # As where memory is the objective: the slower comes first.
     turned = replace(result, best=result.best[::-1], choices=Choices(result.best[::-1]))
-    assert "tp1 pp1" in str(network_note(with_network_note(turned, HALF, SPEC)))
+    note = str(network_note(with_network_note(turned, HALF, SPEC)))
+    assert ", and tp1 pp1" not in note
+    assert "and tp1 pp1" in note
+    assert "stays the fastest shown that fits" in note
+    # As if it were the faster where half is counted.
+    swapped = tuple(
+        replace(each, prediction=other.prediction)
+        for each, other in zip(turned.best, result.best, strict=True)
+    )
+    turned = replace(turned, best=swapped, choices=Choices(swapped))
+    note = str(network_note(with_network_note(turned, HALF, SPEC)))
+    assert ", and tp1 pp1" in note
+    assert "would be faster" in note
 
 
 def test_declared_switches_are_said_to_count_whole() -> None:
