@@ -28,9 +28,8 @@ from trainscout.conf.encoder_config import (
     tower_kind,
 )
 from trainscout.conf.families import Family, families, transformers_defaults
-from trainscout.conf.hub_names import SCRIPTED
+from trainscout.conf.hub_names import FILE, SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
-from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.layers import (
     DENSE,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainscout.conf.named_files import FILE
+from trainscout.conf.hub_names import FILE
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tower import Convolution

@@ -12,7 +12,7 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 
-_FILE = "config.json"
+FILE = "config.json"
 # What a name says beside the shape: how the weights were made, or in which format they are.
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _VARIANT = re.compile(
@@ -49,9 +49,9 @@ def downloaded(name: str) -> Path | None:
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
     hub = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
-    files = list(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/{_FILE}"))
+    files = list(hub.glob(f"models--{name.replace('/', '--')}/snapshots/*/{FILE}"))
     scope = Path(os.environ.get("MODELSCOPE_CACHE", f"{cache}/modelscope/hub")).expanduser()
-    files += [file for each in ("", "models") if (file := scope / each / name / _FILE).is_file()]
+    files += [file for each in ("", "models") if (file := scope / each / name / FILE).is_file()]
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 

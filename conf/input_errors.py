@@ -27,8 +27,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from trainscout.conf.hub_names import other_model
-from trainscout.conf.named_files import FILE
+from trainscout.conf.hub_names import FILE, other_model
 from trainscout.simulators.predictor.io.values import (
     MISSING,
     expected,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainscout.conf.named_files import FILE
+from trainscout.conf.hub_names import FILE
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trainscout.conf.hub_names import FILE
 from trainscout.conf.layer_heads import own_heads
-from trainscout.conf.named_files import FILE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from trainscout.conf.hub_names import downloaded
+from trainscout.conf.hub_names import FILE, downloaded
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -15,7 +15,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
 T = TypeVar("T")
-FILE = "config.json"
 
 
 def config_file(name: str) -> Path | None:
