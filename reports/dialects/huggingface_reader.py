@@ -52,6 +52,8 @@ _ADAPTED["qkv_proj"] = "linear_qkv"
 # modules may choose one layer of so many.
 _STEMS = ("model.", "model.language_model.", "language_model.model.", "model.text_model.")
 _MOST_PERIOD = 8
+# What the second FSDP does otherwise (conf/framework/torch_fsdp2.yaml).
+_SECOND_FSDP = {"copies_gathered": True, "host_unit_s": 0.8e-3}
 # Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
 # generates, those of them that a frozen copy may hold back, and others that have scripts.
 _PENALISED = ("grpo", "rloo")
@@ -201,14 +203,14 @@ class HuggingFaceReader:
             raise InputError("fsdp_sharding_strategy", strategy, "is not known", _SHARDING)
         return None if strategy is None else strategy.upper()
 
-    def _units(self, stage: int) -> dict[str, bool]:
+    def _units(self, stage: int) -> Mapping[str, Any]:
         """What FSDP's version does, and the first one's prefetching where its stage is 3: on as
         Accelerate's files have it unless told not to, off as Trainer's arguments have it."""
         options, words = self.options, self.options.texts("--fsdp")
         name = "--fsdp_backward_prefetch"
         policy = options.text(name) or options.text(f"{name}_policy")
         if options.text("--fsdp_version", ("1", "2")) == "2" or "fsdp2" in (words or []):
-            return {"copies_gathered": True}
+            return _SECOND_FSDP
         if stage == 3 and policy is None and words is not None:
             options.note("no backward_prefetch in --fsdp_config: NO_PREFETCH, Trainer's default")
             policy = "NO_PREFETCH"
