@@ -401,15 +401,17 @@ class HuggingFaceReader:
         self.options.refuse_slip("--attn_implementation", ("eager", "disabled", "sdpa"))
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
+        fused = [self.options.on(name) for name in (*_LIGER, *_IN_PIECES)]
+        if liger := any(fused[: len(_LIGER)]):
+            # Norms, rotary positions, SwiGLU and the loss.
+            changes["fusion"] = "fused"
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
-        fused = [self.options.on(name) for name in (*_LIGER, *_IN_PIECES)]
         plugins = " ".join(self.options.texts("--plugins") or [])
         if any(fused) or "CutCrossEntropy" in plugins:
             changes["cross_entropy"] = "pieces"
-        if any(fused[: len(_LIGER)]) or self.options.on("--liger_rms_norm"):
+        if liger or self.options.on("--liger_rms_norm"):
             changes["fused_norm"] = True
-            self.options.assume("Liger's gates and rotary positions", "Transformers' own kernels")
         return replace(base, **changes)
 
     def reading(self) -> Reading:

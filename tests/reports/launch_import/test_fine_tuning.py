@@ -197,7 +197,10 @@ def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
     found = read(written(tmp_path, "run.sh", f"{script} --use_liger_kernel true"))
     software = found.question.framework
     assert (software.cross_entropy, software.fused_norm) == ("pieces", True)
-    assert any("Liger's gates" in words for words, _ in found.reading.not_modelled)
+    assert software.fusion == "fused"
+    assert not found.reading.not_modelled
+    found = read(written(tmp_path, "run.sh", f"{script} --use_liger_kernel --torch_compile"))
+    assert found.question.framework.fusion == "compiled"
 
 
 @pytest.mark.parametrize(
