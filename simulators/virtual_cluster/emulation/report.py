@@ -40,6 +40,8 @@ _NO_DATA = (
     "without running `_apply`",
     "from the 'CUDA' backend",
 )
+# Of these the emulator has no part, whatever a script was told before.
+_ELSEWHERE = (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)
 _RUN_TOGETHER = "run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
 _INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
@@ -77,7 +79,7 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a script that went on with a message of a rank that does not run: sizes that
     pipeline stages tell each other."""
-    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError)):
+    if isinstance(error, _ELSEWHERE) or type(error).__name__ == "OutOfMemoryError":
         return None
     for (_, site), (_, _, hint) in recorder.inventions.items():
         if hint and "(recv " in hint:
@@ -95,7 +97,7 @@ def _is_below(frame: FrameType) -> bool:
 def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
     if isinstance(error, InputError):
         return True
-    if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)):
+    if isinstance(error, _ELSEWHERE):
         return False
     fakes = sys.modules.get("torch._subclasses.fake_tensor")
     kinds = [

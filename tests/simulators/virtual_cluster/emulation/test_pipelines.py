@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.virtual_cluster.emulation import ListSink
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+from trainscout.simulators.virtual_cluster.emulation.report import describe_gap
 from trainscout.simulators.virtual_cluster.traces.events import PointToPoint
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("script", ["pipeline_stages.py", "sizes_ahead.py", "traced_pipeline.py"])
@@ -35,3 +38,11 @@ def test_a_later_stage_that_is_told_nothing_is_a_gap(tmp_path: Path, script: str
     (gap,) = [line for line in run.output.splitlines() if line.startswith("gap of the emulator")]
     assert "trainscout live" in gap
     assert script in gap
+
+
+def test_what_a_device_or_the_script_refuses_is_none_whatever_was_told_before() -> None:
+    recorder = Recorder(ListSink(), (), lambda: -1)
+    recorder.invented("item", 1, "item: was sent by a rank that does not run (recv of group 0)")
+    for error in (torch.cuda.OutOfMemoryError("CUDA out of memory"), ModuleNotFoundError("wandb")):
+        assert describe_gap(error, recorder) is None
+    assert "trainscout live" in str(describe_gap(RuntimeError("shapes"), recorder))
