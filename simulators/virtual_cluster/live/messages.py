@@ -83,7 +83,8 @@ _MOST_S = 3.2e10
 
 @dataclass(frozen=True)
 class Hello:
-    """The first message on a connection: whose it is, and whether for its events or its output."""
+    """The first message on a connection: whose it is, and whether for its events, its output, or
+    what one more thread of it hands over and collects."""
 
     rank: int
     purpose: str
@@ -134,7 +135,7 @@ OF_RANKS = LineCodec(
     {
         **EVENT_CHECKS,
         (Sleep, "seconds"): _sleep_seconds,
-        (Hello, "purpose"): one_of(("events", "output")),
+        (Hello, "purpose"): one_of(("events", "output", "thread")),
     },
 )
 OF_SIMULATOR = LineCodec((Turn,), {})

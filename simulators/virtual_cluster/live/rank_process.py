@@ -98,7 +98,12 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     writer = _trace_writer(options, rank)
     clock = HostClock(options.cost, Launches())
-    sink = LiveSink(connection, clock, None if writer is None else writer.write)
+    sink = LiveSink(
+        connection,
+        clock,
+        partial(connect, options.address, Hello(rank, "thread")),
+        None if writer is None else writer.write,
+    )
     sink.wait_for_turn()
     virtual.restart(sink, world_size=options.job.world_size, rank=rank)
     recorder = virtual.state.recorder

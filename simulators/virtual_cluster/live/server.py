@@ -80,6 +80,14 @@ class _Rank:
         return self.exit_code is not None and not self.receivers
 
 
+@dataclass
+class _Thread:
+    """A thread of a rank beside its host, and what it stands still for."""
+
+    rank: int
+    collects: Collect | None = None
+
+
 @dataclass(frozen=True)
 class Measured:
     """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation; and
@@ -124,6 +132,9 @@ class LiveServer:
         self._received_s: float | None = None
         self._simulated_s = 0.0
         self._published: dict[str, str] = {}
+        self._threads: dict[socket.socket, _Thread] = {}
+        # Why nothing can happen unless a thread makes it.
+        self._stuck = ""
 
     def run(self) -> Measured:
         """Start the processes and serve them to their end.
@@ -168,11 +179,7 @@ class LiveServer:
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         connection.settimeout(self._timeout_s)
-        self._selector.register(connection, selectors.EVENT_READ, self._greet)
-
-    def _greet(self, connection: socket.socket) -> None:
-        """Take on a connection, which says first whose it is."""
-        self._selector.unregister(connection)
+        # It says first whose it is, and is known from then on: what may yet come is no deadlock.
         try:
             (hello,) = read_messages(receive(connection))
         except EOFError:
@@ -184,6 +191,9 @@ class LiveServer:
         rank = self._ranks[hello.rank]
         if hello.purpose == "output":
             rank.receivers[connection] = _Lines(rank.number, self._show).take
+        elif hello.purpose == "thread":
+            thread = self._threads[connection] = _Thread(rank.number)
+            rank.receivers[connection] = lambda one: self._feed_thread(thread, one)
         else:
             rank.connection = connection
             rank.receivers[connection] = lambda one: self._feed(rank, one)
@@ -203,6 +213,7 @@ class LiveServer:
             self._selector.unregister(connection)
             connection.close()
             del rank.receivers[connection]
+            self._threads.pop(connection, None)
         return True
 
     def _feed(self, rank: _Rank, connection: socket.socket) -> None:
@@ -219,6 +230,15 @@ class LiveServer:
         except InputError as error:
             raise LiveError(str(error), BAD_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
+
+    def _feed_thread(self, thread: _Thread, connection: socket.socket) -> None:
+        self._received_s = time.monotonic()
+        for message in read_messages(receive(connection)):
+            if isinstance(message, Publish):
+                self._published[message.key] = message.payload
+                self._simulation.publish(thread.rank, message.key)
+            elif isinstance(message, Collect):
+                thread.collects = message
 
     def _messages(self, rank: _Rank, text: str) -> list[Message] | None:
         """What a frame of a rank holds for the simulation; None: its script has failed."""
@@ -277,11 +297,17 @@ class LiveServer:
             return
         silent_s = time.monotonic() - self._received_s
         if silent_s > self._timeout_s:
-            running = [str(rank.number) for rank in self._ranks.values() if rank.running]
-            raise LiveError(
-                f"no message for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
-                FAILURE,
-            )
+            running = {rank.number for rank in self._ranks.values() if rank.running}
+            silent = running or {thread.rank for thread in self._threads.values()}
+            listed = ", ".join(map(str, sorted(silent)))
+            problem, code = f"no message for {silent_s:.0f} s from ranks {listed}", FAILURE
+            if not running:
+                problem += f", of which a thread runs; {self._stuck}"
+            elif running <= self._collecting():
+                # Their clocks stand, and nobody else's passes them.
+                problem += ": they may wait for threads of their own, which wait for other ranks"
+                code = EMULATOR_GAP
+            raise LiveError(f"{problem} (--timeout)", code)
 
     # Playing
 
@@ -290,31 +316,58 @@ class LiveServer:
         try:
             self._turns += self._simulation.advance()
         except DeadlockError as error:
+            if any(thread.collects is None for thread in self._threads.values()):
+                # One that works may yet leave what others wait for.
+                self._stuck = str(error)
+                return
             raise LiveError(str(error), IMPOSSIBLE_LAUNCHES) from error
         except InputError as error:
             raise LiveError(str(error), BAD_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
     def _give_turns(self) -> None:
-        """Let ranks go on whose wait is over, earliest clocks first, while there are cores."""
-        free = self._cores - sum(rank.running for rank in self._ranks.values())
+        """Let threads go on that have what they collect, and ranks whose wait is over, earliest
+        clocks first, while there are cores."""
+        for connection, thread in self._threads.items():
+            if thread.collects is not None and self._can_collect(thread.collects):
+                self._answer(connection, Turn(0, collected=self._found(thread.collects.keys)))
+                thread.collects = None
+        # A host may be standing still for a thread that collects: it takes no core then.
+        still = self._collecting()
+        running = [rank for rank in self._ranks.values() if rank.running]
+        free = self._cores - sum(rank.number not in still for rank in running)
         self._turns.sort(key=lambda release: (release.now_ps, release.rank))
         waiting = []
         for release in self._turns:
             rank = self._ranks[release.rank]
             if free > 0 and rank.connection is not None:
                 rank.running = True
-                # One that has gone is noticed when its process ends.
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    collected = tuple(self._published.get(key) for key in rank.collects)
-                    turn = Turn(release.now_ps, release.elapsed_ms, collected)
-                    rank.connection.sendall(turn_frame(turn))
+                collected = self._found(rank.collects)
+                self._answer(rank.connection, Turn(release.now_ps, release.elapsed_ms, collected))
                 rank.collects = ()
-                self._received_s = time.monotonic()
                 free -= 1
             else:
                 waiting.append(release)
         self._turns = waiting
+
+    def _collecting(self) -> set[int]:
+        """Ranks of which a thread waits for what others have not left yet."""
+        return {each.rank for each in self._threads.values() if each.collects is not None}
+
+    def _can_collect(self, asked: Collect) -> bool:
+        return all(
+            key in self._published or rank not in self._ranks
+            for key, rank in zip(asked.keys, asked.ranks, strict=True)
+        )
+
+    def _found(self, keys: tuple[str, ...]) -> tuple[str | None, ...]:
+        return tuple(self._published.get(key) for key in keys)
+
+    def _answer(self, connection: socket.socket, turn: Turn) -> None:
+        # One that has gone is noticed when its process ends.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(turn_frame(turn))
+        self._received_s = time.monotonic()
 
 
 class _Lines:

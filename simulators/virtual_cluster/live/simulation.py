@@ -120,6 +120,11 @@ class Simulation:
         host.inbox.extend(messages)
         self._walk(host)
 
+    def publish(self, rank: int, key: str) -> None:
+        """A thread beside the host of ``rank`` leaves something, at what is now its time."""
+        self._board.publish(key, max(self._now_ps, self.hosts[rank].clock.now_ps))
+        self._wake_collectors()
+
     def advance(self) -> list[Release]:
         """Play as far as is known; returns the hosts that waited and may go on, in order.
 

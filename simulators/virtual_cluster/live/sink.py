@@ -34,9 +34,13 @@ _LONGEST_S = 0.05
 class LiveSink:
     """Sends events in batches and stops the script where the host would stop.
 
+    What threads that the script started hand over and collect goes by connections of their own:
+    they stop neither the host nor its clock.
+
     Args:
         connection: to the simulator, after the hello.
         clock: the rank's own.
+        connect_thread: makes the connection of one more thread, after its hello.
         further: also gets every event (a trace file's writer).
     """
 
@@ -44,10 +48,13 @@ class LiveSink:
         self,
         connection: socket.socket,
         clock: HostClock,
+        connect_thread: Callable[[], socket.socket],
         further: Callable[[Event], None] | None = None,
     ) -> None:
         self.clock = clock
         self._connection = connection
+        self._connect_thread = connect_thread
+        self._of_thread = threading.local()
         self._further = further
         self._unsent: list[Sent] = []
         self._sent_s = perf_counter()
@@ -87,6 +94,10 @@ class LiveSink:
 
     def publish(self, key: str, text: str) -> None:
         """Leave a small tensor or object where other ranks find it, at this rank's time."""
+        beside = self._beside()
+        if beside is not None:
+            beside.sendall(frame([Publish(key, text)]))
+            return
         with self._lock:
             self._send(Publish(key, text))
 
@@ -94,8 +105,13 @@ class LiveSink:
         """What each of ``ranks`` leaves under its key, once all have; None of one not run."""
         if not keys:
             return []
+        request = Collect(tuple(keys), tuple(ranks))
+        beside = self._beside()
+        if beside is not None:
+            beside.sendall(frame([request]))
+            return list(OF_SIMULATOR.decode(receive(beside)).collected)
         with self._lock:
-            self._send(Collect(tuple(keys), tuple(ranks)))
+            self._send(request)
             return list(self._wait().collected)
 
     def wait_for_turn(self) -> None:
@@ -112,6 +128,19 @@ class LiveSink:
         """Nothing more is to be sent than ``finish`` will."""
         with self._lock:
             self._flush()
+
+    def _beside(self) -> socket.socket | None:
+        """The connection of a thread that the script started; None on the host's own.
+
+        Threads of torch's autograd, which Python knows as dummies, work while the host waits.
+        """
+        thread = threading.current_thread()
+        if thread is threading.main_thread() or isinstance(thread, threading._DummyThread):
+            return None
+        if not hasattr(self._of_thread, "connection"):
+            self._of_thread.connection = self._connect_thread()
+        connection: socket.socket = self._of_thread.connection
+        return connection
 
     def _send(self, *messages: Sent) -> None:
         self._unsent += messages

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
+from functools import partial
 
 from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
@@ -28,7 +30,8 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     connection = connect(address, Hello(rank, "events"))
     output = connect(address, Hello(rank, "output"))
     os.dup2(output.fileno(), 1)
-    sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), Launches()))
+    clock = HostClock(HostCost(LAUNCH_S), Launches())
+    sink = LiveSink(connection, clock, partial(connect, address, Hello(rank, "thread")))
     sink.wait_for_turn()
     sink.emit(events.Site(0, "fake.py", 7, "main"))
     sink.emit(events.Group("world", "", tuple(range(ranks))))
@@ -40,6 +43,21 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     if behaviour == "nonsense" and rank == 1:
         connection.sendall(b"?" * 100)
         time.sleep(60)
+    if behaviour == "threads":
+        thread = threading.Thread(target=exchange, args=(sink, rank))
+        thread.start()
+        if rank == 0:
+            # It collects by now, before its host waits.
+            time.sleep(0.3)
+        if rank == 1:
+            thread.join()
+    if behaviour == "behind" and rank == 0:
+        thread = threading.Thread(target=sink.collect, args=(["later"], [1]))
+        thread.start()
+        thread.join()
+    if behaviour == "behind" and rank == 1:
+        sink.sleep(1.0)
+        sink.publish("later", "")
     for number in range(ROUNDS):
         if behaviour == "deadlock" and rank == 1:
             break
@@ -50,6 +68,10 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
         sink.emit(events.WorkWait(number, 0))
         sink.emit(events.Synchronise("device", site=0))
         print(f"round {number} at {sink.clock.now_s:.9f}", flush=True)
+    if behaviour == "threads":
+        if rank == 0:
+            thread.join()
+        print(f"late {sink.collect(['late'], [2])}", flush=True)
     if behaviour == "sleep":
         sink.sleep(1.0 - rank * 0.25)
         print(f"awake at {sink.clock.now_s:.9f}", flush=True)
@@ -57,6 +79,16 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     sink.close()
     sink.finish(Figures(0, 0.1, 5, 6, 8, 0), inventions)
     return 0
+
+
+def exchange(sink: LiveSink, rank: int) -> None:
+    """A thread of rank 2 gives others something while its host waits, and more while all do."""
+    if rank < 2:
+        print(f"thread {sink.collect(['soon'], [2])}", flush=True)
+        return
+    for key in ("soon", "late"):
+        time.sleep(1)
+        sink.publish(key, f"came {key}")
 
 
 def main(address: str, behaviour: str, ranks: int) -> None:

@@ -12,7 +12,11 @@ import pytest
 
 from tests.simulators.virtual_cluster.live.fake_ranks import ROUNDS
 from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, ScriptedPrices
-from trainscout.simulators.predictor.io.command_line import FAILURE, IMPOSSIBLE_LAUNCHES
+from trainscout.simulators.predictor.io.command_line import (
+    EMULATOR_GAP,
+    FAILURE,
+    IMPOSSIBLE_LAUNCHES,
+)
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.server import (
@@ -110,6 +114,15 @@ def test_a_deadlock_names_every_wait_and_ends_all():
     assert run.nobody_is_left()
 
 
+def test_threads_collect_while_hosts_wait_and_may_yet_end_a_wait():
+    run = Run("threads", cores=1)
+    run.run()
+    printed = sorted(line for line in run.lines if not line[1].startswith("round"))
+    late = [(rank, "late ['came late']") for rank in range(3)]
+    assert printed == sorted(late + [(rank, "thread ['came soon']") for rank in (0, 1)])
+    assert run.simulation.finished
+
+
 def test_a_rank_that_fails_ends_all_with_its_code():
     run = Run("fail")
     with pytest.raises(LiveError, match="rank 1 ended with code 3") as caught:
@@ -124,6 +137,14 @@ def test_silence_ends_all():
     with pytest.raises(LiveError, match=r"no message for \d+ s from ranks 1") as caught:
         run.run()
     assert caught.value.code == FAILURE
+    assert run.nobody_is_left()
+
+
+def test_a_host_that_waits_for_its_thread_is_a_gap_and_no_deadlock():
+    run = Run("behind", timeout_s=2.0)
+    with pytest.raises(LiveError, match="from ranks 0: they may wait for threads") as caught:
+        run.run()
+    assert caught.value.code == EMULATOR_GAP
     assert run.nobody_is_left()
 
 
