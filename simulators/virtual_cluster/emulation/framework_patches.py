@@ -60,6 +60,8 @@ def _megatron_graphs(module: ModuleType) -> None:
     from torch import Tensor
     from torch._subclasses.fake_tensor import FakeTensor
 
+    if not hasattr(module, "ArgMetadata"):  # as in 0.12
+        return
     begin = module.ArgMetadata.__init__
 
     def init(self: Any, arg: Any) -> None:
