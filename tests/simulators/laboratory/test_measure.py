@@ -20,7 +20,7 @@ from trainscout.simulators.laboratory.device.torch_collectives import (
     TorchCollectives,
     node_counts,
 )
-from trainscout.simulators.laboratory.device.torch_kernels import Built, operand_bytes
+from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference.measure import Together
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.laboratory.measure import COLLECTIVE_BYTES, COPY, kernels_of
@@ -30,6 +30,7 @@ from trainscout.simulators.predictor.collectives.measured import (
     read_measured_collectives,
 )
 from trainscout.simulators.predictor.kernels.measured import load_measured
+from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
@@ -63,7 +64,7 @@ class FakeMachine:
 
     def build(self, op: TransformerKernel) -> Built:
         self.built.append(op)
-        found = Built(lambda: None, "fake", int(operand_bytes(op)))
+        found = Built(lambda: None, "fake", moved_bytes(op))
         price = price_kernels(load_catalogue().gpus["h100"], [op]).seconds[0]
         self.seconds[id(found)] = SLOWER * float(price)
         # Kept, so that no other one gets its number.
