@@ -46,6 +46,8 @@ class Host:
         self.inbox: deque[Message] = deque()
         self.wait: Wait | None = None
         self.finished = False
+        # Whether it waits for a thread of its own, as far as anybody knows.
+        self.passed_by = False
         self.sites: dict[int, events.Site] = {}
         # What comes before the first step counts as step -1.
         self.steps = [Step(-1)]
@@ -63,6 +65,11 @@ class Host:
     def running(self) -> bool:
         """Whether more may come from it without anything happening first."""
         return self.wait is None and not self.finished
+
+    @property
+    def holds_time(self) -> bool:
+        """Whether what it may launch next has to be waited for."""
+        return self.running and not self.passed_by
 
     def walk(self) -> Wait | None:
         """Take messages up to the next wait, which is returned, or until none is left.

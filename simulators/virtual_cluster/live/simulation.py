@@ -116,9 +116,22 @@ class Simulation:
         Raises:
             UseError, MismatchError: for events that cannot be.
         """
+        self.go_on(rank)
         host = self.hosts[rank]
         host.inbox.extend(messages)
         self._walk(host)
+
+    def pass_by(self, ranks: Iterable[int]) -> None:
+        """Hosts that run but wait for threads of their own hold time up no longer."""
+        for rank in ranks:
+            self.hosts[rank].passed_by = True
+
+    def go_on(self, rank: int) -> None:
+        """A host that time passed by may have got what its thread waited for: at what time is."""
+        host = self.hosts[rank]
+        if host.passed_by:
+            host.passed_by = False
+            host.clock.wait_until(self._now_ps)
 
     def publish(self, rank: int, key: str) -> None:
         """A thread beside the host of ``rank`` leaves something, at what is now its time."""
@@ -148,7 +161,7 @@ class Simulation:
 
     def _horizon_ps(self) -> int:
         """Before this nothing can be launched that is not known."""
-        clocks = [host.clock.now_ps for host in self.hosts.values() if host.running]
+        clocks = [host.clock.now_ps for host in self.hosts.values() if host.holds_time]
         return min(clocks, default=_NEVER) + self._least_launch_ps
 
     def _refuse_deadlock(self) -> None:
