@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
+from .dense_sizes import rule_of, strides_of
 from .operations import Operation, describe
 
 _MEMOS = ("nonzero", "item", "unique", "unique_consecutive", "nested_int")
@@ -234,82 +235,11 @@ class meta_kernels:  # noqa: N801 - a context manager, in a form that costs a mi
             guard.__exit__(*error)
 
 
-# Sizes of what operations return, without gaps: of those asked most at sizes that grow, whose meta
-# kernels cost more than all else. None: let the meta kernel say.
-
-_Sizes = list[tuple[int, ...]] | None
-aten = torch.ops.aten
-
-
-def _strides(size: Sequence[int]) -> tuple[int, ...]:
-    """Of a tensor of this size without gaps."""
-    made, step = [], 1
-    for length in reversed(size):
-        made.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(made))
-
-
-def _dense(tensors: Sequence[torch.Tensor]) -> bool:
-    return all(tensor.stride() == _strides(tensor.shape) for tensor in tensors)
-
-
-def _of_pointwise(tensors: Sequence[torch.Tensor], args: Any) -> _Sizes:
-    if not _dense(tensors):
-        return None
-    size: list[int] = []
-    for tensor in tensors:
-        own = tensor.shape
-        size = [1] * (len(own) - len(size)) + size
-        for place, length in enumerate(own, start=len(size) - len(own)):
-            if length != 1:
-                if size[place] not in (1, length):
-                    return None
-                size[place] = length
-    return [tuple(size)]
-
-
-def _of_product(tensors: Sequence[torch.Tensor], args: Any) -> _Sizes:
-    bias, left, right = tensors
-    rows, columns = left.shape[0], right.shape[1]
-    fits = left.shape[1] == right.shape[0] and bias.shape in ((columns,), (rows, columns))
-    return [(rows, columns)] if fits else None
-
-
-def _of_norm(tensors: Sequence[torch.Tensor], args: Any) -> _Sizes:
-    shape, normalized = tuple(tensors[0].shape), tuple(args[1])
-    outer = len(shape) - len(normalized)
-    fits = all(each.shape == normalized for each in tensors[1:]) and shape[outer:] == normalized
-    kept = shape[:outer] + (1,) * len(normalized)
-    return [shape, kept, kept] if fits and _dense(tensors) else None
-
-
-def _of_cat(tensors: Sequence[torch.Tensor], args: Any) -> _Sizes:
-    first = tensors[0].shape
-    dim = (args[1] if len(args) > 1 else 0) % max(len(first), 1)
-    rest = [(*each.shape[:dim], *each.shape[dim + 1 :]) for each in tensors]
-    if any(each != rest[0] for each in rest) or not all(each.numel() for each in tensors):
-        return None
-    if not _dense(tensors):
-        return None
-    if len(first) > 3 and (first[1] == 1 or first[2:].numel() == 1):
-        # Their channels may as well be last.
-        return None
-    return [(*first[:dim], sum(each.shape[dim] for each in tensors), *first[dim + 1 :])]
-
-
 def _of_range(args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     """How to make whole numbers from, to and by ``args``; None for what torch may refuse."""
     size = 0 if 0 in args[2:] else len(range(*args))
     dtype = kwargs.get("dtype") or torch.int64
     return ("one", ((size,), (1,), dtype, kwargs["device"])) if size else None
-
-
-_SIZES = {
-    aten.addmm.default: _of_product,
-    aten.native_layer_norm.default: _of_norm,
-    aten.cat.default: _of_cat,
-}
 
 
 class Answers:
@@ -366,12 +296,13 @@ class Answers:
     def _at_other_sizes(
         self, operation: Operation, func: Any, args: Any, kwargs: Any, like: Any
     ) -> Any:
-        rule = _of_pointwise if operation.pointwise else _SIZES.get(func)
+        rule = rule_of(operation, func)
         sizes = rule(tensors_in(args, kwargs), args) if rule is not None and not kwargs else None
         parts = (like[1],) if like[0] == "one" else like[1]
         if sizes is not None and len(sizes) == len(parts):
             made = [
-                (size, _strides(size), *part[2:]) for size, part in zip(sizes, parts, strict=True)
+                (size, strides_of(size), *part[2:])
+                for size, part in zip(sizes, parts, strict=True)
             ]
             return like[0], made[0] if like[0] == "one" else tuple(made)
         return self._by_meta_kernel(func, args, kwargs, like)
