@@ -33,7 +33,7 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.replay.network_doubt import counted_share
+from trainscout.simulators.predictor.uncertainty.fabric import counted_share
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 NOTE = "mlflow.note.content"

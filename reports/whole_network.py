@@ -11,12 +11,9 @@ from trainscout.reports.wording import format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.replay.network_doubt import (
-    UNVALIDATED,
-    counted_share,
-    stated_share,
-)
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED, stated_share
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.fabric import counted_share
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 

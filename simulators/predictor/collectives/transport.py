@@ -13,7 +13,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from trainscout.simulators.predictor.io.values import typed_value
@@ -92,6 +92,14 @@ def _fitted(name: str) -> dict[str, Coefficients]:
         key: Coefficients(entry["terms"], entry["rows"], entry["nodes"])
         for key, entry in _document(name)["fitted"]["coefficients"].items()
     }
+
+
+@functools.cache
+def left_out_error() -> float:
+    """Relative error of collectives between nodes on a cluster that nothing was fitted to: each
+    measured cluster's left out of the fit, as a mean over clusters and bands of sizes."""
+    clusters = [each for name in FABRICS for each in _document(name)["fitted"]["errors"].values()]
+    return mean(band["left_out"] for bands in clusters for band in bands.values())
 
 
 # Hops inside the node of what has none of its own are the ring's, an NVLSTree starts like NVLS.

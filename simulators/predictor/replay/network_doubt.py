@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives.transport import transport
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.fabric import fabric_error, share_between
+from trainscout.simulators.predictor.uncertainty.fabric import (
+    counted_share,
+    fabric_error,
+    share_between,
+)
 
 UNVALIDATED = "the network between nodes is unvalidated"
 """What the statement begins with where only a part of a network is counted, or might be."""
 # Below this share of a step nobody need measure anything.
 _WORTH_SAYING = 0.01
-
-
-def counted_share(cluster: Cluster) -> float:
-    """The part of its NICs' rate that is counted between nodes where no switches are declared; 1
-    also where somebody says what the network gives."""
-    if cluster.network_validated or cluster.num_nodes == 1 or cluster.num_gpus <= cluster.domain:
-        return 1.0
-    return transport(cluster.fabric).unvalidated_share
 
 
 def stated_share(cluster: Cluster, *, switches: bool) -> str | None:
@@ -31,8 +26,8 @@ def stated_share(cluster: Cluster, *, switches: bool) -> str | None:
     if switches:
         return f"{UNVALIDATED}: its NICs count whole with network=, {counted:.0%} without"
     return (
-        f"{UNVALIDATED}: {counted:.0%} of what its NICs carry is counted, as 29 publications "
-        "on such networks fit best at 42% in the median (cluster.oversubscription=1 counts all)"
+        f"{UNVALIDATED}: {counted:.0%} of what its NICs carry is counted, about what published "
+        "runs on such networks fit best (cluster.oversubscription=1 counts all)"
     )
 
 

@@ -5,30 +5,37 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from trainscout.simulators.predictor.collectives.transport import left_out_error, transport
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
 
-# Collectives on clusters left out of the fit err so much, typically, over a few nodes
-# (docs/collectives.md), and runs on so many stand behind most residuals.
-_LEFT_OUT_ERROR = 0.274
+# Runs on so many nodes stand behind most residuals.
 _NODES = 8
-# Of what crosses a network that nobody validated, where half of it is counted: by 29 publications
-# on such networks it takes 0.75 to 1.7 times as long between their quartiles, which fit best at
-# NICs' rates divided by 1.5 and 3.4 (docs/accuracy/error-analysis.md).
+# Of what crosses a network of which half is counted: publications on such networks take 0.75 to
+# 1.7 times as long between their quartiles (docs/accuracy/error-analysis.md).
 _UNVALIDATED_ERROR = 0.5
+
+
+def counted_share(cluster: Cluster) -> float:
+    """The part of its NICs' rate that is counted between nodes where no switches are declared; 1
+    also where somebody says what the network gives."""
+    if cluster.network_validated or cluster.num_nodes == 1 or cluster.num_gpus <= cluster.domain:
+        return 1.0
+    return transport(cluster.fabric).unvalidated_share
 
 
 def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
     """Relative error of the step beyond that of small clusters, where no collectives of this one
-    were measured: what nobody validated, and what grows with the doublings of its nodes (that of
-    the one published cluster with a curve loses about as much of its bandwidth at each of six, so
-    this rests on one source)."""
+    were measured: that of a network counted in part, and what grows with the doublings of its
+    nodes (that of the one published cluster with a curve loses about as much of its bandwidth at
+    each of six, so this rests on one source)."""
     nodes = job.world_size // job.cluster.domain
     if job.cluster.measured_between or nodes < 2 or job.cluster.num_nodes == 1:
         return 0.0
     growth = max(0.0, (math.log2(nodes) / math.log2(_NODES)) ** 2 - 1)
     of_all = math.hypot(
-        _LEFT_OUT_ERROR * math.sqrt(growth),
-        0.0 if job.cluster.network_validated else _UNVALIDATED_ERROR,
+        left_out_error() * math.sqrt(growth),
+        _UNVALIDATED_ERROR if counted_share(job.cluster) < 1 else 0.0,
     )
     return share_between(job, step_time_s, breakdown_s) * of_all
 

@@ -11,6 +11,7 @@ from trainscout.simulators.laboratory.collectives.measurements import BAND_NAMES
 from trainscout.simulators.predictor.collectives.transport import (
     DIRECTORY,
     FABRICS,
+    left_out_error,
     load,
     transport,
 )
@@ -59,3 +60,8 @@ def test_no_measurements_leave_nccl_constants() -> None:
     assert ring["rows"] == 0
     assert ring["terms"]["net_hop"] == 14.0
     assert found["infiniband"]["left_out_error"] == {}
+
+
+def test_what_an_unmeasured_fabric_may_err_is_what_those_left_out_did() -> None:
+    bands = [off for name in FABRICS for off in load(name)["fitted"]["left_out_error"].values()]
+    assert min(bands) < left_out_error() < max(bands)

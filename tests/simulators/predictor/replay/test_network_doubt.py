@@ -10,12 +10,9 @@ import pytest
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.network_doubt import (
-    UNVALIDATED,
-    counted_share,
-    network_doubt,
-)
+from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED, network_doubt
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.fabric import counted_share
 
 PARTS = {"compute": 0.8, "dp_communication": 0.1, "tp_communication": 0.1}
 
@@ -75,7 +72,7 @@ def test_a_calibrated_cluster_is_still_told_what_is_counted() -> None:
 
 def test_who_could_narrow_the_error_bar_is_told_how() -> None:
     (words,) = doubts(job(64))
-    assert "64 nodes, where 10% of the step is: 5% of it" in words
+    assert "64 nodes, where 10% of the step is: 4% of it" in words
     assert "cluster.measured_collectives" in words
     for stage, kinds in ((0, "all_reduce"), (1, "all_gather and reduce_scatter")):
         other = job(64)

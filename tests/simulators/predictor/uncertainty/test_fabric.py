@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.collectives.transport import left_out_error
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
@@ -24,16 +25,18 @@ def test_error_grows_with_the_nodes_and_with_what_crosses_them() -> None:
     errors = [fabric_error(job(nodes), 1.0, PARTS) for nodes in (8, 16, 64, 512)]
     assert errors[0] == 0
     assert sorted(set(errors)) == errors
-    assert errors[2] == 0.1 * 0.274 * 3**0.5
+    assert errors[2] == pytest.approx(0.1 * left_out_error() * 3**0.5)
     assert fabric_error(job(64), 1.0, {"compute": 1.0}) == 0
 
 
 def test_what_nobody_validated_is_less_sure_over_any_nodes() -> None:
     for nodes in (2, 64):
-        validated = job(nodes)
-        other = replace(validated, cluster=replace(validated.cluster, oversubscription=None))
-        known, unknown = (fabric_error(each, 1.0, PARTS) for each in (validated, other))
-        assert unknown == pytest.approx(math.hypot(known, 0.1 * 0.5))
+        known = fabric_error(job(nodes), 1.0, PARTS)
+        for fabric, doubt in (("infiniband", 0.5), ("omni_path", 0.0)):
+            other = job(nodes)
+            cluster = replace(other.cluster, oversubscription=None, fabric=fabric)
+            error = fabric_error(replace(other, cluster=cluster), 1.0, PARTS)
+            assert error == pytest.approx(math.hypot(known, 0.1 * doubt))
 
 
 def test_a_node_without_nvlink_has_no_network_to_validate() -> None:
