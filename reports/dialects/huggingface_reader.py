@@ -60,8 +60,13 @@ _PENALISED = ("grpo", "rloo")
 _GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo", "gdpo")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
-# Switches of Liger's kernels, and of losses whose logits are never whole.
+# Switches of all of Liger's kernels; of axolotl's plugin for some (integrations/liger/args.py), of
+# which those of layers act together; and of losses whose logits are never whole.
 _LIGER = ("--use_liger_kernel", "--use_liger", "--enable_liger_kernel")
+_LIGER_LAYERS = {
+    "positions": ("--liger_rope",),
+    "the activation": ("--liger_glu_activation", "--liger_swiglu"),
+}
 _IN_PIECES = (
     "--liger_fused_linear_cross_entropy",
     "--cut_cross_entropy",
@@ -401,18 +406,28 @@ class HuggingFaceReader:
         self.options.refuse_slip("--attn_implementation", ("eager", "disabled", "sdpa"))
         if self.options.text("--attn_implementation") in ("eager", "disabled"):
             changes["attention"] = "unfused"
-        fused = [self.options.on(name) for name in (*_LIGER, *_IN_PIECES)]
-        if liger := any(fused[: len(_LIGER)]):
-            # Norms, rotary positions, SwiGLU and the loss.
+        # Norms, rotary positions, SwiGLU and the loss.
+        liger = self._any(*_LIGER)
+        layers = [part for part, names in _LIGER_LAYERS.items() if self._any(*names)]
+        if liger or len(layers) == len(_LIGER_LAYERS):
             changes["fusion"] = "fused"
+        elif layers:
+            self.options.assume(f"Liger's kernel of {layers[0]} alone", "Transformers' own")
+        if self.options.on("--liger_cross_entropy"):
+            # Of fp32 logits (Transformers' loss/loss_utils.py), which become their gradient.
+            changes["cross_entropy"] = "fp32"
         if self.options.on("--torch_compile"):
             changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
         plugins = " ".join(self.options.texts("--plugins") or [])
-        if any(fused) or "CutCrossEntropy" in plugins:
+        if self._any(*_IN_PIECES) or liger or "CutCrossEntropy" in plugins:
             changes["cross_entropy"] = "pieces"
-        if liger or self.options.on("--liger_rms_norm"):
+        if self.options.on("--liger_rms_norm") or liger:
             changes["fused_norm"] = True
         return replace(base, **changes)
+
+    def _any(self, *switches: str) -> bool:
+        """Whether one of some switches is on; all count as read."""
+        return True in [self.options.on(name) for name in switches]
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""

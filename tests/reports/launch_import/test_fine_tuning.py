@@ -96,11 +96,30 @@ def test_what_axolotl_adapts(tmp_path, more, lora):
         ({"liger_fused_linear_cross_entropy": True}, "pieces", "adam_pure_bf16"),
         ({"plugins": ["a.CutCrossEntropyPlugin"]} | FSDP2, "pieces", "adam"),
         ({"plugins": ["a.LigerPlugin"], "adapter": "lora"}, "eager", "adam"),
+        ({"liger_cross_entropy": True}, "fp32", "adam_pure_bf16"),
     ],
 )
 def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, loss, optimizer):
     question = read(written(tmp_path, "fft.yml", AXOLOTL | more)).question
     assert (question.framework.cross_entropy, question.training.optimizer) == (loss, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("switches", "fusion", "fused_norm", "assumed"),
+    [
+        (("liger_rope", "liger_glu_activation"), "fused", False, []),
+        (("liger_rope", "liger_swiglu", "liger_rms_norm"), "fused", True, []),
+        (("liger_rms_norm",), "eager", True, []),
+        (("liger_rope",), "eager", False, ["Liger's kernel of positions alone"]),
+        (("liger_swiglu",), "eager", False, ["Liger's kernel of the activation alone"]),
+    ],
+)
+def test_what_axolotl_has_liger_fuse(tmp_path, switches, fusion, fused_norm, assumed):
+    found = read(written(tmp_path, "fft.yml", AXOLOTL | dict.fromkeys(switches, True)))
+    software = found.question.framework
+    assert (software.fusion, software.fused_norm) == (fusion, fused_norm)
+    said = [each for each, _ in found.reading.not_modelled if "liger" in each.lower()]
+    assert said == assumed
 
 
 def test_axolotl_on_pairs(tmp_path):

@@ -59,6 +59,9 @@ FACTS = {
         ("nanotron", "", "copies"),
         (TITAN, "", "compiled"),
         (TITAN, "Dec 2024; torch.compile", "eager"),
+        ("transformers==4.50", "Liger kernels", "pieces"),
+        ("NeMo 24.09", "chunked linear cross-entropy", "pieces"),
+        ("NeMo 24.09", "fused cross entropy loss", "in_place"),
     ],
     "written_dispatch": [
         (TITAN, "Dec 2025; torch.compile", "fp32"),
