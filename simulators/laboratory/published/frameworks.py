@@ -65,7 +65,8 @@ class _Dated:
 _DATED = [_Dated(**each) for each in _TABLES["dated"]]
 _DECLARED = {name: _Declared(**each) for name, each in _TABLES["declared"].items()}
 _OWN_FACTS: Mapping[str, dict[str, object]] = _TABLES["own_facts"]
-
+DATES: Mapping[str, float] = _TABLES["dates"]
+"""Years since which recipes are taken to have what rows do not say, by name."""
 _STATED: Mapping[str, Mapping[str, dict[str, object]]] = _TABLES["stated"]
 _UNSAID = "unsaid"
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")

@@ -17,27 +17,16 @@ from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 from .degrees import Degrees
 from .era import Era
-from .frameworks import MEGATRONS, is_declared
+from .frameworks import DATES, MEGATRONS, is_declared
 from .outcome import CannotReplayError
 from .presets import moe_preset
 from .rows import Row, given
 from .sharding import recipes_shard, sharding_group, zero_stage
 from .words import Statement
 
-# Since Megatron-LM's README has it beside the distributed optimizer (3 May 2024): what its scaling
-# figures and examples and its benchmarks of expert models (core/transformer/moe/README.md) set.
-_OVERLAP_IN_MEGATRON = 2024.3
-# Since it has sequence parallelism: of 27 publications that say whether they ran Megatron-LM
-# tensor-parallel with or without, two had it off.
-_SEQUENCE_PARALLEL_IN_MEGATRON = 2022.5
 # Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
 # pass (torch/nn/parallel/distributed.py).
 _DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
-
-
-# Until then mixed precision was FSDP's alone, and what ran by TP or PP without shards was fp32
-# (torchtitan/distributed/utils.py, maybe_enable_amp; pull request 2900).
-_MIXED_WITHOUT_SHARDS_IN_TORCHTITAN = 2026.27
 
 
 def precision_of(
@@ -51,7 +40,7 @@ def precision_of(
     arithmetic = statement.arithmetic
     sliced = degrees.tp * degrees.pp > 1 and degrees.cp * degrees.dp == 1
     its_own = sliced and statement.says("project", "torchtitan")
-    old = era.before(_MIXED_WITHOUT_SHARDS_IN_TORCHTITAN)
+    old = era.before(DATES["mixed_without_shards_in_torchtitan"])
     if its_own and old and arithmetic in ("", "mixed", "bf16"):
         return "fp32", ("mixed precision is FSDP's in TorchTitan, and there are no shards: fp32",)
     if not row.dtype:
@@ -200,7 +189,7 @@ def _overlaps_gradients(
     project = statement.label.get("project")
     fsdp = is_declared(statement) and (zero >= 2 or statement.sharding.get("stage", "0")[0] >= "2")
     ddp = zero == 0 and project in _DISTRIBUTED_DATA_PARALLEL
-    megatron = project == "megatron" and zero >= 1 and not era.before(_OVERLAP_IN_MEGATRON)
+    megatron = project == "megatron" and zero >= 1 and not era.before(DATES["overlap_in_megatron"])
     overlap = fsdp or ddp or megatron or recipes_shard(statement, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
@@ -254,7 +243,7 @@ def _sequence_parallel(
         return bool(row.sp)
     if statement.says("sequence_parallel"):
         return not statement.says("sequence_parallel", "no")
-    has = not era.before(_SEQUENCE_PARALLEL_IN_MEGATRON)
+    has = not era.before(DATES["sequence_parallel_in_megatron"])
     project = statement.label.get("project")
     # TorchTitan's plan has it (models/llama3/infra/parallelize.py).
     its_own = project == "torchtitan" or (has and project in MEGATRONS)
