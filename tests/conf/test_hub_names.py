@@ -23,8 +23,18 @@ from trainscout.simulators.predictor.question.errors import InputError
         ("unsloth/Qwen2.5-32B", "qwen2_5_32b", 32.76),
         ("Qwen/Qwen2.5-VL-3B-Instruct", "qwen2_5_vl_3b", 3.75),
         ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_7b", 8.29),
+        ("Qwen/Qwen2-7B-Instruct", "qwen2_5_7b", 7.62),
         ("Qwen/Qwen3.5-27B", "qwen3_5_27b", 27.36),
         ("Qwen/Qwen3.5-35B-A3B", "qwen3_5_35b_a3b", 35.11),
+        ("unsloth/gemma-2-2b-it", "gemma2_2b", 2.61),
+        ("google/gemma-2-9b", "gemma2_9b", 9.24),
+        ("google/gemma-2-27b-it", "gemma2_27b", 27.23),
+        ("google/gemma-2b", "gemma_2b", 2.51),
+        ("google/gemma-7b", "gemma_7b", 8.54),
+        ("microsoft/Phi-3-mini-4k-instruct", "phi3_mini", 3.82),
+        ("microsoft/phi-4", "phi4_14b", 14.66),
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "llama3_2_vision_11b", 10.67),
+        ("meta-llama/Llama-3.2-90B-Vision", "llama3_2_vision_90b", 88.59),
     ],
 )
 def test_names_of_the_hub(name: str, shipped: str, billions: float) -> None:
