@@ -175,7 +175,8 @@ class HuggingFaceReader:
             self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
             fields["dp_shard"] = _NODE
         elif copies is not None and copies > 1:
-            fields["dp_shard"] = shard or world // (copies * self.degrees)
+            left = world // (copies * self.degrees)
+            fields["dp_shard"] = left if shard in (None, -1) else shard
         return fields
 
     def _offload(self, stage: int) -> dict[str, Any]:
@@ -352,7 +353,7 @@ class HuggingFaceReader:
     def _optimizer(self, *, halves: bool) -> str:
         """``halves``: a tool that loads bf16 weights would keep them and moments so here."""
         kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
-        plain = kind.lower()
+        plain = kind.lower().rpartition(".")[2]
         if plain == "sgd":
             return "sgd"
         if self.options.on("--pure_bf16") and halves and plain.startswith("adam"):

@@ -7,14 +7,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainscout.reports.dialects.fine_tuning import AXOLOTL, FACTORY, MEGATRON_SWIFT, SWIFT, TRL
+from trainscout.reports.dialects.fine_tuning import (
+    AXOLOTL,
+    FACTORY,
+    MEGATRON_SWIFT,
+    SWIFT,
+    TORCHTUNE,
+    TRL,
+)
 from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
 from trainscout.simulators.predictor.question.errors import InputError
 
 _LAUNCHER_NAMES = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("deepspeed", "accelerate", "trl"),
+    *("deepspeed", "accelerate", "trl", "tune"),
 )
 _NODES = ("--nnodes", "--num_nodes", "--num_machines")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus")
@@ -31,6 +38,7 @@ _TOOLS = {
     "trl": (TRL, ("sft", "dpo", "kto", "grpo", "rloo", "reward")),
     "axolotl": (AXOLOTL, ("train",)),
     "llamafactory-cli": (FACTORY, ("train",)),
+    "tune": (TORCHTUNE, ("run",)),
 }
 _OF_FILES = {"axolotl.cli.train": AXOLOTL, "cli/_megatron/": MEGATRON_SWIFT, "swift/cli/": SWIFT}
 _OF_FILES["trl/scripts/"] = TRL
@@ -54,9 +62,10 @@ def program_end(command: Command) -> int:
     for at, word in enumerate(words):
         if word.endswith(".py") or word in _MODULES:
             return at + 1
-        _, verbs = _TOOLS.get(_name(word), ("", ()))
+        tool, verbs = _TOOLS.get(_name(word), ("", ()))
         if words[at + 1 : at + 2] and words[at + 1] in verbs:
-            return at + 2
+            # The launcher's options and the recipe stand in front of torchtune's.
+            return words.index("--config") if tool == TORCHTUNE and "--config" in words else at + 2
     return 0
 
 
@@ -81,6 +90,10 @@ def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
     nodes = nodes or _variable(script, own, _NODE_VARIABLES)
     per_node = _first(counts, _PER_NODE) or directives.get("per_node")
     per_node, in_sight = per_node or _variable(script, own, _PER_NODE_VARIABLES), 1
+    if tool == TORCHTUNE:  # as torchrun
+        nodes = nodes or 1
+        single = command.words[program_end(command) - 1].endswith("_single_device")
+        per_node = 1 if single else per_node
     if tool is not None and not any(_name(word) in _LAUNCHER_NAMES for word in command.words):
         # They take the GPUs in sight of one node; ms-swift takes one process unless it is told.
         devices = own.get(_DEVICES) or script.variables.text(_DEVICES) or ""

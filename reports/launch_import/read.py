@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import stat
+import sysconfig
 import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 from trainscout.reports.dialects.environment import VARIABLES
 from trainscout.reports.dialects.fine_tuning import (
     MEGATRON_SWIFT,
+    TORCHTUNE,
     deepspeed_preset,
     tool_of,
     words_of_accelerate,
@@ -36,6 +38,7 @@ from trainscout.reports.dialects.options import (
     words_of_table,
 )
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader
+from trainscout.reports.dialects.torchtune_reader import TorchtuneReader, is_torchtune
 from trainscout.reports.launch_import.launcher import (
     GpuCount,
     gpu_count,
@@ -72,8 +75,8 @@ class ImportedLaunch:
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, a YAML file "
-    "of Megatron-Bridge (run_config.yaml), nanotron, axolotl or LLaMA-Factory, or arguments "
-    "(--name ...)"
+    "of Megatron-Bridge (run_config.yaml), nanotron, axolotl, LLaMA-Factory or torchtune, or "
+    "arguments (--name ...)"
 )
 
 _SHOWN = 80
@@ -147,6 +150,8 @@ def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
         return BridgeReader(table, {})
     if isinstance(table, dict) and is_nanotron(table):
         return NanotronReader(table, {})
+    if isinstance(table, dict) and is_torchtune(words := words_of_arguments(table)):
+        return TorchtuneReader(words, {})
     marked = isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS)
     if marked or (isinstance(table, dict) and tool_of(map(str, table)) is not None):
         words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), source)
@@ -167,9 +172,12 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     started = tool_started(command)
     if started == MEGATRON_SWIFT:
         return MegatronSwiftReader(_with_settings(arguments, source), exported)
+    end = program_end(command)
+    program = command.words[end - 1] if end else ""
+    if started == TORCHTUNE:
+        words = _with_settings(_with_recipe_file(arguments, source), source)
+        return TorchtuneReader(words, exported, program)
     if started is not None or _is_hugging_face(command):
-        end = program_end(command)
-        program = command.words[end - 1] if end else ""
         words = _with_files(command, _with_settings(arguments, source), source)
         return HuggingFaceReader(words, exported, program, started)
     return MegatronReader(arguments, exported)
@@ -277,6 +285,24 @@ def _with_settings(words: list[str], source: str) -> list[str]:
     own = [word for word in words if word not in (named[0], "--config")]
     own = [word if word.startswith("--") or "=" not in word else f"--{word}" for word in own]
     return [*words_of_arguments(table if isinstance(table, dict) else {}), *own]
+
+
+def _with_recipe_file(words: list[str], source: str) -> list[str]:
+    """torchtune's arguments, where ``--config`` names a configuration that it ships with the file
+    that has it: of the clone that the script is in, or of what is installed here.
+
+    Raises:
+        InputError: for one that is not to be found.
+    """
+    name = Options(words).text("--config")
+    if name is None or name.endswith((".yaml", ".yml")):
+        return words
+    beside = Path(source).resolve() if _is_file(source) else Path().resolve()
+    for folder in (Path(sysconfig.get_path("purelib")), *beside.parents):
+        if (file := folder / "recipes/configs" / f"{name}.yaml").is_file():
+            return [str(file) if word == name else word for word in words]
+    problem = "is a configuration that torchtune ships, and is not here"
+    raise InputError("--config", name, problem, f"tune cp {name} FILE.yaml; --config FILE.yaml")
 
 
 def _next_to(option: str, name: str, source: str) -> Path:
