@@ -92,7 +92,8 @@ def format_tuning(job: Job) -> str:
     training, words = job.training, [f"{name} in {own}" for name, own in job.module_precision]
     if (lora := training.lora) is not None:
         dropped = f", dropout {lora.dropout:g}" if lora.dropout else ""
-        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}{dropped}")
+        beside = f" beside weights in {lora.frozen_weights}" if lora.packs_weights else ""
+        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}{dropped}{beside}")
     if training.frozen:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:

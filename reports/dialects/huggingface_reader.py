@@ -393,7 +393,28 @@ class HuggingFaceReader:
                 "no --lora_target_modules: adapters of queries and values, as PEFT's default"
             )
         chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
-        return Lora(8 if rank is None else rank, chosen, dropout)
+        return Lora(8 if rank is None else rank, chosen, dropout, self._frozen_weights(kind))
+
+    def _frozen_weights(self, kind: str | None) -> str:
+        """What weights beside adapters are kept in: as bitsandbytes has them, or nearly so."""
+        options = self.options
+        bits = self._whole("--quant_bits", "--quantization_bit") or None
+        loaded = [each for each in (8, 4) if options.on(f"--load_in_{each}bit")]
+        if bits is None and (loaded or kind == "qlora"):
+            bits = loaded[0] if loaded else 4
+        if bits is None:
+            return "16bit"
+        for method in map(options.text, ("--quant_method", "--quantization_method")):
+            if method not in (None, "bnb"):
+                options.assume(f"weights quantised by {method}", "they lie as bitsandbytes' do")
+        if bits not in (4, 8):
+            options.assume(f"weights in {bits} bits", "they are kept in 4")
+        if bits == 8:
+            return "int8"
+        # FP4 lies as NF4 does.
+        for name in ("--bnb_4bit_quant_type", "--quantization_type"):
+            options.has(name)
+        return "nf4_double" if options.on("--bnb_4bit_use_double_quant") else "nf4"
 
     def framework(
         self, base: Framework, model: Model, recipe: Recipe, training: Training

@@ -23,6 +23,8 @@ def untrainable(
         reasons.append("training.module_precision (no precision of single layers is written)")
     if job.training.lora is not None and not adapters:
         reasons.append("training.lora (no adapters are written for it)")
+    if job.frozen_weights != "16bit":
+        reasons.append("training.lora.frozen_weights (no quantised weights are written for it)")
     if job.training.frozen:
         reasons.append("training.frozen (no frozen parts are written for it)")
     if job.training.dpo is not None:

@@ -25,3 +25,8 @@ def test_a_question_on_pairs_says_so(dpo, lora, words):
     stated = format_question(make_job(LLAMA, batch=16, training={"dpo": dpo, "lora": lora}))
     assert "batch 16 pairs x 64 tokens" in stated
     assert f"DPO (its reference {words})" in stated
+
+
+def test_a_question_says_what_frozen_weights_are_kept_in():
+    stated = format_question(make_job(LLAMA, training={"lora": Lora(8, frozen_weights="nf4")}))
+    assert "beside weights in nf4" in stated

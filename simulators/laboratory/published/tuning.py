@@ -75,4 +75,5 @@ def _adapters(statement: Statement) -> Lora:
         if target in named or any(name in named for name in names)
     )
     dropout = float(statement.facts.get("adapter_dropout", 0))
-    return Lora(rank, targets or _BENCHMARKED.targets, dropout)
+    kept = statement.get("frozen_weights") or "16bit"
+    return Lora(rank, targets or _BENCHMARKED.targets, dropout, kept)

@@ -23,6 +23,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
+from trainscout.simulators.predictor.workload.frozen_weights import storage
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
@@ -265,6 +266,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         gathered = (away + frozen + 2 * layer + ends) * weight
         if job.keeps_quantised:
             gathered += 2 * _quantised_copies(job, _largest_quantised(stage))
+        gathered += _packed_bytes(job, stage)
         return {
             "parameters": here * kept + gathered,
             "gradients": here * kept + reduced * (weight + cast),
@@ -279,6 +281,16 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         "gradients": reduced * gradient,
         "optimizer": here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
+
+
+def _packed_bytes(job: Job, stage: Stage) -> int:
+    """What frozen weights in 8 or 4 bits have beyond 16-bit ones under ZeRO 3, or less: of shards
+    and of two layers packed ones, and all scales."""
+    kept, weights = storage(job.frozen_weights), stage.parameters.quantised
+    if kept is None or weights is None:
+        return 0
+    packed = owned_parameters(weights.held, job) + 2 * _quantised(_largest_quantised(stage))
+    return int(packed * (kept.packed - parameter_bytes(job)) + weights.held.total * kept.scales)
 
 
 def placeholder_bytes(job: Job, stage: Stage) -> int:

@@ -162,6 +162,12 @@ class Job:
         return self.precision in ("fp32", "tf32") or self.autocasts
 
     @property
+    def frozen_weights(self) -> str:
+        """What frozen weights of layers are kept in (``Lora.frozen_weights``)."""
+        lora = self.training.lora
+        return "16bit" if lora is None else lora.frozen_weights
+
+    @property
     def num_micro_batches(self) -> int:
         """Micro-batches each data-parallel replica runs per step."""
         return self.training.global_batch_size // (self.dp * self.recipe.micro_batch)

@@ -13,6 +13,7 @@ from .model import MOST_TOKENS, Model
 LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 LANGUAGE_MODEL, TOWERS, PROJECTORS = "language_model", "towers", "projectors"
 FROZEN = (LANGUAGE_MODEL, TOWERS, PROJECTORS)
+FROZEN_WEIGHTS = ("16bit", "int8", "nf4", "nf4_double")
 _MOST_RANK = 4096
 
 
@@ -27,6 +28,9 @@ class Lora:
     ``linear_fc2``."""
     dropout: float = 0.0
     """Chance that an element of an adapter's input is dropped (PEFT's ``lora_dropout``)."""
+    frozen_weights: str = "16bit"
+    """What frozen weights of layers are kept in: ``16bit``, or as bitsandbytes has them ``int8``,
+    ``nf4`` (QLoRA) or ``nf4_double``, whose scales are quantised too."""
 
     def check(self) -> None:
         """Refuse impossible adapters.
@@ -41,6 +45,12 @@ class Lora:
         if not 0 <= self.dropout < 1:
             chance = "a chance of 0 or more and below 1"
             raise InputError("training.lora.dropout", self.dropout, f"is not {chance}", chance)
+        require_choice("training.lora.frozen_weights", self.frozen_weights, FROZEN_WEIGHTS)
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether frozen weights are kept in fewer than 16 bits."""
+        return self.frozen_weights != "16bit"
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,9 @@ def check_tuning(
         name = "frozen" if frozen else "packed_lengths"
         problem = "is not modelled of a diffusion transformer, whose training and LoRA are"
         raise InputError(f"training.{name}", "...", problem, f"training.{name}=[]")
+    if model.diffusion is not None and lora is not None and lora.packs_weights:
+        problem = "is not modelled of a diffusion transformer"
+        raise InputError("training.lora.frozen_weights", lora.frozen_weights, problem, "16bit")
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")

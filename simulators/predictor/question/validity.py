@@ -303,6 +303,9 @@ def _adapters(job: Job) -> Broken:
         return "tp", f"tp={recipe.tp} does not divide the rank {lora.rank} of training.lora"
     if "operations" in (recipe.recompute_modules or "").split("+"):
         return "recompute_modules", "operations is not modelled with training.lora"
+    if lora.packs_weights and job.precision not in ("bf16", "fp16"):
+        kept = f"weights in {lora.frozen_weights} beside training.lora are multiplied in 16 bits"
+        return "precision", f"{kept}, not in {job.precision}"
     return None
 
 
@@ -391,7 +394,7 @@ RULES: dict[str, Rule] = {
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
-    "adapters": Rule(("tp", "recompute_modules"), _adapters),
+    "adapters": Rule(("tp", "recompute_modules", "precision"), _adapters),
     "teacher": Rule((*_EXPERTS, "framework", "cp_comm_type", "sp", "tp_comm_overlap"), _teacher),
     "offloading": Rule(
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading

@@ -36,6 +36,9 @@ def assumptions_of(
         if network is None or not network.fabric.link_health:
             alike += ", and no link is slower than its peers"
         stated.append(alike)
+    if job.frozen_weights != "16bit":
+        products = " and their products as ones in 16" if job.frozen_weights == "int8" else ""
+        stated.append(f"weights in few bits are unpacked as fast as bytes are cast{products}")
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
     if recipe.offloaded_layers:

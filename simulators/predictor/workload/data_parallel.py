@@ -159,7 +159,8 @@ def gather_parameters(
     parameters = parameters.held if transfer.gathers_frozen else parameters
     size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
     if transfer.share_launches:
-        ops = _matrices("param", "all_gather", parameters, size, transfer, "dp" + group)
+        small = transfer.quantised_bytes
+        ops = _matrices("param", "all_gather", parameters, size, transfer, "dp" + group, small)
     else:
         saved = size - transfer.quantised_bytes
         ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group, saved)
@@ -173,9 +174,13 @@ def _matrices(
     size: int,
     transfer: Transfer,
     communicator: str,
+    small: float | None = None,
 ) -> tuple[Op, ...]:
-    """A call for each weight matrix, and the copies of all ranks' shares into or out of it."""
+    """A call for each weight matrix, and the copies of all ranks' shares into or out of it;
+    quantised ones have ``small`` bytes."""
     each = math.ceil(parameters.total / MATRICES_OF_A_LAYER) * size
+    if small is not None and parameters.quantised is not None:
+        each -= int(parameters.quantised.total * (size - small) / MATRICES_OF_A_LAYER)
     one: tuple[Op, ...] = (
         HostSync(f"{name}_matrix"),
         Collective(f"{name}_{kind}", kind, each, communicator, "fp32" if size == 4 else "bf16"),

@@ -16,6 +16,7 @@ from .compressed_attention import compressed_parts
 from .cross_attention import cross_parts
 from .delta_net import delta_parts
 from .diffusion import diffusion_layer_parameters, diffusion_layer_parts
+from .frozen_weights import storage, with_unpacked
 from .hyper_connections import read_part, write_part
 from .ir import Alloc, Block, Gemm, GroupedGemm, Op, Streaming
 from .mlp import mlp_part
@@ -164,6 +165,8 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         parts.append(layer_part(shard, model.per_layer_input))
         parts.append(hidden_norm(shard, "layer_input_norm", 0))
         parts.append(residual(shard, "layer_input_residual"))
+    if storage(shard.frozen_weights) is not None:
+        parts = with_unpacked(shard, parts)
     return (*parts, *_kept_of_weights(shard, parts))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from .adapters import adapter, is_adapted
+from .frozen_weights import unpacking
 from .ir import Collective, Gemm, Op, Streaming
 from .quantise import cast_weights, quantise, transpose
 from .shard import Shard
@@ -40,7 +41,8 @@ def linear(
     made in fp32.
 
     A frozen weight has no gradient: nothing is gathered again for one, nor laid out for it, and
-    no product hides the reduction of the input gradient. Adapters run beside the layer.
+    no product hides the reduction of the input gradient. One in fewer bits is unpacked for either
+    product (``frozen_weights``). Adapters run beside the layer.
 
     In 8 and 4 bits, what is gathered over tokens is quantised first and travels so (Transformer
     Engine's quantised all-gather); sums travel in 16 bits.
@@ -58,7 +60,9 @@ def linear(
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
     products = len(apart) or 1
     tensors = products * (2 if _has_bias(shard, name) else 1)
-    forward = cast_weights(shard, name, inputs * outputs, tensors) + forward
+    before, before_gradient = unpacking(shard, name, tokens, inputs, outputs, products)
+    forward = before + cast_weights(shard, name, inputs * outputs, tensors) + forward
+    backward = before_gradient + backward
     # Asynchronous tensor parallelism multiplies what came from each rank on its own.
     asynchronous = bool(parallel) and shard.batch_first and shard.tp_comm_overlap
     cuts = shard.tp if asynchronous else 1

@@ -16,6 +16,7 @@ from .data_parallel import flattened_bytes
 from .diffusion import first_diffusion_parameters, last_diffusion_parameters
 from .embedding import embedding_blocks
 from .ends import first_blocks, head_blocks
+from .frozen_weights import gathered_bytes
 from .ir import Alloc, Block, Collective, Free, HostSync, Op, Streaming
 from .layer import layer_blocks, trained_layer_parameters
 from .linear import linear
@@ -180,7 +181,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if mode.one_root_unit and shape.first and shape.last:
         runs = _with_root_unit(runs)
     if mode.copies_gathered:
-        runs = [_with_copies(run, shard.element_bytes) for run in runs]
+        runs = [_with_copies(run, shard) for run in runs]
     if mode.flattened_bytes:
         runs = [_flattened(run, mode.flattened_bytes) for run in runs]
     if mode.units:
@@ -222,9 +223,9 @@ def _offloaded(block: Block) -> Block:
     return replace(block, ops=ops, peak_bytes=block.peak_bytes + max(0, -block.saved_bytes))
 
 
-def _with_copies(run: Run, element_bytes: int) -> Run:
+def _with_copies(run: Run, shard: Shard) -> Run:
     """Both passes gather a layer's parameters: each is read and written once more first."""
-    copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.held.total)
+    copy = Streaming("gathered_copy", "memcpy", 2 * gathered_bytes(shard, run.parameters))
     forward = replace(run.forward, ops=(copy, *run.forward.ops))
     if run.reference or run.kept:
         return replace(run, forward=forward)

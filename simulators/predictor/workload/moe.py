@@ -17,6 +17,7 @@ from dataclasses import replace
 from .adapters import expert_adapter, expert_product, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
 from .expert_loads import busiest, routed_rows
+from .frozen_weights import unpacking
 from .ir import Alloc, Collective, Gemm, HostSync, Op, Streaming
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
@@ -414,10 +415,11 @@ def _grouped(
     beside: tuple[list[Op], list[Op]] = [], []
     if is_adapted(shard, name):
         beside = expert_adapter(shard, name, groups, rows, outputs, inputs)
+    unpacked = unpacking(shard, name, rows, inputs, outputs)
     if pass_ == "fwd":
-        return [product("fwd", outputs, inputs, "TN"), *beside[0]]
+        return [*unpacked[0] * groups, product("fwd", outputs, inputs, "TN"), *beside[0]]
     dgrad = product("dgrad", inputs, outputs, "NN")
     if not shard.trains:
-        return [dgrad, *beside[1]]
+        return [*unpacked[1] * groups, dgrad, *beside[1]]
     wgrad = product("wgrad", outputs, inputs, "NT")
     return [dgrad, wgrad, *separate_accumulation(shard, name, groups * outputs * inputs)]

@@ -32,7 +32,7 @@ class LocalParameters(NamedTuple):
     ``dense`` are replicated over the data-parallel (and context-parallel) group, ``expert``
     over the expert-data-parallel group. Those without gradients, of which nothing is reduced or
     updated, are counted apart. ``quantised``: of all these, the weights that linear layers
-    multiply in 8 or 4 bits, where there are any.
+    multiply in 8 or 4 bits, or keep in so many where they are frozen, where there are any.
     """
 
     dense: int = 0
@@ -126,7 +126,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     if model.per_layer_input is not None:
         dense += 2 * h * model.per_layer_input.hidden_size + norm_parameters(shard, h)
         wide += norm_parameters(shard, h)
-    quantised = shard.is_quantised and not layer.bf16
+    quantised = (shard.is_quantised and not layer.bf16) or shard.frozen_weights != "16bit"
     return LocalParameters(
         dense, expert, quantised=LocalParameters(dense - wide, expert) if quantised else None
     )

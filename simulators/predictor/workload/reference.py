@@ -45,7 +45,8 @@ class Reference:
             return None
         shard = Shard.of(job.reference)
         if job.training.distillation is None:
-            return cls(shard, borrows=job.training.lora is not None)
+            borrowed = replace(shard, frozen_weights=job.frozen_weights)
+            return cls(borrowed, borrows=job.training.lora is not None)
         model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
         each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
         return cls(replace(shard, loss="none"), leads=True, layers=tuple(each))

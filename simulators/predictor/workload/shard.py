@@ -55,6 +55,7 @@ class Shard:
     attended: int
     trains: bool
     lora: Lora | None
+    frozen_weights: str
     frozen: tuple[str, ...]
     tp: int
     cp: int
@@ -118,6 +119,7 @@ class Shard:
             attended=job.attended_length // recipe.cp,
             trains=job.training.trains_weights,
             lora=job.training.lora,
+            frozen_weights=job.frozen_weights,
             frozen=job.training.frozen,
             tp=recipe.tp,
             cp=recipe.cp,

@@ -83,6 +83,7 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         sequence=tower.patches,
         attended=tower.patches,
         lora=None,
+        frozen_weights="16bit",
         trains=TOWERS not in shard.frozen,
         cp=1,
         sp=False,

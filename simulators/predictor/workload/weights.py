@@ -14,6 +14,7 @@ from __future__ import annotations
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import QUANTISED
 
+from .frozen_weights import storage
 from .ir import Op, Streaming
 from .parameters import LocalParameters
 
@@ -29,6 +30,8 @@ def parameter_bytes(job: Job) -> int:
 def kept_weight_bytes(job: Job) -> float:
     """Bytes of a quantised weight on a rank that holds it whole: of its copies, and of 16 bits
     beside where those are the parameter."""
+    if (frozen := storage(job.frozen_weights)) is not None:
+        return frozen.packed + frozen.scales
     if job.keeps_quantised:
         return _copies_bytes(job)
     return parameter_bytes(job) + (0 if job.framework.quantises_each_pass else _copies_bytes(job))
@@ -36,6 +39,8 @@ def kept_weight_bytes(job: Job) -> float:
 
 def gathered_weight_bytes(job: Job) -> float:
     """Bytes of a quantised parameter that replicas gather."""
+    if (frozen := storage(job.frozen_weights)) is not None:
+        return frozen.packed
     if not job.keeps_quantised:
         return parameter_bytes(job)
     if job.precision == "mxfp8":

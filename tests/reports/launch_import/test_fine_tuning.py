@@ -27,6 +27,8 @@ FSDP2 = {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}}
 SWIFT = (
     "swift sft --model llama3_8b --dataset 'a#500' 'b' --torch_dtype bfloat16 --max_length 2048"
 )
+FACTORY = "llamafactory-cli train --model_name_or_path llama3_8b --finetuning_type lora --bf16"
+PEFT = "python trl/scripts/sft.py --model_name_or_path llama3_8b --use_peft --lora_r 8"
 
 
 def written(folder, name, content):
@@ -85,7 +87,7 @@ def test_how_axolotl_shards(tmp_path, more, fields):
 def test_what_axolotl_adapts(tmp_path, more, lora):
     table = AXOLOTL | {"adapter": "qlora", "lora_r": 32, "lora_dropout": 0.05} | more
     assert read(written(tmp_path, "lora.yml", table)).question.training.lora == Lora(
-        32, lora, 0.05
+        32, lora, 0.05, "nf4_double"
     )
 
 
@@ -233,6 +235,33 @@ def test_what_is_no_lora_is_said(tmp_path, tuner, adapts, assumed):
     found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type {tuner}"))
     assert (found.question.training.lora is not None) == adapts
     assert (f"fine-tuning called {tuner}", assumed) in found.reading.not_modelled
+
+
+@pytest.mark.parametrize(
+    ("script", "kept"),
+    [
+        (f"{SWIFT} --quant_method bnb --quant_bits 4", "nf4_double"),
+        (f"{SWIFT} --quant_bits 4 --bnb_4bit_use_double_quant false", "nf4"),
+        (f"{SWIFT} --quantization_bit 0", "16bit"),
+        (f"{FACTORY} --quantization_bit 8", "int8"),
+        (f"{FACTORY} --quantization_bit 4 --double_quantization false", "nf4"),
+        (f"{PEFT} --load_in_4bit", "nf4"),
+        (f"{PEFT} --load_in_4bit --use_bnb_nested_quant", "nf4_double"),
+        (f"{PEFT} --load_in_8bit", "int8"),
+    ],
+)
+def test_what_weights_beside_adapters_are_kept_in(tmp_path, script, kept):
+    found = read(written(tmp_path, "run.sh", script))
+    assert found.question.training.lora.frozen_weights == kept
+    assert not found.reading.not_modelled
+    assert not found.reading.unknown
+
+
+def test_weights_that_are_quantised_otherwise_are_said(tmp_path):
+    found = read(written(tmp_path, "run.sh", f"{SWIFT} --quant_method hqq --quant_bits 3"))
+    said = [words for words, _ in found.reading.not_modelled]
+    assert said == ["weights quantised by hqq", "weights in 3 bits"]
+    assert found.question.training.lora.frozen_weights == "nf4_double"
 
 
 @pytest.mark.parametrize("start", ["swift", "megatron"])

@@ -33,6 +33,7 @@ UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
 GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
 NARROW = replace(TINY, hidden_size=252, head_dim=32)
 PAIRED = "overlap_moe_expert_parallel_comm"
+NF4 = Lora(8, frozen_weights="nf4")
 BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
 SHALLOW = replace(LLAMA, num_layers=6)
 _TWO_CHUNKS = {"pp": 2, "vpp": 2}
@@ -54,6 +55,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
         *("adapters", "recompute_modules", TINY),
         {**BY_OPERATION, "training": {"lora": Lora(8)}},
     ),
+    ("adapters", "precision", TINY, {"precision": "fp8", "training": {"lora": NF4}}),
     ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
     (
