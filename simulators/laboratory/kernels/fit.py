@@ -271,6 +271,7 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
     content["gpu"] = {
         "name": gpu.name,
         "architecture": gpu.architecture.name,
+        "vendor": gpu.architecture.vendor,
         "sms": gpu.sms,
         "memory_bandwidth_bytes_per_s": float(gpu.memory_bandwidth_bytes_per_s),
         "peak_flops": {name: float(rate) for name, rate in gpu.peak_flops.items()},

@@ -95,7 +95,7 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     """
     gpu.peak(precision)
     wanted = PRECISION_CLASS[precision]
-    family = family_of(gpu)
+    family = [fit for fit in family_of(gpu) if fit.gemm] or [median_architecture(gpu)]
     for key in (wanted, *STAND_INS.get(wanted, ())):
         found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
         if found is not None:
@@ -197,8 +197,11 @@ def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> Attenti
 
 @functools.lru_cache(maxsize=64)
 def median_architecture(gpu: Gpu) -> FittedGpu:
-    """The median architecture as a fit that a GPU may borrow: of those with all kernels fitted."""
-    return median_of((fit for fit in fitted_gpus() if fit.attention), gpu)
+    """The median architecture as a fit that a GPU may borrow: of those with all kernels fitted,
+    its maker's where there are any, whose libraries it runs."""
+    whole = [fit for fit in fitted_gpus() if fit.attention and fit.gemm]
+    own = [fit for fit in whole if fit.vendor == gpu.architecture.vendor]
+    return median_of(own or whole, gpu)
 
 
 def median_of(fits: Iterable[FittedGpu], gpu: Gpu) -> FittedGpu:

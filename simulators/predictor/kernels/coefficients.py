@@ -119,7 +119,7 @@ class StreamingCoefficients:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedGpu:
-    """One ``fitted/*.yaml``: the GPU it was measured on and its coefficients.
+    """One ``fitted/*.yaml``: the GPU it was measured on, whose make that is, and its coefficients.
 
     ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
     a kernel generation), precision class and pass, ``streaming`` by class; ``transferred``
@@ -138,6 +138,7 @@ class FittedGpu:
     cast_dram_efficiency: float | None = None
     streaming: Mapping[str, StreamingCoefficients] = field(default_factory=dict)
     grouped: GroupedCoefficients | None = None
+    vendor: str = "nvidia"
     memory_bandwidth_bytes_per_s: float = math.inf
     transferred: frozenset[tuple[str, str]] = frozenset()
     residuals: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
@@ -182,6 +183,7 @@ def fitted_gpu_from_dict(content: Mapping[str, Any]) -> FittedGpu:
             kind: StreamingCoefficients(float(part["share"]), float(part["launch_s"]), True)
             for kind, part in content.get("streaming", {}).items()
         },
+        vendor=gpu.get("vendor", "nvidia"),
         memory_bandwidth_bytes_per_s=float(gpu.get("memory_bandwidth_bytes_per_s", math.inf)),
         transferred=frozenset(
             (section, precision)

@@ -51,13 +51,25 @@ def test_left_out_architectures_are_priced_within_what_is_declared(
 
 
 def test_nothing_of_an_unfitted_gpu_counts_as_fitted() -> None:
-    gpu = GPUS["mi300x"]
+    gpu = GPUS["rtx4090"]
     for precision in ("bf16", "fp16", "fp8", "tf32", "fp32"):
         chosen = choice.choose_gemm(gpu, precision)
         assert chosen.evidence is Evidence.ESTIMATED
         assert chosen.fit.name == median_architecture(gpu).name
     assert choice.choose_attention(gpu, "bf16").evidence is Evidence.ESTIMATED
     assert kernel_uncertainty(gpu)["gemm"] > kernel_uncertainty(GPUS["h200"])["gemm"]
+
+
+def test_kernels_without_fits_are_as_the_makers_others() -> None:
+    """MI300X has fits of attention alone: its products reach MI355X's shares of the peak, and no
+    other maker's GPU takes AMD's into its median."""
+    products = choice.choose_gemm(GPUS["mi300x"], "bf16")
+    assert products.evidence is Evidence.ESTIMATED
+    assert products.coefficients == choice.choose_gemm(GPUS["mi355x"], "bf16").coefficients
+    assert choice.choose_attention(GPUS["mi325x"], "bf16").fit.name == "mi300x"
+    of_nvidia = [fit for fit in fitted_gpus() if fit.vendor == "nvidia" and fit.attention]
+    found = median_architecture(GPUS["rtx4090"]).attention
+    assert found == median_of(of_nvidia, GPUS["rtx4090"]).attention
 
 
 def test_shares_are_of_the_gpus_own_rates() -> None:
