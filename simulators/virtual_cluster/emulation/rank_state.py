@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Numbers of communications and of their batches, from 0 in each trace."""
+    """Numbers of communications and of their batches, from 0 in each trace; names of groups."""
 
     def __init__(self) -> None:
-        self._works = self._batches = -1
+        self.restart()
 
     def work(self) -> int:
         """The next communication's."""
@@ -38,6 +39,12 @@ class Numbers:
     def restart(self) -> None:
         """A new trace begins."""
         self._works = self._batches = -1
+        self._groups: Counter[str] = Counter()
+
+    def group(self, name: str) -> str:
+        """What a group is called in the trace: torch gives names again after all are destroyed."""
+        self._groups[name] += 1
+        return name if self._groups[name] == 1 else f"{name}.{self._groups[name]}"
 
 
 @dataclass

@@ -166,7 +166,7 @@ def install_distributed(state: RankState) -> None:
         "is_gloo_available": lambda: True,
         "is_backend_available": lambda backend: True,
         "_store_based_barrier": lambda *args, **kwargs: None,
-        "TCPStore": lambda *args, **kwargs: dist.HashStore(),
+        "TCPStore": _Store,
         "monitored_barrier": lambda *args, **kwargs: None,
         "_set_pg_timeout": lambda timeout, group=None: None,
         "_verify_params_across_processes": lambda group, params, logger=None: None,
@@ -241,6 +241,14 @@ def _patch_reducer(state: RankState) -> None:
     dist.Reducer._rebuild_buckets = rebuild_buckets
 
 
+class _Store(dist.HashStore):
+    """``TCPStore`` that nobody else meets at."""
+
+    def __init__(self, host_name: str = "", port: int = 0, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.host, self.port = host_name, port
+
+
 def _init_process_group(original: Any) -> Any:
     def init_process_group(
         backend: Any = None,
@@ -291,7 +299,7 @@ def _new_group_helper(state: RankState) -> Any:
                 return existing, distributed_c10d._world.pg_map[existing][1]
         description = group_desc or "undefined"
         name = str(backend)
-        launches = Launches(state, group_name, description, ranks)
+        launches = Launches(state, state.numbers.group(group_name), description, ranks)
         group = VirtualGroup(launches, "gloo" if name == "gloo" else "nccl")
         placeholder = torch._C._distributed_c10d.FakeProcessGroup._create_internal(
             group_rank, group_size
