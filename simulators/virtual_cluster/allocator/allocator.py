@@ -138,6 +138,11 @@ class Allocator:
     def peak_reserved_bytes(self) -> int:
         return self._device.peak_reserved_bytes
 
+    @property
+    def fraction(self) -> float:
+        """How much of the device the process may take."""
+        return (self._allowed_bytes or self.capacity_bytes) / self.capacity_bytes
+
     def limit(self, fraction: float) -> None:
         """Grant the process only a fraction of the device (``set_per_process_memory_fraction``).
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
@@ -148,7 +149,7 @@ def install_compiled(state: RankState) -> None:
             return lambda function: compile(function, **options)
         if isinstance(model, torch.nn.Module):
             model.forward = marked(model.forward, type(model).__name__)
-            return model
+            return OptimizedModule(model, lambda call: call)
         owner = getattr(model, "__self__", None)
         if isinstance(owner, torch.nn.Module):
             # Module.compile() compiles its call.
@@ -159,7 +160,10 @@ def install_compiled(state: RankState) -> None:
 
     def jit_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(obj, torch.nn.Module):
-            return compile(obj)
+            obj.forward = marked(obj.forward, type(obj).__name__)
+            # Of a program there is nothing to write: its parameters are.
+            obj.save = lambda file, **_: torch.save(obj.state_dict(), file)
+            return obj
         if isinstance(obj, type):
             # What scripting a class gives back is the class.
             return obj
@@ -186,6 +190,7 @@ def install_compiled(state: RankState) -> None:
 
     proxy_tensor.make_fx = traced
     torch.compile = compile
+    torch.cond = _cond
     torch.jit.script = jit_script
     torch.jit.trace = jit_trace
     # TorchScript would run such modules' methods itself, below what is patched in Python.
@@ -196,6 +201,7 @@ def install_compiled(state: RankState) -> None:
     attention = _attention(torch._C._nn.scaled_dot_product_attention, state.values)
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
+    _patch_asked_choice()
     for newer in ("FA3", "FA4"):
         # Which one is active, each of torch's flash attentions says in the trace.
         register_flash_attention_impl(newer, register_fn=_Activated)
@@ -261,6 +267,41 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
     return marked
 
 
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """The host reads which branch to take, as it does in what torch compiles of this."""
+    return (true_fn if pred else false_fn)(*operands)
+
+
+def _takes_half(query: Any) -> bool:
+    half = query.dtype in (torch.float16, torch.bfloat16) and query.dim() == 4
+    return half and query.shape[-1] <= 256 and torch.cuda.get_device_capability() >= (8, 0)
+
+
+def _flash_takes(query: Any, mask: Any) -> bool:
+    return mask is None and torch.backends.cuda.flash_sdp_enabled() and _takes_half(query)
+
+
+def _cudnn_takes(query: Any, key: Any, mask: Any) -> bool:
+    """cuDNN's gives no gradient to a bias and takes no single key."""
+    suits = key.shape[-2] > 1 and not (mask is not None and mask.requires_grad)
+    suits = suits and query.shape[-1] % 8 == 0 and torch.backends.cuda.cudnn_sdp_enabled()
+    return suits and _takes_half(query)
+
+
+def _memory_efficient_takes(query: Any) -> bool:
+    return query.dim() == 4 and torch.backends.cuda.mem_efficient_sdp_enabled()
+
+
+def _patch_asked_choice() -> None:
+    """What jagged tensors and scripts ask before they call attention."""
+    of = torch._C
+    of._can_use_flash_attention = lambda ask, _=False: _flash_takes(ask.query, ask.attn_mask)
+    of._can_use_mem_efficient_attention = lambda ask, _=False: _memory_efficient_takes(ask.query)
+    of._can_use_cudnn_attention = lambda ask, _=False: _cudnn_takes(
+        ask.query, ask.key, ask.attn_mask
+    )
+
+
 # Where torch puts cuDNN's attention first, with cuDNN 9.15.1 or later (that of torch 2.10 and on).
 _CUDNN_FIRST = ((9, 0), (10, 0))
 
@@ -296,20 +337,14 @@ def _attention(original: Any, values: Any) -> Any:
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
             if attn_mask is not None and attn_mask.is_floating_point():
                 attn_mask = attn_mask.to(dtype)
-        cuda, wide = torch.backends.cuda, query.shape[-1]
-        capability = torch.cuda.get_device_capability()
-        half = query.dtype in (torch.float16, torch.bfloat16) and query.dim() == 4 and wide <= 256
-        fits = half and capability >= (8, 0)
         cudnn_last = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
-        # cuDNN's gives no gradient to a bias and takes no single key.
-        suits = key.shape[-2] > 1 and not (attn_mask is not None and attn_mask.requires_grad)
-        cudnn = fits and suits and wide % 8 == 0 and cuda.cudnn_sdp_enabled()
-        flash = fits and attn_mask is None and cuda.flash_sdp_enabled()
-        cudnn_first = capability in _CUDNN_FIRST and not cudnn_last
+        flash = _flash_takes(query, attn_mask)
+        cudnn = _cudnn_takes(query, key, attn_mask)
+        cudnn_first = torch.cuda.get_device_capability() in _CUDNN_FIRST and not cudnn_last
         if flash and not (cudnn and cudnn_first):
             return aten._scaled_dot_product_flash_attention(query, key, value, *rest, **named)[0]
         keeps = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        if cudnn and (cudnn_first or not cuda.math_sdp_enabled()):
+        if cudnn and (cudnn_first or not torch.backends.cuda.math_sdp_enabled()):
             bias = _as_bias(attn_mask, query, key, values)
             return aten._scaled_dot_product_cudnn_attention(
                 query, key, value, bias, keeps, *rest, **named
@@ -318,7 +353,7 @@ def _attention(original: Any, values: Any) -> Any:
             times = query.shape[-3] // key.shape[-3]
             key = key.repeat_interleave(times, -3)
             value = value.repeat_interleave(times, -3)
-        if query.dim() == 4 and cuda.mem_efficient_sdp_enabled():
+        if _memory_efficient_takes(query):
             bias = _as_bias(attn_mask, query, key, values)
             return aten._scaled_dot_product_efficient_attention(
                 query, key, value, bias, keeps, *rest, **named

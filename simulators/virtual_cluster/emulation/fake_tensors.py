@@ -8,6 +8,7 @@ that a layer's operations cost microseconds from the second time on.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import types
 from collections.abc import Sequence
@@ -18,12 +19,14 @@ from torch import _meta_registrations
 from torch._decomp import decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nested._internal.nested_int import NestedIntNode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map, tree_unflatten
 
 from .dense_sizes import rule_of, strides_of
 from .operations import Operation, describe
 
+_RAGGED = itertools.count()
 _MEMOS = ("nonzero", "item", "unique", "unique_consecutive", "nested_int")
 
 
@@ -36,6 +39,8 @@ _INSIDE = _Inside()
 
 class DatalessMode(FakeTensorMode):
     """Answers with the shapes of results; never computes, never touches a device."""
+
+    supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -55,6 +60,10 @@ class DatalessMode(FakeTensorMode):
     def avoid_device_init(self) -> bool:
         """There is no device to initialise."""
         return True
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> torch.SymInt:
+        """The length of a jagged dimension, known by its offsets: equal to itself alone."""
+        return torch.SymInt(NestedIntNode(next(_RAGGED), 1))
 
     def may_turn_const(self, t: torch.Tensor) -> bool:
         """No constant is propagated: values are followed elsewhere."""

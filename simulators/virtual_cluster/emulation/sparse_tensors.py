@@ -326,6 +326,22 @@ class SparseTensors:
     def _rule_sparse_sum(self, tensor: Any, dim: Any = None, dtype: Any = None) -> Any:
         return self._rule_sum(tensor, dim, dtype=dtype)
 
+    def _rule_sparse_softmax(self, tensor: Any, dim: int, half_to_float: bool = False) -> Any:
+        """Of the elements of each row, sorted into rows first."""
+        found = self._rule_coalesce(tensor)
+        indices, values = self._parts(found)
+        return self._made(indices, values.exp(), tuple(tensor.shape), coalesced=True)
+
+    def _rule_sparse_softmax_backward_data(
+        self, grad: Any, output: Any, dim: int, tensor: Any
+    ) -> Any:
+        indices, values = self._parts(output)
+        made = values * self._parts(grad)[1]
+        return self._made(indices, made, tuple(tensor.shape), coalesced=True)
+
+    _rule_sparse_log_softmax = _rule_sparse_softmax
+    _rule_sparse_log_softmax_backward_data = _rule_sparse_softmax_backward_data
+
     def _rule_unsqueeze(self, tensor: Any, dim: int) -> Any:
         indices, values = self._parts(tensor)
         dim %= tensor.dim() + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar
@@ -120,10 +121,30 @@ class CUDAGraph:
         """Random numbers have no values."""
 
 
+class MemoryPool:
+    """A pool's name (``torch.cuda.MemPool``): what is allocated in one lies with all else."""
+
+    allocator = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.id = _new_pool()
+
+    def snapshot(self, *_: Any, **__: Any) -> list[Any]:
+        """No segment is told apart."""
+        return []
+
+    def use_count(self) -> int:
+        """Who holds it."""
+        return 1
+
+
 def install_graphs(state: RankState) -> None:
     """Capture and replay. Once per process."""
     CUDAGraph.state = state
     torch._C._host_emptyCache = lambda: None
+    for module in (torch.cuda, torch.cuda.memory):
+        module.MemPool = MemoryPool
+        module.use_mem_pool = lambda *_: contextlib.nullcontext()
     for module in (torch.cuda, torch.cuda.graphs):
         module.CUDAGraph = CUDAGraph
         module.graph_pool_handle = _new_pool

@@ -168,6 +168,7 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedHostMemoryStats": nothing,
         "_cuda_hostMemoryStats": dict,
         "_cuda_setMemoryFraction": lambda fraction, *_: state.memory.allocator.limit(fraction),
+        "_cuda_getMemoryFraction": lambda *_: state.memory.allocator.fraction,
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_record_memory_history": nothing,
         "_cuda_record_memory_history_legacy": nothing,

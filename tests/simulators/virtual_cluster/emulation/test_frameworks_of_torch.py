@@ -101,9 +101,14 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
     assert run.code == 3, run.output
     assert "torch.distributed.rpc=used: is not emulated" in run.output
     trained = "{'0.bias': (128,), '0.weight': (128, 64), '2.bias': (16,)}"
-    for printed in (trained, "(32, 64)", "(2, 4, 8, 16)"):
+    compiled = ("_orig_mod.0.weight Sequential", "(3, 64)")
+    jagged = "(4, 32, 16) [5, 9, 18] torch.Size([192, 64])"
+    others = ("0.5", "store at 29400")
+    for printed in (trained, "(32, 64)", "(2, 4, 8, 16)", *compiled, jagged, *others):
         assert printed in run.output
     # Gradients that two hooks handle are reduced in 16 bits.
     reduced = [e for e in run.trace.events if isinstance(e, events.Collective)]
-    sizes = {each.bytes_in for each in reduced if each.kind == "all_reduce"}
+    assert [each.sequence for each in reduced if each.dtype == "float64"] == [0]
+    sums = [each for each in reduced if each.kind == "all_reduce" and each.dtype != "float64"]
+    sizes = {each.bytes_in for each in sums}
     assert sizes == {2 * (64 * 128 + 128 + 128 * 16 + 16)}

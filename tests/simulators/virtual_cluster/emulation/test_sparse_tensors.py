@@ -76,6 +76,9 @@ show("where sparse", sparse * dense)
 show("sum", sparse.sum())
 for summed in (sparse.sum(-1), torch.sparse.sum(sparse, -1), torch.sparse.sum(sparse, 0)):
     print("form summed", summed._nnz(), summed.shape, summed.is_coalesced())
+softmax = torch.sparse.log_softmax(sparse.detach().requires_grad_(), 1)
+print("form softmax", softmax._nnz(), softmax.shape, softmax.is_coalesced())
+softmax.to_dense().sum().backward()
 show("sum within a row", torch.sparse.sum(dense.to_sparse(1), 1))
 for each in (sparse, dense):
     rows = each.to_sparse_csr()

@@ -60,4 +60,39 @@ with torch.autograd.profiler.emit_nvtx(), forward_ad.dual_level():
 queries = torch.randn(2, 4, 8, 16, device=device, dtype=torch.bfloat16)
 keys = torch.randn(2, 4, 32, 16, device=device, dtype=torch.bfloat16)
 print(tuple(scaled_dot_product_attention(queries, keys, keys, causal_lower_right(8, 32)).shape))
+
+# What compiling a module gives knows the module, and names its parameters after it.
+compiled = torch.compile(network())
+print(next(iter(compiled.state_dict())), type(compiled._orig_mod).__name__)
+train(compiled, torch.optim.SGD(compiled.parameters(), 0.1))
+print(tuple(torch.cond(x.sum() > 0, lambda rows: rows[:3], lambda rows: rows[:2], (x,)).shape))
+scripted = torch.jit.script(network())
+torch.jit.save(scripted, f"scripted{dist.get_rank()}.pt")
+
+# Sequences of unlike lengths in one tensor.
+offsets = torch.tensor([0, 5, 14, 32], device=device)
+jagged = torch.nested.nested_tensor_from_jagged(x, offsets)
+into = nn.Linear(64, 192, device=device)
+for dtype in (torch.bfloat16, torch.float32):
+    with torch.autocast("cuda", dtype, enabled=dtype is torch.bfloat16):
+        parts = [each.unflatten(-1, [4, 16]) for each in into(jagged).chunk(3, -1)]
+        attended = scaled_dot_product_attention(*[each.transpose(1, 2) for each in parts])
+    attended.values().float().sum().backward()
+print(
+    tuple(attended.values().shape),
+    [each.shape[0] for each in jagged.unbind()],
+    into.weight.grad.shape,
+)
+
+torch.cuda.set_per_process_memory_fraction(0.5)
+with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+    torch.empty(16, device=device)
+print(round(torch.cuda.get_per_process_memory_fraction(), 3))
+
+# All groups again, of the same names.
+store = dist.TCPStore("127.0.0.1", 29400, is_master=True)
+dist.destroy_process_group()
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(4096, device=device, dtype=torch.float64))
+print("store at", store.port)
 torch.distributed.rpc.init_rpc("worker", rank=dist.get_rank(), world_size=dist.get_world_size())
