@@ -70,7 +70,13 @@ _TRAININGS = (
 _FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
     {"attention": "unfused", "fusion": "eager", "fused_wgrad": False, "torch_wrappers": True},
-    {"fusion": "eager", "fused_norm": False, "fused_wgrad": False, "autocast": True},
+    {
+        "fusion": "eager",
+        "fused_norm": False,
+        "fused_wgrad": False,
+        "autocast": True,
+        "autocast_shards": True,
+    },
     {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
     {"copies_gathered": True, "pipeline_buffers": "preallocated", "expandable_segments": True},
     {

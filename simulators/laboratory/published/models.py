@@ -79,7 +79,9 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         assumed.append("sliding-window attention is replayed as full attention")
     mla = _mla(statement, family)
     tied = family.tied_embeddings
-    if moe is None and mla is None:
+    if statement.says("embeddings"):
+        tied = statement.says("embeddings", "tied")
+    elif moe is None and mla is None:
         width = given(row.num_query_groups, heads) * (family.head_dim or hidden // heads)
         attention = 2 * hidden * (heads * (family.head_dim or hidden // heads) + width)
         blocks = layers * (attention + (3 if gated else 2) * hidden * ffn)
@@ -100,7 +102,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         position=statement.get("positions") or family.position,
         linear_bias=family.linear_bias or statement.says("linear_biases"),
         qkv_bias=family.qkv_bias or statement.says("linear_biases"),
-        qk_norm=family.qk_norm,
+        qk_norm=family.qk_norm or statement.says("qk_norm"),
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
         dropout=statement.says("dropout", "yes")

@@ -124,7 +124,7 @@ def recipe_of(
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,
-        micro_batch=_micro_batch(row, statement, degrees, framework, batch, zero, assumed),
+        micro_batch=_micro_batch(row, statement, era, degrees, framework, batch, zero, assumed),
         recompute=recompute,
         recompute_layers=recompute_layers,
         recompute_modules=modules,
@@ -255,6 +255,7 @@ def _sequence_parallel(
 def _micro_batch(
     row: Row,
     statement: Statement,
+    era: Era,
     degrees: Degrees,
     framework: Framework,
     batch: int,
@@ -270,8 +271,10 @@ def _micro_batch(
     whole = zero >= 2 and share > 0 and not its_own
     micro_batch = share if whole else 1
     if degrees.pp > 1 and statement.says("project", "torchtitan"):
-        # Its pipelines cut a batch into as many micro-batches as there are stages.
-        micro_batch = max(1, share // degrees.pp)
+        # Its pipelines cut a batch into as many micro-batches as there are stages, then into
+        # sequences.
+        whole = era.before(DATES["sequences_in_pipelines_of_torchtitan"])
+        micro_batch = max(1, share // degrees.pp) if whole else 1
     assumed.append(f"micro-batch not published: {micro_batch}")
     return micro_batch
 
@@ -310,7 +313,9 @@ def _recompute(
     if not label and stated in ("none", "full", "flag", "selective"):
         label = "full" if stated == "flag" else stated
     if not label:
-        mode = "selective" if framework.attention == "unfused" else "none"
+        # Megatron-LM's own; what other trainers select keeps outputs of fused attention.
+        unfused = framework.attention == "unfused" and framework.name.startswith("megatron")
+        mode = "selective" if unfused else "none"
         if statement.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
             mode = "full"

@@ -121,6 +121,9 @@ class Framework:
     where they are multiplied (``torch.autocast``): they are the optimizer's own, their gradients
     are cast back, and the residual stream, norms and the loss are fp32. Frozen weights, ZeRO and
     pipelines have 16-bit ones."""
+    autocast_shards: bool = False
+    """So are weights that ZeRO 3 shards, which are gathered in fp32 (FSDP without a mixed
+    precision of its own, under ``autocast``)."""
     keeps_16bit_grads: bool = False
     """The 16-bit gradient is kept beside the fp32 one where there are replicas (DDP's buckets,
     DeepSpeed's BF16 optimizer)."""

@@ -153,6 +153,7 @@ class Job:
             return False
         recipe = self.recipe
         whole = recipe.zero_stage == 0 or (recipe.zero_stage < 3 and not self.is_replicated)
+        whole |= recipe.zero_stage == 3 and self.framework.autocast_shards
         trained = self.training.trains_weights and self.optimizer != "adam_pure_bf16"
         return whole and trained and recipe.pp == 1
 

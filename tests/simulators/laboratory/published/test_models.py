@@ -20,6 +20,15 @@ def test_gpt_facts_that_have_no_column():
     assert (model.normalization, model.position) == ("layernorm", "learned")
     assert model.linear_bias
     assert model.tied_embeddings
+    assert not model.qk_norm
+
+
+def test_words_outrank_a_family():
+    notes = "untied embeddings; layer norm of queries and keys"
+    model = replayable(model="GPT-175B", gated_mlp=0, notes=notes).job.model
+    assert model.qk_norm
+    assert not model.tied_embeddings
+    assert replayable(notes="tied embeddings").job.model.tied_embeddings
 
 
 def test_llama3_8b_has_8_03_billion_parameters():

@@ -230,8 +230,10 @@ def test_what_selective_recomputation_covers(notes, modules):
 
 
 def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
-    run = {"framework": "TorchTitan (PyTorch FSDP2)", "micro_batch": None}
-    assert replayable(**run, pp=4, tp=1, sp=0, dp=16).job.recipe.micro_batch == 2
+    run = {"micro_batch": None, "pp": 4, "tp": 1, "sp": 0, "dp": 16}
+    for month, sequences in (("March 2025", 2), ("May 2025", 1)):
+        titan = replayable(**run, framework=f"TorchTitan ({month})")
+        assert titan.job.recipe.micro_batch == sequences
 
 
 def test_unsaid_virtual_stages_are_a_layer_each():

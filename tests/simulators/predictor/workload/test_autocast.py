@@ -10,7 +10,11 @@ from tests.simulators.jobs import LLAMA, make_job
 from trainscout.simulators.predictor.memory.footprint import static_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.tuning import Lora
-from trainscout.simulators.predictor.workload.data_parallel import Transfer, reduce_gradients
+from trainscout.simulators.predictor.workload.data_parallel import (
+    Transfer,
+    gather_parameters,
+    reduce_gradients,
+)
 from trainscout.simulators.predictor.workload.ir import Collective, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.megatron import build_workload
@@ -31,6 +35,8 @@ def job(training: dict[str, Any] | None = None, **recipe: Any) -> Job:
         (job(zero_stage=1), False),
         (job(zero_stage=1, tp=8), True),
         (job(zero_stage=3, tp=8), False),
+        (job({"autocast_shards": True}, zero_stage=3), True),
+        (job({"autocast_shards": True}, zero_stage=1), False),
         (job(pp=2), False),
         (job({"precision": "fp8"}), False),
         (job({"optimizer": "adam_pure_bf16"}), False),
@@ -77,6 +83,16 @@ def test_norms_that_write_16_bits_leave_nothing_to_cast(fusion: str) -> None:
     assert not [name for name in cast if name.endswith("_input_cast")]
     # Four bytes are read and two written, for two and two.
     assert 2 * cast["mlp_norm_fwd"] == 3 * plain["mlp_norm_fwd"]
+
+
+def test_shards_of_fp32_weights_are_gathered_so() -> None:
+    def gathered(shards: bool) -> float:
+        here = job({"autocast_shards": shards}, zero_stage=3)
+        (stage,) = build_workload(here).stages
+        ops = gather_parameters(stage.parameters, Transfer.of(here)).ops
+        return sum(op.bytes for op in ops if isinstance(op, Collective))
+
+    assert gathered(True) == 2 * gathered(False) > 0
 
 
 def test_replicas_reduce_in_fp32() -> None:
