@@ -73,32 +73,27 @@ class Bare:
 def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
     """The residual of every trusted row with a measured and a predicted step time.
 
-    Extrapolated rows are no measurements. A row that repeats another one's job and measurement
-    (editions of one table) is left out.
+    Extrapolated rows are no measurements.
     """
     residuals: list[Residual] = []
     sweeps: dict[object, str] = {}
-    seen: set[tuple[object, ...]] = set()
     for result in results:
         job, prediction, measured_s = result.job, result.prediction, result.measured_s
         if result.row.quality not in TRUSTED or result.row.extrapolated:
             continue
         if job is None or prediction is None or measured_s is None:
             continue
-        source = source_group(result.row)
         sweep = sweeps.setdefault(sweep_of(result), str(len(sweeps) + 1))
-        residual = Residual(
-            id=result.row.id,
-            source=source,
-            sweep=sweep,
-            features=features_of(job, prediction.step_time_s, prediction.breakdown_s),
-            recipe=job.recipe,
-            log_residual=math.log(measured_s / prediction.step_time_s),
+        residuals.append(
+            Residual(
+                id=result.row.id,
+                source=source_group(result.row),
+                sweep=sweep,
+                features=features_of(job, prediction.step_time_s, prediction.breakdown_s),
+                recipe=job.recipe,
+                log_residual=math.log(measured_s / prediction.step_time_s),
+            )
         )
-        same = (source, sweep, residual.features, residual.recipe, measured_s)
-        if same not in seen:
-            seen.add(same)
-            residuals.append(residual)
     return tuple(residuals)
 
 

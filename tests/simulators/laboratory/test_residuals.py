@@ -37,12 +37,6 @@ def test_only_trusted_measured_runs_count():
     assert [residual.id for residual in found(*rows)] == ["kept"]
 
 
-def test_another_edition_of_a_run_counts_once():
-    again = replace(RUN, id="again")
-    slower = replace(RUN, id="slower", measured_iter_s=9.0)
-    assert [residual.id for residual in found(RUN, again, slower)] == [RUN.id, "slower"]
-
-
 def test_runs_of_the_same_work_are_a_sweep():
     other = replace(RUN, id="other", global_batch=2 * (RUN.global_batch or 1))
     faster = replace(RUN, id="layout", measured_iter_s=3.0)
