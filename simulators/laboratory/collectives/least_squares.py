@@ -3,9 +3,9 @@
 Every price is a sum of non-negative coefficient x term, so each (transport, algorithm, protocol)
 is one non-negative least squares problem on relative errors, re-weighted towards the median,
 clusters balanced against each other. NCCL's own constants enter as a weak prior inside a node
-and for InfiniBand; what is known of InfiniBand is the prior of every other fabric, and its
-unmeasured algorithms start later by what the fabric's measured ones show, or what those of other
-fabrics do if none is. ``fit.py`` is the command.
+and for InfiniBand; what is known of InfiniBand is the prior of every other fabric, later by what
+the fabric's short calls show, or those of fabrics in the median if none was measured. ``fit.py``
+is the command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -54,6 +54,8 @@ GOOD_ENOUGH = 0.03
 # The fabric whose coefficients another starts from; InfiniBand's where not listed. Sockets are
 # nearest to the transport that also runs on TCP.
 BASE = {"ethernet": "tcpx"}
+# A call that is all latency.
+SHORT_BYTES = 64 << 10
 INSIDE = (*(("ring", p) for p in PROTOCOLS), ("nvls", "simple"), ("alltoall", "simple"))
 BETWEEN = (
     *((algorithm, p) for algorithm in ("ring", "tree") for p in PROTOCOLS),
@@ -169,7 +171,11 @@ def calls_of(measurements: Iterable[Measurement], clusters: Collection[str]) -> 
 def _usable(measurement: Measurement, limits: Mapping[str, Any]) -> bool:
     """Whether a row is inside what ``machines.yaml`` lets be fitted of its cluster."""
     size, nodes = measurement.size_bytes, measurement.cluster.num_nodes
-    most_bytes = limits.get("most_bytes_between_nodes", math.inf) if nodes > 1 else math.inf
+    several = measurement.communicator.ranks_per_node > 2
+    most_bytes = min(
+        limits.get("most_bytes_between_nodes", math.inf) if nodes > 1 else math.inf,
+        limits.get("most_bytes_beyond_pairs", math.inf) if several else math.inf,
+    )
     return (
         limits.get("source", "") in measurement.source
         and limits.get("least_bytes", 0) <= size <= most_bytes
@@ -291,26 +297,42 @@ def fit(rows: Sequence[Row]) -> Fit:
     for key in inside:
         _fit_key(key, groups.get(key, []), node_prior(key[1]), result)
     measured = {"infiniband", *(owner for owner, _ in groups)}
+    later_us = {"infiniband": 0.0}
     for fabric in sorted(FABRICS, key=lambda name: name not in measured):
-        _fit_fabric(fabric, groups, result)
+        _fit_fabric(fabric, groups, result, later_us)
     return result
 
 
-def _fit_fabric(fabric: str, groups: Mapping[Key, list[Row]], result: Fit) -> None:
-    """Twice: what the first pass says of the fabric's extra latency is the second one's prior."""
-    base, extra_us = BASE.get(fabric, "infiniband"), 0.0
-    for measured_only in (True, False):
-        for algorithm, protocol in BETWEEN + IN_SWITCHES * (fabric == "infiniband"):
-            key = (fabric, f"{algorithm}/{protocol}")
-            group = groups.get(key, [])
-            if measured_only and not group:
-                continue
-            prior = net_prior(key[1])
-            if fabric != "infiniband":
-                prior = dict(result.terms[base, key[1]])
-                prior["net_start"] += extra_us
-            _fit_key(key, group, prior, result)
-        extra_us = _extra_us(fabric, base, result)
+def _fit_fabric(
+    fabric: str, groups: Mapping[Key, list[Row]], result: Fit, later_us: dict[str, float]
+) -> None:
+    """``later_us``: how much later calls start than on the fabric's base, by fabric so far."""
+    base, priors = BASE.get(fabric, "infiniband"), {}
+    if fabric != "infiniband":
+        short = [
+            row
+            for (owner, _), group in groups.items()
+            for row in group
+            if owner == fabric and row.size_bytes <= SHORT_BYTES
+        ]
+        usual_us = float(np.median(list(later_us.values()))) if base == "infiniband" else 0.0
+        later_us[fabric] = _later_us(short, base, result) if short else usual_us
+        priors = {key: terms for (owner, key), terms in result.terms.items() if owner == base}
+    for algorithm, protocol in BETWEEN + IN_SWITCHES * (fabric == "infiniband"):
+        key = f"{algorithm}/{protocol}"
+        prior = dict(priors.get(key) or net_prior(key))
+        prior["net_start"] += later_us[fabric]
+        _fit_key((fabric, key), groups.get((fabric, key), []), prior, result)
+
+
+def _later_us(short: Sequence[Row], base: str, result: Fit) -> float:
+    """What a fabric's short calls take beyond the base's price: a median over its clusters."""
+    more_us: dict[str, list[float]] = defaultdict(list)
+    for row in short:
+        assert row.net_key is not None
+        priced_us = predict_us(result, replace(row, net_key=(base, row.net_key[1])))
+        more_us[row.cluster_id].append(row.time_us - priced_us)
+    return max(0.0, float(np.median([np.median(each) for each in more_us.values()])))
 
 
 def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) -> None:
@@ -331,29 +353,3 @@ def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) ->
     result.rows[key] = len(group)
     result.nodes[key] = max((row.nodes for row in group), default=0)
     result.clusters[key] = sorted({row.cluster_id for row in group})
-
-
-def _extra_us(fabric: str, base: str, result: Fit) -> float:
-    """Median excess of a call between two nodes over the base's, over the measured keys; of a
-    fabric that was never measured, that of the others.
-
-    Where both are measured, rings and trees show the same excess: it belongs to the call and
-    not to its hops.
-    """
-    own = _excess_us(fabric, base, result)
-    if own:
-        return max(0.0, float(np.median(own)))
-    others = [] if base != "infiniband" else [_excess_us(each, base, result) for each in FABRICS]
-    known = [max(0.0, float(np.median(each))) for each in others if each]
-    return float(np.median(known)) if known else 0.0
-
-
-def _excess_us(fabric: str, base: str, result: Fit) -> list[float]:
-    excess = []
-    for (owner, key), terms in result.terms.items():
-        if owner == fabric != base and result.rows[owner, key] and "net_hop" in terms:
-            reference = result.terms[base, key]
-            hops = 1 if key.startswith("ring") else 2
-            more_us = {name: terms[name] - reference[name] for name in ("net_start", "net_hop")}
-            excess.append(more_us["net_start"] + hops * more_us["net_hop"])
-    return excess

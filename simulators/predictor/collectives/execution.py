@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from .cost import LL_SHARE, Option, ll_share, ring_steps, tree_depth
 from .graph import Graphs, Wiring
 from .transport import transport
-from .tuning_tables import COLLNET
+from .tuning_tables import COLLNET, hop_latency_us
 
 KIB = 1024
 # Data bytes of one step of the FIFO between two peers (NCCL_STEPS is 8).
@@ -193,16 +193,15 @@ def net_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Ter
 
 
 def with_inner_hops(terms: Terms, node_coefficients: Mapping[str, float]) -> Terms:
-    """``net_inner`` from hops to microseconds, at what one hop takes in a single node; and
-    ``net_stream`` as long as the bytes' way inside, ``net_inside``, takes there at least."""
-    if "net_inner" in terms:
-        terms = {**terms, "net_inner": terms["net_inner"] * node_coefficients["hop"]}
-    if "net_inside" in terms:
-        inside = terms["net_inside"] * node_coefficients["stream"]
-        stream = max(terms["net_stream"], inside)
-        terms = {name: amount for name, amount in terms.items() if name != "net_inside"}
-        terms["net_stream"] = stream
-    return terms
+    """``net_inner`` in microseconds of ``net_inner_hops``, at what one takes in a single node;
+    and ``net_stream`` as long as the bytes' way inside, ``net_inside``, takes there at least."""
+    counted = dict(terms)
+    if "net_inner_hops" in counted:
+        counted["net_inner"] = counted.pop("net_inner_hops") * node_coefficients["hop"]
+    if "net_inside" in counted:
+        inside = counted.pop("net_inside") * node_coefficients["stream"]
+        counted["net_stream"] = max(counted["net_stream"], inside)
+    return counted
 
 
 def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
@@ -216,6 +215,7 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     rounds = rounds_of(kind, size_bytes, option, wiring)
     chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
     exposed, laps = _exposed(kind, option, chunk_us, wiring), steps // (ranks - 1)
+    inner_hops = laps * (ranks - nodes) * exposed
     messages, behind_us = float(rounds.count * steps), chunk_us
     if kind in ("broadcast", "reduce"):
         # A pipeline: each link passes each chunk once, and the first has to reach the end with
@@ -224,10 +224,19 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     return {
         "net_start": 1.0,
         "net_hop": laps * (nodes - 1.0) * exposed,
-        "net_inner": laps * (ranks - nodes) * exposed,
+        **_inner_of_ring(inner_hops, option, wiring),
         "net_stream": _ring_us(kind, size_bytes, option, wiring, bus_gbs),
         "net_message": _message_share(messages, rounds, behind_us, option, wiring),
     }
+
+
+def _inner_of_ring(hops: float, option: Option, wiring: Wiring) -> Terms:
+    """Hops inside nodes. In one node LL128 carries what is too long to tell a hop from bytes, so
+    its hops are NCCL's own."""
+    if option.protocol != "ll128":
+        return {"net_inner_hops": hops}
+    own_us = hop_latency_us(wiring.version, option.algorithm, option.protocol)
+    return {"net_inner": hops * (own_us.nvlink if wiring.link == "nvlink" else own_us.pci)}
 
 
 def _exposed(kind: str, option: Option, chunk_us: float, wiring: Wiring) -> float:
@@ -263,7 +272,7 @@ def _tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     return {
         "net_start": 1.0,
         "net_hop": 2.0 * levels,
-        "net_inner": 2.0 * inside,
+        "net_inner_hops": 2.0 * inside,
         "net_fill": fill,
         "net_stream": bound,
         "net_second": max(0.0, _crossings(nodes) * crossing_us - bound),

@@ -99,7 +99,8 @@ def left_out_error() -> float:
     """Relative error of collectives between nodes on a cluster that nothing was fitted to: each
     measured cluster's left out of the fit, as a mean over clusters and bands of sizes."""
     clusters = [each for name in FABRICS for each in _document(name)["fitted"]["errors"].values()]
-    return mean(band["left_out"] for bands in clusters for band in bands.values())
+    errors: list[float] = [band["left_out"] for bands in clusters for band in bands.values()]
+    return mean(errors)
 
 
 # Hops inside the node of what has none of its own are the ring's, an NVLSTree starts like NVLS.

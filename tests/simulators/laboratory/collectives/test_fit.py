@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,13 @@ from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
 from trainscout.simulators.laboratory.collectives import fit as fitting
 from trainscout.simulators.laboratory.collectives import least_squares as fit
+from trainscout.simulators.laboratory.collectives.measurements import describe
 from trainscout.simulators.predictor.collectives.cost import options_of
-from trainscout.simulators.predictor.collectives.execution import net_terms, node_terms
+from trainscout.simulators.predictor.collectives.execution import (
+    net_terms,
+    node_terms,
+    with_inner_hops,
+)
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.p2p import all_to_all_terms
 from trainscout.simulators.predictor.collectives.transport import (
@@ -84,7 +90,8 @@ def test_every_option_has_coefficients(fabric: str, gpu: Gpu, per_node: int) -> 
             node = node_coefficients(hardware, option.algorithm, option.protocol)
             net = net_coefficients(fabric, option.algorithm, option.protocol)
             assert set(node_terms(kind, MIB, option, wiring)) <= set(node.terms)
-            assert set(net_terms(kind, MIB, option, wiring)) <= set(net.terms)
+            counted = with_inner_hops(net_terms(kind, MIB, option, wiring), node.terms)
+            assert set(counted) <= set(net.terms)
     inside, between = all_to_all_terms(MIB, wiring)
     assert set(inside) <= set(node_coefficients(hardware, "alltoall", "simple").terms)
     assert set(between) <= set(net_coefficients(fabric, "alltoall", "simple").terms)
@@ -140,29 +147,21 @@ def shipped() -> dict[str, bytes]:
 ENOUGH = dict.fromkeys(MEASURED, fitting.FEWEST_ROWS)
 
 
-def test_a_fabric_without_measurements_is_as_late_as_the_others_are() -> None:
-    def later_us(fabric: str, key: str) -> float:
-        name, _, protocol = key.partition("/")
-        starts, hops = (
-            [net_coefficients(each, name, protocol).terms[term] for each in (fabric, "infiniband")]
-            for term in ("net_start", "net_hop")
-        )
-        return starts[0] - starts[1] + (1 if name == "ring" else 2) * (hops[0] - hops[1])
+def test_calls_start_later_by_what_short_ones_take_or_by_the_median_of_fabrics() -> None:
+    short = fit.row_of(describe("", row(**MEASURED["efa"], bytes="8192", time_us="1")))
+    assert short.net_key is not None
+    as_infiniband = replace(short, net_key=("infiniband", short.net_key[1]))
+    found = fit.fit([replace(short, time_us=fit.predict_us(fit.fit([]), as_infiniband) + 40)])
+    for fabric, later_us in (("efa", 40.0), ("roce", 20.0), ("omni_path", 20.0)):
+        own, base = (found.terms[name, "tree/simple"] for name in (fabric, "infiniband"))
+        assert own["net_start"] - base["net_start"] == pytest.approx(later_us)
 
-    measured = {
-        fabric: [
-            max(0.0, later_us(fabric, key))
-            for key, entry in load(fabric)["fitted"]["coefficients"].items()
-            if entry["rows"] and "net_hop" in entry["terms"]
-        ]
-        for fabric in FABRICS
-    }
-    others = [
-        np.median(found) for name, found in measured.items() if found and name != "infiniband"
-    ]
-    assert len(others) == 4
-    for key in ("ring/ll", "tree/simple"):
-        assert later_us("omni_path", key) == pytest.approx(np.median(others), abs=0.1)
+
+def test_beyond_pairs_only_short_calls_of_some_machines_are_fitted_to() -> None:
+    limits = {"most_bytes_beyond_pairs": 65536}
+    for gpus, size, usable in (("2", 65537, True), ("4", 65536, True), ("4", 65537, False)):
+        told = MEASURED["pcie"] | {"num_gpus": gpus, "bytes": str(size)}
+        assert fit._usable(describe("", row(**told)), limits) is usable
 
 
 @pytest.mark.parametrize(

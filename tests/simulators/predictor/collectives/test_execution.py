@@ -43,7 +43,7 @@ def test_tree_grows_as_moyes_equation_5() -> None:
     # their bytes only.
     tree = find("tree", H800_32)
     hops = execution.net_terms("all_reduce", MIB, tree, H800_32)
-    assert (hops["net_inner"], hops["net_hop"]) == (2 * 7, 2 * 2)
+    assert (hops["net_inner_hops"], hops["net_hop"]) == (2 * 7, 2 * 2)
     small, large = (
         execution.net_terms("all_reduce", size, tree, H800_32) for size in (GIB, 2 * GIB)
     )
@@ -88,10 +88,15 @@ def test_before_2_22_a_channel_needs_4_kib_of_ll_per_rank(size: int, channels: i
 
 
 def test_ring_work_of_an_all_reduce_is_two_laps() -> None:
-    ring = next(o for o in options_of("all_reduce", H800_32) if o.algorithm == "ring")
-    net = execution.net_terms("all_reduce", MIB, ring, H800_32)
-    assert net["net_inner"] + net["net_hop"] == 2 * 31
-    assert net["net_hop"] == 2 * 3
+    by_protocol = {
+        option.protocol: execution.net_terms("all_reduce", MIB, option, H800_32)
+        for option in options_of("all_reduce", H800_32)
+        if option.algorithm == "ring"
+    }
+    for protocol in ("ll", "ll128"):
+        assert by_protocol[protocol]["net_hop"] == 2 * 3
+    assert by_protocol["ll"]["net_inner_hops"] == 2 * 28
+    assert by_protocol["ll128"]["net_inner"] == pytest.approx(2 * 28 * 1.9)
 
 
 def test_nics_carry_a_tree_twice_on_more_than_two_nodes() -> None:
@@ -138,5 +143,5 @@ def test_gpus_behind_one_host_share_its_memory() -> None:
 
 
 def test_hops_inside_the_nodes_take_what_they_take_in_one() -> None:
-    assert execution.with_inner_hops({"net_inner": 14.0}, {"hop": 0.5}) == {"net_inner": 7.0}
+    assert execution.with_inner_hops({"net_inner_hops": 14.0}, {"hop": 0.5}) == {"net_inner": 7.0}
     assert execution.with_inner_hops({"net_hop": 2.0}, {"launch": 1.0}) == {"net_hop": 2.0}

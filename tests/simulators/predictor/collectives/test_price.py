@@ -273,7 +273,8 @@ def fixed_option_us(
     time_us = weighted_us(execution.node_terms(kind, size, option, wiring), node)
     if wiring.multi_node:
         net = net_coefficients(wiring.fabric, option.algorithm, option.protocol)
-        time_us += weighted_us(execution.net_terms(kind, size, option, wiring), net)
+        counted = execution.net_terms(kind, size, option, wiring)
+        time_us += weighted_us(execution.with_inner_hops(counted, node.terms), net)
     return time_us
 
 
