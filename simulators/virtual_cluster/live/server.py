@@ -302,10 +302,11 @@ class LiveServer:
         if silent_s > self._timeout_s:
             silent = running or {thread.rank for thread in self._threads.values()}
             listed = ", ".join(map(str, sorted(silent)))
-            problem = f"no message for {silent_s:.0f} s from ranks {listed}"
-            if not running:
-                problem += f", of which a thread runs; {self._stuck}"
-            raise LiveError(f"{problem} (--timeout)", FAILURE)
+            problem = f"no message for {silent_s:.0f} s from ranks {listed} (--timeout)"
+            if running:
+                raise LiveError(problem, FAILURE)
+            problem += f", of which a thread had its chance; {self._stuck}"
+            raise LiveError(problem, IMPOSSIBLE_LAUNCHES)
 
     # Playing
 

@@ -43,6 +43,8 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     if behaviour == "nonsense" and rank == 1:
         connection.sendall(b"?" * 100)
         time.sleep(60)
+    if behaviour == "idle thread":
+        threading.Thread(target=idle, args=(sink, rank), daemon=True).start()
     if behaviour == "threads":
         thread = threading.Thread(target=exchange, args=(sink, rank))
         thread.start()
@@ -59,7 +61,7 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
         sink.sleep(1.0)
         sink.publish("later", "")
     for number in range(ROUNDS):
-        if behaviour == "deadlock" and rank == 1:
+        if behaviour in ("deadlock", "idle thread") and rank == 1:
             break
         sink.emit(events.HostGap(1e-3 * (rank + 1)))
         sink.emit(
@@ -79,6 +81,12 @@ def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     sink.close()
     sink.finish(Figures(0, 0.1, 5, 6, 8, 0), inventions)
     return 0
+
+
+def idle(sink: LiveSink, rank: int) -> None:
+    """A thread that was needed once and waits for work."""
+    sink.publish(f"of {rank}", "")
+    time.sleep(60)
 
 
 def exchange(sink: LiveSink, rank: int) -> None:

@@ -136,6 +136,15 @@ def test_silence_ends_all():
     assert run.nobody_is_left()
 
 
+def test_a_deadlock_beside_threads_that_do_nothing_is_one_at_the_timeout():
+    run = Run("idle thread", timeout_s=3.0)
+    with pytest.raises(LiveError, match="of which a thread had its chance") as caught:
+        run.run()
+    assert caught.value.code == IMPOSSIBLE_LAUNCHES
+    assert "not yet there: 1" in str(caught.value)
+    assert run.nobody_is_left()
+
+
 def test_a_host_that_waits_for_its_thread_is_passed_by():
     run = Run("behind", timeout_s=5.0)
     run.run()
