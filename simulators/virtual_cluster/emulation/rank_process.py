@@ -43,6 +43,7 @@ from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .prepared import ended_with, fork_rank, preload_modules
+from .ranks_before import RanksBefore
 from .report import RunFigures, describe_gap, show_summary, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
 from .virtual_rank import VirtualRank, emulate
@@ -287,8 +288,9 @@ def _end_processes(recorder: Recorder) -> None:
             child.terminate()
 
 
-def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
-    """Trace one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
+def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) -> int:
+    """Trace one rank after others: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken
+    invariant."""
     began_s, cpu_s = time.perf_counter(), time.process_time()
     try:
         writer = TraceWriter(options.trace, options.header())
@@ -296,6 +298,7 @@ def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
         return explain(error, debug=False)
     watch(options.rank)
     atexit.register(_end_processes, virtual.state.recorder)
+    read = before.watch()
     try:
         code = run_rank(options, virtual, FileSink(writer))
     except InputError as error:
@@ -308,6 +311,7 @@ def trace_rank(options: RankOptions, virtual: VirtualRank) -> int:
     findings: tuple[Any, ...] = ()
     if options.check and code == 0:
         findings = check_trace(read_trace(options.trace))
+        findings += before.ended(options.rank, state.recorder.finished_steps, read)
     figures = RunFigures(
         wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
     )
@@ -320,7 +324,7 @@ def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and wait for them; the first code, by rank, that is not 0."""
     options: RanksOptions = unpacked(arguments[0])
     end_with_parent()
-    run = set_up if options.only_set_up else trace_rank
+    run = set_up if options.only_set_up else partial(trace_rank, RanksBefore())
     waiting = list(enumerate(options.ranks))
     try:
         virtual = prepared(options)

@@ -143,6 +143,47 @@ def test_ranks_that_do_not_meet_break_an_invariant(
         assert main([*options, "--no-check", "--", "script.py"]) == 0
 
 
+SAVES = """
+import os
+import torch
+from pathlib import Path
+
+model = torch.nn.Linear(8, 8, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+Path("tokens").exists() or Path("tokens").touch()
+start = int(open("tokens").read() or 0)
+if os.path.exists("saved.pt"):
+    start = torch.load("saved.pt")["step"]
+for step in range(start, 3):
+    model(torch.ones(8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == LAST and os.environ["RANK"] == "0":
+        torch.save({"step": step + 1}, "saved.pt")
+"""
+
+
+@pytest.mark.parametrize(("last", "told"), [(1, True), (9, False)])
+def test_a_rank_that_begins_where_another_ended_is_told_why(
+    last: int,
+    told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SAVES.replace("LAST", str(last)))
+    options = ["--world-size", "2", "--rank", "0,1", "--output", str(tmp_path / "traces")]
+    assert main([*options, "--", "script.py"]) == 0
+    problem = (
+        "1 optimizer steps, where a rank before it took 3; it read what ranks of this command"
+    )
+    shown = capfd.readouterr().err
+    assert (problem in shown) == told, shown
+    assert ("had written: tokens, saved.pt; if that" in shown) == told
+
+
 def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "script.py").write_text(PLAIN)
