@@ -37,12 +37,16 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
+OF_SEQUENCES = config_json.OF_SEQUENCES
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 WITH_IMAGES = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 MASKED = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 OF_TWO = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
 OF_SOUND = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
-BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED}
+OF_CLASSES = auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+COMPARED = {kind for kind, each in READ_WITH_IMAGES.items() if each.compares is not None}
+IMAGES = {kind for kind, each in TOWERS.items() if each.ahead is not None}
+BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED, *COMPARED, *IMAGES}
 RELEASED = Path("tests/conf/configurations.json")
 TOKENS = 64
 """Of a sequence whose products are counted: no window is shorter."""
@@ -55,6 +59,7 @@ _SAME |= {"minimax_m3": "minimax_m3_vl_text", "intern_vit_6b": "internvl_vision"
 # Types whose default configuration Transformers cannot build: what a published one says.
 _NEEDED: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "deit": {"architectures": ["DeiTForImageClassification"]},
     "esm": {"vocab_size": 33, "position_embedding_type": "rotary"},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -81,8 +86,13 @@ def build(configuration: dict[str, Any], **options: Any) -> Any:
     builder: Any = auto.AutoModelForCausalLM if is_text else auto.AutoModelForImageTextToText
     if kind in OF_TWO or kind in OF_SOUND:
         builder = auto.AutoModelForSeq2SeqLM if kind in OF_TWO else auto.AutoModelForSpeechSeq2Seq
+    elif kind in COMPARED or kind in IMAGES:
+        told = kind in IMAGES and kind in OF_CLASSES
+        builder = auto.AutoModelForImageClassification if told else auto.AutoModel
     elif kind in MASKED and kind not in CAUSAL:
         builder = auto.AutoModelForMaskedLM
+    if str(configuration.get("architectures")).endswith(OF_SEQUENCES + "']"):
+        builder = auto.AutoModelForSequenceClassification
     # Each token's experts as one product, which is what can be counted.
     config._experts_implementation = "batched_mm"
     with torch.device("meta"):
@@ -97,6 +107,8 @@ def count(configuration: dict[str, Any]) -> int:
     if unread := getattr(config, "zero_expert_num", 0):
         rows = 2 * unread * config.num_layers * config.expert_ffn_hidden_size
         total -= rows * config.hidden_size
+    if configuration["model_type"] in IMAGES - {*OF_CLASSES}:
+        total += (2 * config.hidden_size + 1) * config.num_labels
     return int(total)
 
 

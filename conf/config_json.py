@@ -22,7 +22,10 @@ from trainscout.conf.encoder_config import (
     TOWERS,
     WHISPERED,
     WITH_IMAGES,
+    compared_fields,
     encoder_fields,
+    image_fields,
+    number_of_classes,
     sound_fields,
     tower_fields,
     tower_kind,
@@ -40,6 +43,7 @@ from trainscout.simulators.predictor.question.layers import (
     format_layers,
     plain_layer,
 )
+from trainscout.simulators.predictor.question.pooled import ALL
 from trainscout.simulators.predictor.question.tower import Tower
 
 MOST_BYTES = 2**20
@@ -53,6 +57,8 @@ _USUAL_LENGTH = 8192
 _HEADS = re.compile(
     "(For(CausalLM|MaskedLM|PreTraining|ConditionalGeneration)|LMHeadModel|ChatModel|ChatGLMModel|MTModel)$"
 )
+OF_SEQUENCES = "ForSequenceClassification"
+"""How classes of Transformers that tell sequences apart are called."""
 _TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 _OLDER = {
     "n_embd": "hidden_size",
@@ -153,12 +159,13 @@ def _newer(fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
     return renamed | {name: value for name, value in fields.items() if name not in older}
 
 
-def model_fields(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False) -> dict[str, Any]:
     """The fields of a declared model that a configuration says.
 
     Args:
         content: what a ``config.json`` holds.
         name: what to call the model.
+        inside: it is a part of another.
 
     Raises:
         InputError: naming the configuration's field, for one that is missing, mistyped, or that no
@@ -185,12 +192,16 @@ def model_fields(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     if kind is None:
         problem = f"is missing: this is no {FILE} of a model"
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
+    if kind in TOWERS and TOWERS[kind].ahead is not None:
+        return image_fields(kind, Config(content, kind), name)
     if kind not in families():
         problem, read = "is no model that is read", list(families())
         if difflib.get_close_matches(str(kind), read, 1, cutoff=0.75):
             raise InputError(f"{FILE}: model_type", kind, problem, read)
         raise InputError(f"{FILE}: model_type", kind, problem, SCRIPTED)
     family = families()[kind]
+    if family.inside and not inside:
+        raise InputError(f"{FILE}: model_type", kind, "is read as a part alone", SCRIPTED)
     config = Config(content, kind)
     for field in family.refused:
         if config.has(field):
@@ -259,6 +270,12 @@ def model_fields(content: Mapping[str, Any], name: str) -> dict[str, Any]:
         encoder, heard = encoder_fields(config, family.encoder, fields)
         fields["simplified"] += (f"inputs are {heard} each",)
         fields["towers"] = (Tower(**encoder),)
+    if not family.encoder and _tells_apart(content):
+        between = (hidden,) * (1 + (family.bidirectional or family.masked_head))
+        number = number_of_classes(config)
+        fields["simplified"] += (f"sequences are told apart: {number} classes",)
+        fields |= {"pooled": {"widths": (*between, number)}}
+        fields |= {"masked_head": False, "tied_embeddings": False}
     return fields | _declared_layers(layers, mixers, experts)
 
 
@@ -277,13 +294,20 @@ def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, 
     of_text = sighted.ties_either and content[_TEXT].get(ties)
     own = {ties: whole.fields.get(ties) or of_text}
     text = {"model_type": sighted.text, **sighted.usual, **content[_TEXT], **own}
-    fields = model_fields(text, name)
+    fields = model_fields(text, name, inside=True)
     towers, assumed = list[Tower](), list[str]()
     if sighted.tower is not None and isinstance(vision, Mapping):
         sight = tower_kind(kind, vision)
-        read = tower_fields(kind, sight, Config(vision, sight), whole, fields["hidden_size"])
+        read = tower_fields(sighted, sight, Config(vision, sight), whole, fields["hidden_size"])
+        if sighted.compares is not None:
+            read = compared_fields(sighted.compares, read)
         towers.append(Tower(**read))
         assumed.append(f"one image of {towers[0].patches:,} patches")
+        if sighted.compares is not None:
+            widths = fields["hidden_size"], towers[0].output_width
+            pooled = {"widths": widths, "contrastive": ALL}
+            fields |= {"pooled": pooled, "tied_embeddings": False}
+            assumed.append("texts and images of all ranks are compared")
     if isinstance(sound, Mapping) and sighted.sound is not None:
         heard = sound_fields(sighted.sound, Config(sound, sighted.sound), fields["hidden_size"])
         towers.append(Tower(**heard))
@@ -312,6 +336,10 @@ def _classes(content: Mapping[str, Any]) -> list[str]:
     return [each for each in stated if isinstance(each, str)] if isinstance(stated, list) else []
 
 
+def _tells_apart(content: Mapping[str, Any]) -> bool:
+    return any(each.endswith(OF_SEQUENCES) for each in _classes(content))
+
+
 def _nested(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """A file of text and images with the language model's fields in a table of their own, which
     older ones have beside the others (Qwen2-VL) or by another name (InternVL)."""
@@ -326,7 +354,9 @@ def _nested(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def _simplified(content: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     """What is predicted in another way than it runs."""
     masked = "masked words are predicted, with the logits of all tokens"
-    stated = [masked] * family.bidirectional + [family.aside] * bool(family.aside)
+    told_apart = _tells_apart(content)
+    stated = [masked] * (family.bidirectional and not family.inside and not told_apart)
+    stated += [family.aside] * bool(family.aside)
     if isinstance(further := content.get("num_nextn_predict_layers"), int) and further > 0:
         stated.append(
             "modules for further tokens are not read: model.num_mtp_layers says how many"
@@ -334,7 +364,8 @@ def _simplified(content: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     if isinstance(stored := content.get("quantization_config"), Mapping):
         kind = stored.get("quant_method", "quantization_config")
         stated.append(f"weights train in training.precision, not as they are stored ({kind})")
-    heads = (each for each in _classes(content) if not _HEADS.search(each))
+    known = () if told_apart and not family.encoder else _classes(content)
+    heads = (each for each in known if not _HEADS.search(each))
     stated += [f"the head is one of words, not that of {each}" for each in heads]
     return tuple(stated)
 

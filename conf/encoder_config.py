@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainscout.conf.hub_names import FILE
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.layers import AttentionMixer, Mixer
 from trainscout.simulators.predictor.question.tower import Convolution
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ _USUAL_TOKENS = 280
 class Sight:
     """What a tower's ``model_type`` says beside its fields."""
 
-    gated_mlp: bool = False
+    gated_mlp: bool | str = False
+    """Two input projections, or the field that says so."""
     linear_bias: bool | str = True
     """Linear layers have biases, or the field that says so."""
     normalization: str = "layernorm"
@@ -43,6 +45,16 @@ class Sight:
     """The field that says an MLP's width."""
     refused: Sequence[str] = ()
     """Fields that must be false."""
+    fixed: Sequence[str] = ()
+    """Fields that must be true."""
+    ahead: int | None = None
+    """Tokens in front of the patches, where it is trained alone (null: it is not)."""
+    scaled: bool = False
+    """What its layers add is scaled."""
+    key_bias: bool = True
+    """Keys have biases where queries and values do."""
+    joined: int = 1
+    """Vectors that go into the classifier as one."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,8 @@ class Sighted:
     usual: Mapping[str, Any] = field(default_factory=dict)
     """What Transformers takes for fields that ``text_config`` leaves out, where that is not the
     language model's own default."""
+    compares: int | None = None
+    """Texts and images are compared, and so many tokens stand in front of an image's patches."""
     hears: bool = False
     """It has that where ``audio_config`` is left out, too."""
 
@@ -90,13 +104,13 @@ OLDER = {
 
 
 def tower_fields(
-    kind: str, tower: str, vision: Config, outer: Config, width: int
+    whole: Sighted, tower: str, vision: Config, outer: Config, width: int
 ) -> dict[str, Any]:
     """The tower that ``vision_config`` says, one image a sequence.
 
     Args:
-        kind: the ``model_type`` of the whole.
-        tower: of the tower.
+        whole: what the ``model_type`` of the whole says.
+        tower: the ``model_type`` of the tower.
         vision: its ``vision_config``.
         outer: the whole.
         width: of the language model.
@@ -104,10 +118,11 @@ def tower_fields(
     Raises:
         InputError: naming the field, for what cannot be expressed.
     """
-    sight, whole = TOWERS[tower], WITH_IMAGES[kind]
-    for name in sight.refused:
-        if vision.has(name):
-            raise InputError(f"{FILE}: {name}", True, f"is not read for {kind}", "false")
+    sight = TOWERS[tower]
+    for name in (*(sight.refused if whole.compares is None else ()), *sight.fixed):
+        if vision.has(name) != (name in sight.fixed):
+            allowed = str(name in sight.fixed).lower()
+            raise InputError(f"{FILE}: {name}", vision.has(name), f"not read of {tower}", allowed)
     if sight.bare:
         return _bare_fields(whole, vision, width)
     hidden, heads = vision.whole(sight.width), vision.whole("num_attention_heads")
@@ -127,6 +142,8 @@ def tower_fields(
     values = vision.whole("num_channels", 3) * patch**2
     merged = _merged(whole, vision, outer, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
+    if "shared" in whole.widths:
+        known["shared"] = outer.whole("projection_dim")
     for name, must in whole.must.items():
         size = _width(must, known, vision, outer)
         if vision.whole(name) != size:
@@ -134,12 +151,16 @@ def tower_fields(
     listed = vision.fields.get("deepstack_visual_indexes")
     biases = sight.linear_bias
     layers = vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0)
-    ffn = vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4))
+    gated, ffn = sight.gated_mlp, vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4))
+    if isinstance(gated, str):
+        gated = vision.has(gated)
+        if gated and sight.ffn not in vision.fields:  # DINOv2's: two thirds, in eights
+            ffn = -(-int(ffn * 2 / 3) // 8) * 8
     return _sizes("vision", layers, hidden, heads, ffn) | {
         "num_query_groups": None if groups == heads else groups,
         "patch_size": values * vision.whole("temporal_patch_size", 1),
         "patches": patches // merged * merged,
-        "gated_mlp": sight.gated_mlp,
+        "gated_mlp": gated,
         "linear_bias": vision.has(biases) if isinstance(biases, str) else biases,
         "normalization": sight.normalization,
         "positions": _positions(vision, sight, patch, patches) if sight.positions else 0,
@@ -148,6 +169,52 @@ def tower_fields(
         "gated_projector": whole.gated,
         "projectors": 1 + len(listed if isinstance(listed, (list, tuple)) else ()),
     }
+
+
+def number_of_classes(config: Config) -> int:
+    """Classes that a head tells apart, two where no field says so."""
+    labels = config.fields.get("id2label")
+    return len(labels) if isinstance(labels, Mapping) else config.whole("num_labels", 2)
+
+
+def image_fields(kind: str, config: Config, name: str) -> dict[str, Any]:
+    """The model of an encoder that tells images' classes apart.
+
+    Raises:
+        InputError: naming the field, for what cannot be expressed.
+    """
+    sight, hidden = TOWERS[kind], config.whole("hidden_size")
+    tower = tower_fields(Sighted(text=""), kind, config, config, hidden)
+    ahead = (sight.ahead or 0) + config.whole("num_register_tokens", 0)
+    classes = number_of_classes(config)
+    sizes = "num_layers hidden_size num_heads ffn_hidden_size num_query_groups"
+    alike = f"{sizes} gated_mlp linear_bias normalization".split()
+    own = {field: tower[field] for field in alike}
+    return own | {
+        "name": name,
+        "source": f"{FILE} of {name} (model_type {kind})",
+        "simplified": (f"images of {tower['patches']:,} patches, of {classes} classes",),
+        "vocab_size": 1,
+        "sequence_length": tower["patches"] + ahead,
+        "position": "learned" if tower["positions"] else "rope",
+        "qkv_bias": tower["linear_bias"],
+        "key_bias": sight.key_bias,
+        "dropout": config.has("hidden_dropout_prob"),
+        "tied_embeddings": False,
+        "layer_scale": sight.scaled,
+        "layers": f"{tower['num_layers']}*whole/dense",
+        "kinds": {"whole": Mixer(attention=AttentionMixer(causal=False))},
+        "pooled": {"widths": (sight.joined * hidden, classes), "patch_size": tower["patch_size"]},
+    }
+
+
+def compared_fields(ahead: int, tower: dict[str, Any]) -> dict[str, Any]:
+    """A tower's fields where one vector of an image is compared, ``ahead`` tokens in front; the
+    vector of one without is pooled."""
+    tokens = tower["patches"] + ahead
+    positions = tower["positions"] + ahead
+    own = {"patches": tokens, "merged": tokens, "positions": positions}
+    return tower | own | {"pools": not ahead}
 
 
 def _bare_fields(whole: Sighted, vision: Config, width: int) -> dict[str, Any]:

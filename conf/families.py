@@ -51,6 +51,8 @@ class Family:
     """A ``sliding_window`` is every layer's where no field lists layers."""
     bidirectional: bool = False
     """Attention is to tokens behind a query, too."""
+    inside: bool = False
+    """It predicts no words, and is read as a part of another model alone."""
     masked_head: bool = False
     """The head is one for masked words."""
     whole_first: bool = False

@@ -26,7 +26,12 @@ _KNOWN = Path(__file__).parent / "torchtune_arguments.yaml"
 # What is trained, of a step with generated completions under another name.
 _MODELS = ("--model._component_", "--policy_model._component_")
 # Settings that the words below are made of.
-_MEANT = (*_MODELS, "--checkpointer.checkpoint_dir", "--loss._component_", "--fsdp_version")
+_MEANT: tuple[str, ...] = (
+    *_MODELS,
+    "--checkpointer.checkpoint_dir",
+    "--loss._component_",
+    "--fsdp_version",
+)
 _MEANT += ("--model.lora_attn_modules", "--model.apply_lora_to_mlp")
 # ``lora_llama3_1_8b``, ``qwen3_8b_instruct``: how it is trained, and what it was trained for.
 _COMPONENT = re.compile(r"(q?lora_)?(\w+?)(?:_instruct|_base)?")

@@ -75,7 +75,7 @@ def test_a_model_unlike_all_that_ship_is_told_what_can_be_asked(
     assert error.nearest is None
     for word in ("gpt", "llama", "config.json", "trainscout live"):
         assert word in str(error)
-    with pytest.raises(InputError, match=r"families that do: deepseek, .*trainscout live"):
+    with pytest.raises(InputError, match=r"families that do: clip, deepseek, .*trainscout live"):
         load_catalogue().models.chosen("model", name)
 
 

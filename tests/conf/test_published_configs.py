@@ -68,9 +68,10 @@ def test_files_as_they_were_published_are_read(config: dict[str, Any], counted: 
 
 def test_what_is_predicted_in_another_way_is_said() -> None:
     bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
-    masked, head = imported(bert).simplified
+    assert imported(bert).simplified == ("sequences are told apart: 2 classes",)
+    masked, head = imported(bert | {"architectures": ["BertForTokenClassification"]}).simplified
     assert "masked words" in masked
-    assert head == "the head is one of words, not that of BertForSequenceClassification"
+    assert head == "the head is one of words, not that of BertForTokenClassification"
     (further,) = imported(config_of("deepseek-ai/DeepSeek-V3.1")).simplified
     assert "model.num_mtp_layers" in further
     (image,) = imported(config_of("Qwen/Qwen3-VL-4B-Instruct")).simplified
@@ -108,7 +109,9 @@ def test_odd_values_are_refused_by_their_field(
 def test_advice_leads_to_what_is_read() -> None:
     """A language model alone only where its type is read, the base of an adapter."""
     with pytest.raises(InputError, match="trainscout live"):
-        imported({"model_type": "clip", "text_config": {}, "vision_config": {}})
+        imported({"model_type": "clap", "text_config": {}, "audio_config": {}})
+    with pytest.raises(InputError, match="trainscout live"):
+        imported({"model_type": "clip_text_model"})
     adapter = {"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}
     with pytest.raises(InputError, match="model=Qwen/Qwen3-8B training=lora"):
         imported(adapter)

@@ -8,13 +8,16 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import (
+    CLASSES,
     CROSSING,
     GATED,
     HYBRID,
+    IMAGES,
     JOINED,
     LLAMA,
     MLA_MOE,
     MOE,
+    PAIRS,
     SEEING,
     SHARING,
     SPARSE,
@@ -52,6 +55,9 @@ MODELS = (
     TRANSLATING,
     CROSSING,
     JOINED,
+    CLASSES,
+    IMAGES,
+    PAIRS,
 )
 TEACHER = replace(LLAMA, name="teacher", num_layers=36, hidden_size=512)
 _TRAININGS = (

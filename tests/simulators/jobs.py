@@ -25,6 +25,7 @@ from trainscout.simulators.predictor.question.layers import (
     ShortConv,
 )
 from trainscout.simulators.predictor.question.model import Model, PerLayerInput
+from trainscout.simulators.predictor.question.pooled import Pooled
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.training import Training
@@ -230,6 +231,21 @@ JOINED = replace(
         "single": Mixer(AttentionMixer(causal=False, text="joint")),
     },
     diffusion=Diffusion(16, 16, (96, 256), (256, 64)),
+)
+CLASSES = replace(TINY, name="tiny_classes", tied_embeddings=False, pooled=Pooled((256, 256, 4)))
+IMAGES = replace(
+    CLASSES,
+    name="tiny_images",
+    vocab_size=1,
+    layers="12*whole/dense",
+    kinds={"whole": Mixer(AttentionMixer(causal=False))},
+    pooled=Pooled((256, 10), 192),
+)
+PAIRS = replace(
+    CLASSES,
+    name="tiny_pairs",
+    pooled=Pooled((256, 128), contrastive="all"),
+    towers=(Tower(*("vision", 2, 256, 8, 512, 192, 17), merged=17, projector=(256, 128)),),
 )
 
 

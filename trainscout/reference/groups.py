@@ -35,6 +35,7 @@ from trainscout.simulators.predictor.question.layers import (
     ShortConv,
 )
 from trainscout.simulators.predictor.question.model import PerLayerInput
+from trainscout.simulators.predictor.question.pooled import Pooled
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tower import Convolution, Tower
 from trainscout.simulators.predictor.question.training import ModulePrecision
@@ -142,6 +143,7 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
                 ),
                 Group("model.per_layer_input", commands, PerLayerInput(1, 1), PerLayerInput.check),
                 Group("model.diffusion", commands, _LATENTS, Diffusion.check),
+                Group("model.pooled", commands, Pooled((1, 1)), Pooled.check),
             ]
         )
     if prefix == "network":

@@ -52,7 +52,7 @@ def step_flops(job: Job) -> StepFlops:
     # All layers of a kind cost the same.
     kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
     last = model.layer(model.num_layers)
-    layers, head = _layers_flops(job), _head_flops(model)
+    layers, head = _layers_flops(job), _head_flops(model) + _pooled_flops(job)
     module = layer_flops(model, sequence, last) + 4.0 * model.hidden_size**2
     forward = layers + head + model.num_mtp_layers * (module + head)
     repeated = 0.0
@@ -87,10 +87,21 @@ def _head_flops(model: Model) -> float:
     if model.diffusion is not None:
         # Patches on their way in, too.
         return 4.0 * model.hidden_size * model.diffusion.patch_size
+    if model.pooled is not None:
+        return 2.0 * model.hidden_size * model.pooled.patch_size
     streams = model.residual_streams
     collapse = streams * model.residual_width if streams > 1 else 0
     transform = model.hidden_size**2 if model.masked_head else 0
     return 2.0 * (model.hidden_size * model.vocab_size + collapse + transform)
+
+
+def _pooled_flops(job: Job) -> float:
+    """What is made of a sequence's vector, by token, forward."""
+    pooled = job.model.pooled
+    if pooled is None:
+        return 0.0
+    compared = job.recipe.micro_batch * pooled.replicas(job.dp)
+    return pooled.flops(compared) / job.sequence_length
 
 
 def _layers_flops(job: Job) -> float:
@@ -142,6 +153,9 @@ def tower_flops(tower: Tower) -> float:
         layer += 2.0 * (mlp + 3 * hidden**2)
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
     ends += 2.0 * tower.stem_products
+    if tower.pools:
+        # Keys and values of every patch; the output and an MLP of one vector an image.
+        ends += 4.0 * hidden * (hidden + 1) + 2.0 * (hidden**2 + mlp) / tower.patches
     return patches * (tower.num_layers * layer + ends)
 
 

@@ -26,6 +26,7 @@ from .layers import (
     parse_layers,
     plain_layer,
 )
+from .pooled import Pooled
 from .tower import Tower
 
 MOST_TOKENS = 10**9
@@ -104,6 +105,8 @@ class Model:
     """Linear layers have biases."""
     qkv_bias: bool = True
     """The query, key and value projection has one."""
+    key_bias: bool = True
+    """Keys have one where queries and values do (DINOv3: not)."""
     qk_norm: bool = False
     """Queries and keys are normalised head by head."""
     qk_norm_whole: bool = False
@@ -144,6 +147,11 @@ class Model:
     """What every layer is given of each token beside the hidden state."""
     towers: tuple[Tower, ...] = ()
     """Encoders in front of it."""
+    pooled: Pooled | None = None
+    """Classes of whole sequences or images, or pairs of both; None for a language model. Of images
+    ``sequence_length`` counts all tokens of one, and there is no vocabulary (``vocab_size`` 1)."""
+    layer_scale: bool = False
+    """What attention and MLP add to the residual is multiplied by a learned vector (DINOv2)."""
     diffusion: Diffusion | None = None
     """Latents and a text in place of words, None for a language model. ``sequence_length`` then
     counts all tokens that one attention sees, and there is no vocabulary (``vocab_size`` 1)."""
@@ -210,6 +218,13 @@ class Model:
             raise InputError(f"model.kinds.{across[0]}.cross", True, problem, allowed)
         if self.diffusion is not None:
             self._check_diffusion(self.diffusion)
+        if self.pooled is not None:
+            self.pooled.check()
+            self.pooled.check_for(self.hidden_size, self.towers)
+            heads = (self.diffusion, self.num_mtp_layers, self.masked_head, self.tied_embeddings)
+            if any(heads) or self.residual_streams > 1:
+                problem = "is beside latents, a head of words or several residuals"
+                raise InputError("model.pooled", "...", problem, "tied_embeddings: false")
 
     def _check_diffusion(self, diffusion: Diffusion) -> None:
         diffusion.check()
@@ -427,7 +442,7 @@ class Model:
         if not any(mixer.cross for mixer in self.kinds.values()):
             return 0, 0
         (tower,) = self.towers
-        return tower.tokens, tower.projector[-1] if tower.projector else tower.hidden_size
+        return tower.tokens, tower.output_width
 
     @functools.cached_property
     def head_counts(self) -> tuple[tuple[int, int], ...]:
@@ -454,6 +469,8 @@ class Model:
         found += [f"the {tower.name} tower" for tower in self.towers]
         found += ["latents in place of words"] * (self.diffusion is not None)
         found += ["a head for masked words"] * self.masked_head
+        found += ["one vector a sequence in place of words"] * (self.pooled is not None)
+        found += ["residuals scaled by layers"] * self.layer_scale
         found += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         found += ["values of another width than keys"] * (self.value_head_dim is not None)
         found += ["norms behind attention and MLP"] * self.post_norms

@@ -78,6 +78,9 @@ class Tower:
     taps: int = 0
     """Of a gated convolution behind attention in each layer, which then has a second MLP, too, and
     a projection of relative positions (Conformer; 0: a transformer)."""
+    pools: bool = False
+    """One query attends to all patches behind the layers, and an MLP stands behind it: what comes
+    out is one vector (SigLIP; ``merged`` is ``patches`` then)."""
     chunk: int | None = None
     """Patches attend within chunks of so many (null: to all)."""
 
@@ -111,6 +114,9 @@ class Tower:
         if self.num_heads % self.kv_heads:
             problem = f"does not divide the {self.num_heads} heads"
             raise InputError(f"{field}.num_query_groups", self.kv_heads, problem)
+        if self.pools and self.merged != self.patches:
+            problem, allowed = "is one vector of all patches", f"merged {self.patches}"
+            raise InputError(f"{field}.pools", True, problem, allowed)
         if self.patches % self.merged:
             problem = f"does not divide the {self.patches} patches of an image"
             raise InputError(f"{field}.merged", self.merged, problem, "a divisor of patches")
@@ -129,6 +135,11 @@ class Tower:
     def tokens(self) -> int:
         """Tokens that it makes of a sequence's images."""
         return self.images * self.patches // self.merged
+
+    @property
+    def output_width(self) -> int:
+        """Width of what it makes."""
+        return self.projector[-1] if self.projector else self.hidden_size
 
     @property
     def projector_weights(self) -> int:

@@ -159,8 +159,9 @@ class Training:
         """
         length = self.sequence_length or model.sequence_length
         check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
-        if model.diffusion is not None and (self.dpo or self.distillation):
-            problem = "is of probabilities of words, which a diffusion transformer has none of"
+        wordless = model.diffusion is not None or model.pooled is not None
+        if wordless and (self.dpo or self.distillation):
+            problem = f"is of probabilities of words, which {model.name} has none of"
             name = "dpo" if self.dpo else "distillation"
             raise InputError(f"training.{name}", "...", problem, "null")
         if self.distillation is not None:

@@ -161,8 +161,9 @@ def check_tuning(
     mixers = [model.mixer(layer) for layer in model.layer_kinds]
     attentions = [mixer.attention for mixer in mixers if mixer is not None]
     chosen = any(each is not None and each.index is not None for each in attentions)
-    if packed and (chosen or any(model.looked_at)):
+    if packed and (chosen or any(model.looked_at) or model.pooled):
         where = "an indexer chooses keys" if chosen else "layers look at an encoder"
+        where = "one vector is made of a sequence" if model.pooled else where
         raise InputError(
             "training.packed_lengths",
             longest,

@@ -238,6 +238,23 @@ def _looking_across(job: Job) -> Broken:
     return None
 
 
+def _pooling(job: Job) -> Broken:
+    pooled, recipe = job.model.pooled, job.recipe
+    if pooled is None:
+        return None
+    if recipe.cp > 1:
+        return "cp", "one token of a sequence is taken, which context parallelism cuts"
+    if recipe.pp > 1 and pooled.contrastive is not None:
+        return "pp", "what images are compared with is not sent through pipelines"
+    held, whole = job.dp * recipe.micro_batch, job.training.global_batch_size
+    if pooled.contrastive is not None and held < whole:
+        return (
+            "micro_batch",
+            f"pairs are compared in one pass: dp x micro_batch {held} < {whole}",
+        )
+    return None
+
+
 def _beside_the_hidden_state(job: Job) -> Broken:
     """What layers are given beside it: no pipeline sends it, and no framework shards its table."""
     recipe, model = job.recipe, job.model
@@ -386,6 +403,7 @@ RULES: dict[str, Rule] = {
     "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(_EXPERTS, _experts),
     "looking_across": Rule(("framework", "pp", "cp", "recompute_modules"), _looking_across),
+    "pooling": Rule((*_WORLD, "micro_batch"), _pooling),
     "beside_the_hidden_state": Rule(("tp", "pp"), _beside_the_hidden_state),
     "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
     "interleaving_batch": Rule(

@@ -94,7 +94,7 @@ def first_diffusion_parts(shard: Shard) -> list[Part]:
         latents -= shard.batch * text_tokens(shard)
     rows = {"patches": latents, "text": shard.batch * _diffusion(shard).text_tokens}
     parts = [
-        _ahead(shard, name, rows.get(name, shard.batch), widths)
+        linears_part(shard, name, rows.get(name, shard.batch), widths)
         for name, widths in _entries(shard)
     ]
     if latents == shard.tokens:
@@ -161,17 +161,19 @@ def _weights(widths: Sequence[int]) -> int:
     return sum((one + 1) * other for one, other in pairwise(widths))
 
 
-def _ahead(shard: Shard, name: str, tokens: int, widths: Sequence[int]) -> Part:
+def linears_part(
+    shard: Shard, name: str, tokens: int, widths: Sequence[int], *, is_data: bool = True
+) -> Part:
     """Linear layers, whole on every rank, with activations between them. Frozen ones have no
-    backward pass: nothing before them is trained."""
+    backward pass: nothing before them, which ``is_data``, is trained."""
     size, forward, saved = shard.element_bytes, list[Op](), list[Alloc]()
     backward = list[Op]()
     for number, (one, other) in enumerate(pairwise(widths)):
         made, gradients = linear(shard, name, tokens, one, other)
-        if number == 0:
+        if number == 0 and is_data:
             # Data has no gradient.
             gradients = [op for op in gradients if op.name != f"{name}_dgrad"]  # type: ignore[union-attr]
-        else:
+        if number:
             moved = tokens * one * size
             forward.append(Streaming(f"{name}_activation", "elementwise", 2 * moved))
             gradients += [Streaming(f"{name}_activation_bwd", "elementwise", 3 * moved)]

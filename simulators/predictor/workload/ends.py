@@ -20,6 +20,7 @@ from .ir import Alloc, Block, Collective, Streaming
 from .linear import bias_grad, linear
 from .part import Part, compose, hidden_norm
 from .per_layer_input import table_part
+from .pooled import patches_part, pooled_parts
 from .quantise import weight_copies
 from .shard import Shard
 from .tower import tower_parts
@@ -34,6 +35,9 @@ def first_blocks(shard: Shard) -> tuple[Block, Block]:
 def first_parts(shard: Shard) -> list[Part]:
     if shard.model.diffusion is not None:
         return first_diffusion_parts(shard)
+    pooled = shard.model.pooled
+    if pooled is not None and pooled.patch_size:
+        return [patches_part(shard, pooled)]
     inputs = shard.model.per_layer_input
     own = [] if inputs is None else [table_part(shard, inputs)]
     if shard.model.residual_streams > 1:
@@ -58,6 +62,8 @@ def head_parts(shard: Shard) -> list[Part]:
     model, size = shard.model, shard.element_bytes
     if model.diffusion is not None:
         return last_diffusion_parts(shard)
+    if model.pooled is not None:
+        return pooled_parts(shard, model.pooled)
     vocab = shard.head_rows
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8, unless it is told otherwise.

@@ -103,6 +103,7 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     mixer = model.mixer(layer)
     halves = (0 if mixer is None else len(mixer.in_turn)) + (layer.mlp != NONE)
     dense = halves * norm_parameters(shard, h) * (2 if model.post_norms else 1)
+    dense += halves * h * model.layer_scale
     wide = dense
     if mixer is not None:
         dense += sum(_MIXERS[name](shard, part) for name, part in mixer.parts.items())
@@ -207,7 +208,8 @@ def _attention(shard: Shard, attention: AttentionMixer) -> int:
     if model.qk_norm_whole:
         heads = shard.heads + (0 if attention.reuses_kv else shard.kv_heads)
         norms = norm_parameters(shard, heads * model.qk_head_dim)
-    return h * width + (width if model.qkv_bias else 0) + norms + output + extra
+    biases = width - (0 if model.key_bias else shard.kv_heads * model.qk_head_dim)
+    return h * width + (biases if model.qkv_bias else 0) + norms + output + extra
 
 
 def _cross(shard: Shard, _: bool) -> int:
@@ -248,6 +250,8 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
     """Word embedding rows of this rank, learned positions and inputs of layers (replicated)."""
     model, rows = shard.model, shard.embedding_rows
     positions = model.sequence_length if model.position == "learned" else 0
+    if model.pooled is not None and model.pooled.patch_size:
+        return LocalParameters((model.pooled.patch_size + 1 + positions) * model.hidden_size)
     own = 0
     if (inputs := model.per_layer_input) is not None:
         width = model.num_layers * inputs.hidden_size
@@ -259,6 +263,9 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
 def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     """Final norm, and the output weight unless the embedding on this rank provides it."""
     model = shard.model
+    if model.pooled is not None:
+        norms = norm_parameters(shard, model.hidden_size)
+        return LocalParameters(model.pooled.weights + norms)
     rows = shard.head_rows if owns_weight else 0
     weight, norms = rows * model.hidden_size, norm_parameters(shard, model.hidden_size)
     streams = model.residual_streams

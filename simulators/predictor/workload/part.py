@@ -181,6 +181,13 @@ def residual(shard: Shard, name: str) -> Part:
     apart = 2 * elements * size if mask and shard.fusion == "eager" else 0
     added, cast = 3 * elements * stream, elements * size if shard.autocast else 0
     backward: list[Op] = []
+    scales, saved = list[Op](), list[Alloc]()
+    if shard.model.layer_scale:
+        scales.append(Streaming(f"{name}_scale_fwd", "elementwise", 2 * elements * size))
+        saved += [Alloc(f"{name}_unscaled", elements * size)] * shard.trains
+        # The vector's gradient is a sum over tokens.
+        moved = (5 if shard.trains else 2) * elements * size
+        backward.append(Streaming(f"{name}_scale_bwd", "elementwise", moved, 2))
     if shard.casts_apart:
         backward.append(Streaming(f"{name}_grad_cast", "cast", elements * stream + cast))
         cast = 0
@@ -189,6 +196,7 @@ def residual(shard: Shard, name: str) -> Part:
         backward.insert(0, Streaming(f"{name}_dropout_bwd", "dropout", 2 * elements * size + mask))
     return Part(
         forward=(
+            *scales,
             Streaming(
                 f"{name}_add",
                 "dropout" if mask else "elementwise",
@@ -197,7 +205,7 @@ def residual(shard: Shard, name: str) -> Part:
             ),
         ),
         backward=tuple(backward),
-        saved=(Alloc(f"{name}_mask", mask),) if mask else (),
+        saved=(*saved, Alloc(f"{name}_mask", mask)) if mask else tuple(saved),
         forward_peak_bytes=(stream + size) * elements,
         backward_peak_bytes=2 * elements * stream,
         module=name,

@@ -46,7 +46,8 @@ class Shard:
     is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
     ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, ``log_softmax``
-    in 16 bits (of pairs, see ``_loss``), or ``none``.
+    in 16 bits (of pairs, see ``_loss``), or ``none``. ``replicas``: data-parallel ranks whose
+    sequences a contrastive loss compares.
     """
 
     model: Model
@@ -106,6 +107,7 @@ class Shard:
     gathers_logits: bool
     logged_losses: int
     overlap_tp_gradients: bool
+    replicas: int
 
     @classmethod
     def of(cls, job: Job) -> Shard:
@@ -153,6 +155,7 @@ class Shard:
             or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
             autocast=job.autocasts,
             loss=_loss(job),
+            replicas=1 if job.model.pooled is None else job.model.pooled.replicas(job.dp),
             **facts,
         )
 

@@ -95,7 +95,7 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
 
 def _parts(shard: Shard, tower: Tower) -> list[Part]:
     layer = [*layer_parts(shard, _LAYER), *(_conformer_parts(shard, tower) if tower.taps else ())]
-    layers = layer * tower.num_layers
+    layers = layer * tower.num_layers + (_pooling_parts(shard, tower) if tower.pools else [])
     hidden, size = tower.hidden_size, shard.element_bytes
     if tower.reads_words:
         return [embedding_part(shard), *layers]
@@ -141,6 +141,26 @@ def _conformer_parts(shard: Shard, tower: Tower) -> list[Part]:
         norm(shard, "conv_output_norm", tokens, hidden, keep_output=keep),
         Part(tuple(out), tuple(out_back), forward_peak_bytes=full, backward_peak_bytes=2 * full),
         residual(shard, "conv_residual"),
+    ]
+
+
+def _pooling_parts(shard: Shard, tower: Tower) -> list[Part]:
+    """Keys and values of all patches, which one query an image reads, and what it is projected
+    to."""
+    hidden, size, one = tower.hidden_size, shard.element_bytes, replace(shard, sequence=1)
+    forward, backward = linear(shard, "pool_kv", shard.tokens, hidden, 2 * hidden)
+    out, out_back = linear(one, "pool_out", one.tokens, hidden, hidden)
+    pairs = 2 * shard.tokens * hidden * size
+    return [
+        Part(
+            (*forward, Streaming("pool_attention_fwd", "elementwise", pairs, 3), *out),
+            (*out_back, Streaming("pool_attention_bwd", "elementwise", 2 * pairs, 5), *backward),
+            (Alloc("pool_kv", pairs),) if shard.trains else (),
+            forward_peak_bytes=pairs,
+            backward_peak_bytes=2 * pairs,
+        ),
+        norm(one, "pool_norm", one.tokens, hidden, keep_output=size if shard.trains else 0),
+        mlp_part(one, tower.ffn_hidden_size),
     ]
 
 
@@ -204,4 +224,6 @@ def _parameters(shard: Shard, tower: Tower) -> int:
         columns = tower.ffn_hidden_size * (2 if tower.gated_mlp else 1)
         layer += hidden * (columns + tower.ffn_hidden_size + 4 * hidden + tower.taps + 3)
         layer += (columns + hidden) * tower.linear_bias
-    return ends + tower.num_layers * layer
+    # One norm fewer than a layer has, and the query.
+    pool = (layer - hidden) * tower.pools
+    return ends + tower.num_layers * layer + pool

@@ -146,8 +146,8 @@ def test_a_model_with_a_pattern_is_a_value() -> None:
 @pytest.mark.parametrize("name", list(load_catalogue().models))
 def test_a_pattern_that_says_the_same_predicts_the_same(name: str) -> None:
     declared = load_catalogue().models[name]
-    if declared.layers is not None:
-        return
+    if declared.layers is not None or declared.pooled is not None:
+        return  # pairs are compared on one stage
     moe = declared.moe and replace(declared.moe, num_dense_layers=0, layer_period=1)
     patterned = replace(declared, moe=moe, layers=format_layers(declared.pattern))
     patterned.check()

@@ -17,6 +17,7 @@ from tests.simulators.jobs import (
     MLA_MOE,
     MODELS,
     MOE,
+    PAIRS,
     SHARING,
     TINY,
     TRANSLATING,
@@ -50,6 +51,9 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("looking_across", "cp", JOINED, {"cp": 32, "nodes": 4}),
     ("looking_across", "recompute_modules", JOINED, BY_OPERATION),
     ("looking_across", "framework", JOINED, {"training": {"attention": "unfused"}}),
+    ("pooling", "pp", PAIRS, {"pp": 2}),
+    ("pooling", "cp", PAIRS, {"cp": 2}),
+    ("pooling", "micro_batch", PAIRS, {"batch": 64, "nodes": 1}),
     ("adapters", "tp", TINY, {"tp": 4, "training": {"lora": Lora(6)}}),
     (
         *("adapters", "recompute_modules", TINY),
