@@ -10,11 +10,7 @@ from tests.simulators.jobs import make_job
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import error_bar
-from trainscout.simulators.predictor.uncertainty.interval import (
-    UNSEEN_FASTER,
-    UNSEEN_SLOWER,
-    log_interval,
-)
+from trainscout.simulators.predictor.uncertainty.interval import UNSEEN, log_interval
 from trainscout.simulators.predictor.uncertainty.table import (
     Tuning,
     published_residuals,
@@ -24,6 +20,7 @@ from trainscout.simulators.predictor.uncertainty.table import (
 
 values = st.lists(st.floats(-1, 1), min_size=2, max_size=30)
 levels = st.floats(0.05, 0.99)
+FASTER, SLOWER = UNSEEN["network"]
 
 
 def table(rows, tail_factor=1.0):
@@ -137,7 +134,7 @@ def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
     stranger = replace(FEATURES, gpu="tomorrow")
     found = log_interval(table_of(rows, Tuning(new_gpu=0.2)), stranger)
-    assert found == pytest.approx((-0.2 * UNSEEN_FASTER, 0.2 * UNSEEN_SLOWER["network"]))
+    assert found == pytest.approx((-0.2 * FASTER, 0.2 * SLOWER))
     # Where the runs are wider off than that, nothing is cut.
     wide = [replace(row, log_residual=20 * row.log_residual) for row in rows]
     assert log_interval(table_of(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
@@ -152,7 +149,7 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
         tuned = table_of([*rows, *rows], Tuning(new_gpu=0.2))
         assert tuned.publications("h100") == known
         least = 0.2 / math.sqrt(1 + known)
-        reach = (-UNSEEN_FASTER * least, UNSEEN_SLOWER["network"] * least)
+        reach = (-FASTER * least, SLOWER * least)
         assert log_interval(tuned, FEATURES) == pytest.approx(reach)
 
 
@@ -161,7 +158,7 @@ def test_every_publication_of_a_gpu_makes_it_less_uncertain():
     [
         ({"num_gpus": 1, "fabric": "node"}, "alone"),
         ({"num_gpus": 8, "fabric": "node"}, "node"),
-        ({"fabric": "measured 400"}, "node"),
+        ({"fabric": "measured 400"}, "measured"),
         ({"fabric": "roce 100"}, "network"),
     ],
 )
@@ -169,7 +166,8 @@ def test_strangers_lean_to_the_slow_side_the_more_the_farther_their_gpus(place, 
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
     tuned = table_of(rows, Tuning(new_gpu=0.2))
     low, high = log_interval(tuned, replace(FEATURES, gpu="tomorrow", **place))
-    assert high / -low == pytest.approx(UNSEEN_SLOWER[joined] / UNSEEN_FASTER)
+    faster, slower = UNSEEN[joined]
+    assert high / -low == pytest.approx(slower / faster)
 
 
 @pytest.mark.parametrize(
