@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.dialects.options import KEY, words_of_table
+from trainscout.reports.dialects.options import KEY, Options, words_of_table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
@@ -94,6 +94,22 @@ def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
             values = value if isinstance(value, list) else [value]
             texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
             words += [f"--{name}={texts[0]}", *texts[1:]] if texts else []
+    return words
+
+
+def words_of_launcher(launcher: Options) -> list[str]:
+    """What ``accelerate launch`` is told itself; its own defaults: ZeRO 2, whole shards."""
+    words = []
+    if kind := launcher.text("--mixed_precision"):
+        words.append(f"--mixed_precision={kind}")
+    if file := launcher.text("--deepspeed_config_file"):
+        words.append(f"--deepspeed={file}")
+    elif launcher.on("--use_deepspeed"):
+        words.append(f"--ds.zero_optimization.stage={launcher.text('--zero_stage') or 2}")
+    if launcher.on("--use_fsdp"):
+        stated = sorted(name for name in launcher.names if name.startswith("--fsdp_"))
+        words.append("--fsdp_version=1")
+        words += [f"{name}={launcher.text(name)}" for name in stated]
     return words
 
 

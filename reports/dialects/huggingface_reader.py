@@ -371,7 +371,7 @@ class HuggingFaceReader:
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0
-        asked = bool(options.on("--use_peft")) or ranked
+        asked = bool(options.on("--use_peft")) or bool(options.on("--use_lora")) or ranked
         if kind in _ADAPTS_OTHERWISE:
             options.assume(f"fine-tuning called {kind}", "adapters are plain ones of low rank")
         elif kind not in (None, "full", *_ADAPTS):

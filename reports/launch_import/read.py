@@ -24,6 +24,7 @@ from trainscout.reports.dialects.fine_tuning import (
     words_of_accelerate,
     words_of_arguments,
     words_of_deepspeed,
+    words_of_launcher,
 )
 from trainscout.reports.dialects.huggingface_reader import MARKS, HuggingFaceReader
 from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_configuration
@@ -256,17 +257,19 @@ def _is_hugging_face(command: Command) -> bool:
 
 def _with_files(command: Command, words: list[str], source: str) -> list[str]:
     """Arguments behind what the configurations of Accelerate and DeepSpeed say that they name."""
-    launcher = Options(list(command.words))
-    if Path(command.words[0]).name == "accelerate" and (name := launcher.text("--config_file")):
-        table = read_yaml(_next_to("--config_file", name, source), "--config_file")
-        words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
+    if Path(command.words[0]).name == "accelerate":
+        launcher = Options(command.words[: max(1, program_end(command) - 1)])
+        words = [*words_of_launcher(launcher), *words]
+        if name := launcher.text("--config_file"):
+            table = read_yaml(_next_to("--config_file", name, source), "--config_file")
+            words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
     named = Options(words)
     for option in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
         values = named.texts(option)
         table = deepspeed_preset(values[0]) if values else None
         if values and re.fullmatch(r"zero\d+\w*", values[0]) and table is None:
             raise InputError(option, values[0], "is no stage of ZeRO", "zero0 to zero3")
-        if values and values[0].endswith(".json"):
+        if values and values[0].endswith((".json", ".conf")):
             text, _ = _text_of(str(_next_to(option, values[0], source)))
             table = _json(option, values[0], text)
         if values and values[0] in ("fsdp1", "fsdp2"):  # files of TRL

@@ -55,6 +55,27 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
     assert "steps_per_print 10" in reading.no_effect
 
 
+@pytest.mark.parametrize(
+    ("options", "software", "stage"),
+    [
+        ("--use_deepspeed --deepspeed_config_file ds.conf", "deepspeed", 3),
+        ("--use_deepspeed", "deepspeed", 2),
+        ("--use_deepspeed --zero_stage 1", "deepspeed", 1),
+        ("--use_fsdp", "huggingface", 3),
+        ("--use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP", "huggingface", 2),
+        ("--multi_gpu", "huggingface", 0),
+    ],
+)
+def test_what_accelerate_is_told_itself(tmp_path, options, software, stage):
+    written(tmp_path, "ds.conf", {"zero_optimization": {"stage": 3}})
+    script = f"accelerate launch {options} --mixed_precision fp16 --num_processes 4 train.py "
+    script += "--model_name_or_path llama3_8b --per_device_train_batch_size 2"
+    imported = read(written(tmp_path, "run.sh", script))
+    assert (imported.question.framework.name, imported.recipe.zero_stage) == (software, stage)
+    assert imported.question.training.precision == "fp16"
+    assert not imported.reading.unknown
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_our_own_json_comes_back(tmp_path, stage):
     job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
