@@ -189,7 +189,7 @@ def install_compiled(state: RankState) -> None:
         return run
 
     proxy_tensor.make_fx = traced
-    torch.compile = compile
+    torch.compile = functools.wraps(torch.compile)(compile)
     torch.cond = _cond
     torch.jit.script = jit_script
     torch.jit.trace = jit_trace
@@ -362,7 +362,8 @@ def _attention(original: Any, values: Any) -> Any:
             query, key, value, attn_mask, *rest, **named
         )[0]
 
-    return scaled_dot_product_attention
+    # Scripts read from its text which arguments it takes.
+    return functools.wraps(original)(scaled_dot_product_attention)
 
 
 def _as_bias(mask: Any, query: Any, key: Any, values: Any) -> Any:

@@ -5,6 +5,7 @@ Each patch is applied to a framework's module when the script imports it.
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -180,24 +181,6 @@ def _staged_checkpoints(module: ModuleType) -> None:
     stager._offload_tensor = offload
 
 
-def _script_kernels(module: ModuleType) -> None:
-    from .script_kernels import emulate_extensions
-
-    emulate_extensions(module)
-
-
-def _torchvision(module: ModuleType) -> None:
-    from .vendor.torchvision import declare_operators
-
-    declare_operators(module)
-
-
-def _torchvision_images(module: ModuleType) -> None:
-    from .vendor.torchvision import declare_images
-
-    declare_images(module)
-
-
 def _paged_states(module: ModuleType) -> None:
     import torch
 
@@ -235,8 +218,6 @@ def _torchaudio(module: ModuleType) -> None:
 
 
 def _hub_kernels(module: ModuleType) -> None:
-    import importlib
-
     from .vendor.refuse import refusal
 
     def get_kernel(repo_id: str, *_: Any, **__: Any) -> Any:
@@ -251,6 +232,12 @@ def _hub_kernels(module: ModuleType) -> None:
     module.get_kernel = get_kernel  # type: ignore[attr-defined]
 
 
+def _later(module_name: str, function: str) -> Patch:
+    """A patch whose home is imported when it is needed."""
+    home = functools.partial(importlib.import_module, module_name, __package__)
+    return lambda module: getattr(home(), function)(module)
+
+
 PATCHES: dict[str, Patch] = {
     "bitsandbytes.functional": _paged_states,
     "kernels": _hub_kernels,
@@ -262,15 +249,16 @@ PATCHES: dict[str, Patch] = {
     "megatron_fsdp.uneven_dtensor": _agrees_on("validate_uneven_dtensor"),
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
+    "pynvml": _later(".cuda.management_library", "show_virtual_gpus"),
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
     "torch.distributed.fsdp._optim_utils": _flat_optimizer_states,
     "torch.distributed.rpc": _remote_calls,
     "torch.distributed.pipelining.stage": _pipeline_stages,
-    "torch.utils.cpp_extension": _script_kernels,
+    "torch.utils.cpp_extension": _later(".script_kernels", "emulate_extensions"),
     "torch.utils.tensorboard.writer": _tensorboard,
     "torchaudio._extension.utils": _torchaudio,
-    "torchvision.extension": _torchvision,
-    "torchvision.io.image": _torchvision_images,
+    "torchvision.extension": _later(".vendor.torchvision", "declare_operators"),
+    "torchvision.io.image": _later(".vendor.torchvision", "declare_images"),
     "transformers.masking_utils": _transformers_packing,
     "transformers.utils.import_utils": _transformers_tracing,
 }

@@ -110,7 +110,7 @@ def _patch_reads(state: RankState) -> None:
     torch.Tensor.__array__ = lambda self, dtype=None, copy=None: (
         numpy(self, force=True) if dtype is None else numpy(self, force=True).astype(dtype)
     )
-    torch.tensor = tensor
+    torch.tensor = functools.wraps(real_tensor)(tensor)
     for owner, name in ((torch, "as_tensor"), (torch, "asarray"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, lifting(getattr(owner, name)))
     made_of = lifting(torch.Tensor.__new__)

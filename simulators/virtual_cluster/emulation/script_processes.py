@@ -128,8 +128,9 @@ def install_spawn(state: RankState) -> None:
     """``torch.multiprocessing``'s spawn calls the function as the traced rank of its node.
 
     So do processes that the script starts one by one before it uses the device, each with a
-    function of its own and a number that counts them: those are ranks, not workers. Whoever is
-    given tensors on the device, or modules of them, uses it and is a rank, too.
+    function of its own and a number that counts them, or with settings whose ``rank`` does:
+    those are ranks, not workers. Whoever is given tensors on the device, or modules of them,
+    uses it and is a rank, too.
     """
 
     def start_processes(
@@ -158,7 +159,10 @@ def install_spawn(state: RankState) -> None:
         nonlocal started
         arguments = (*self._args, *self._kwargs.values())
         numbers = [each for each in arguments if type(each) is int]
+        settings = [vars(each).get("rank") for each in arguments if hasattr(each, "__dict__")]
         own = getattr(self._target, "__module__", None) == "__main__"
+        if any(type(each) is int and each == started for each in settings):
+            numbers, own = [started], True
         before = own and (started or not state.recorder.operations)
         if numbers[:1] != [started] or not (before or any(map(_on_device, arguments))):
             start(self)

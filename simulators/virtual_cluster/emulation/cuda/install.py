@@ -23,17 +23,9 @@ from .system_tool import install_system_tool
 def install_accelerator() -> None:
     """``torch.accelerator`` tells what ``torch.cuda`` tells."""
     cuda = torch.cuda
-    functions: dict[str, Any] = {
-        "empty_cache": cuda.empty_cache,
-        "memory_stats": cuda.memory_stats,
-        "memory_allocated": cuda.memory_allocated,
-        "max_memory_allocated": cuda.max_memory_allocated,
-        "memory_reserved": cuda.memory_reserved,
-        "max_memory_reserved": cuda.max_memory_reserved,
-        "reset_accumulated_memory_stats": cuda.reset_accumulated_memory_stats,
-        "reset_peak_memory_stats": cuda.reset_peak_memory_stats,
-        "get_memory_info": cuda.mem_get_info,
-    }
+    names = torch.accelerator.memory.__all__
+    functions = {name: getattr(cuda, name) for name in names if hasattr(cuda, name)}
+    functions["get_memory_info"] = cuda.mem_get_info
     # Its own is a stream of the back end, which knows no event of ``torch.cuda``.
     torch.accelerator.current_stream = cuda.current_stream
     for name, function in functions.items():
@@ -61,16 +53,6 @@ def range_functions(state: RankState) -> dict[str, Callable[..., Any]]:
             depth[0] -= 1
         return depth[0]
 
-    # Ranges that may overlap have no place among nested ones.
-    def range_start(msg: object) -> int:
-        return 0
-
-    def range_end(range_id: int) -> None:
-        return None
-
-    def mark(msg: object) -> None:
-        return None
-
     @contextlib.contextmanager
     def nested(msg: object, *args: object, **kwargs: object) -> Iterator[None]:
         range_push(str(msg).format(*args, **kwargs))
@@ -82,9 +64,10 @@ def range_functions(state: RankState) -> dict[str, Callable[..., Any]]:
     return {
         "range_push": range_push,
         "range_pop": range_pop,
-        "range_start": range_start,
-        "range_end": range_end,
-        "mark": mark,
+        # Ranges that may overlap have no place among nested ones.
+        "range_start": lambda msg: 0,
+        "range_end": lambda range_id: None,
+        "mark": lambda msg: None,
         "range": nested,
     }
 
@@ -185,6 +168,7 @@ def install_cuda(state: RankState) -> None:
         "_get_device_properties": lambda device: properties,
         "get_device_properties": lambda device=None: properties,
         "device_count": lambda: count,
+        "_device_count_nvml": lambda: count,
         "is_available": lambda: True,
         "cudart": lambda: cudart,
         "Stream": stream,

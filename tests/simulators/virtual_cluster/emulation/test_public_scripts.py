@@ -319,8 +319,20 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path) -> None:
-    (tmp_path / "ranks.py").write_text(RANKS)
+OF_A_LIBRARY = """
+    def launched(port, settings, world_size):
+        train(settings.rank, world_size)
+    launched.__module__ = "library"
+    settings = [argparse.Namespace(rank=rank) for rank in range(8)]
+    ranks = [mp.Process(target=launched, args=("29500", each, 8)) for each in settings]
+"""
+
+
+@pytest.mark.parametrize("settings", [False, True])
+def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path, settings: bool) -> None:
+    started = next(line for line in RANKS.splitlines() if "ranks = " in line)
+    text = "import argparse" + RANKS.replace(started, OF_A_LIBRARY) if settings else RANKS
+    (tmp_path / "ranks.py").write_text(text)
     options = ("--world-size", "8", "--rank", "3")
     run = emulate(tmp_path, str(tmp_path / "ranks.py"), *options, check=True)
     assert run.code == 0, run.output

@@ -4,6 +4,7 @@ import copy
 import subprocess
 
 import dropout_layer_norm
+import pynvml
 import pytest
 import rotary_emb
 import torch
@@ -47,6 +48,12 @@ query = [
 memory_mib = torch.cuda.mem_get_info()[1] >> 20
 assert subprocess.check_output(query, text=True) == f"0, {memory_mib}, [N/A]\n"
 assert "NVIDIA H800" in subprocess.check_output("nvidia-smi", text=True)
+pynvml.nvmlInit()
+handle = pynvml.nvmlDeviceGetHandleByIndex(pynvml.nvmlDeviceGetCount() - 1)
+assert pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20 == memory_mib
+assert "H800" in pynvml.nvmlDeviceGetName(handle)
+# As scripts ask which arguments a release knows.
+assert "enable_gqa" in torch.nn.functional.scaled_dot_product_attention.__doc__
 kept = torch.zeros(8, dtype=torch.bool, device="cuda")
 kept[2:4] = True
 assert copy.deepcopy(kept).nonzero().flatten().tolist() == [2, 3]

@@ -1,0 +1,1 @@
+"""Stands in for NVIDIA's binding, whose library is not here."""
