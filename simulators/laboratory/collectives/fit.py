@@ -23,7 +23,7 @@ import functools
 import math
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,29 +45,22 @@ SIZES = (8 << 10, 256 << 20)
 SWEPT = (8 << 10, 128 << 10, 2 << 20, 32 << 20, 512 << 20)
 """Bytes; the measured sizes nearest to them are told. ``nccl-tests -b 8K -e 512M -f 16``."""
 
-
-def _place(call: Measurement) -> tuple[object, ...]:
-    return (call.communicator.nodes > 1,)
-
-
-def _kind(call: Measurement) -> tuple[object, ...]:
-    return (call.kind, *_gpus(call))
-
-
-def _gpus(call: Measurement) -> tuple[object, ...]:
-    """Fewer GPUs of one node have their own figures; of several nodes, all."""
-    within = call.communicator.nodes == 1
-    return (within, call.communicator.size if within else 0)
-
-
-TOLD: dict[str, tuple[Callable[[Measurement], tuple[object, ...]], tuple[int, ...]]] = {
-    "large": (_place, SIZES[1:]),
-    "two_sizes": (_place, SIZES),
-    "two_sizes_by_gpus": (_gpus, SIZES),
-    "two_sizes_by_gpus_and_kind": (_kind, SIZES),
-    "five_sizes_by_gpus_and_kind": (_kind, SWEPT),
+TOLD: dict[str, tuple[tuple[int, ...], bool]] = {
+    "one_size": ((1 << 30,), False),
+    "large_sizes": ((16 << 20, 1 << 30), False),
+    "two_sizes": (SIZES, False),
+    "five_sizes": (SWEPT, False),
+    "five_sizes_by_nodes": (SWEPT, True),
 }
-"""By name: which calls share their figures, and the sizes that they have."""
+"""By name: sizes that are told of each collective, on each number of a node's GPUs, and whether on
+each number of nodes or on the fewest."""
+
+
+def _group(call: Measurement, by_nodes: bool) -> tuple[object, ...]:
+    """Calls that share what is told of them."""
+    if call.nodes == 1:
+        return call.kind, call.communicator.size
+    return call.kind, f"{call.nodes if by_nodes else 'several'} nodes"
 
 
 def figures(result: Fit, calls: Sequence[Measurement]) -> list[tuple[Measurement, Figure]]:
@@ -89,10 +82,10 @@ def anchored_errors(
     own: Sequence[tuple[Measurement, Figure]], told: str
 ) -> list[tuple[Measurement, float]]:
     """Absolute relative error of each of a cluster's calls but those that were told from."""
-    shares, sizes = TOLD[told]
+    sizes, by_nodes = TOLD[told]
     groups: dict[object, list[tuple[Measurement, Figure]]] = defaultdict(list)
     for call, figure in own:
-        groups[shares(call)].append((call, figure))
+        groups[_group(call, by_nodes)].append((call, figure))
     errors: list[tuple[Measurement, float]] = []
     for members in groups.values():
         anchors = _anchors(members, sizes)
@@ -108,12 +101,10 @@ def anchored_errors(
 def _anchors(
     members: Sequence[tuple[Measurement, Figure]], sizes: Sequence[int]
 ) -> list[tuple[Measurement, Figure]]:
-    """One test at the sizes nearest to those asked for: an all-reduce where there is one, on the
-    fewest nodes and the most GPUs of them."""
+    """One test at the sizes nearest to those asked for, on the fewest nodes and the most GPUs."""
 
-    def test(call: Measurement) -> tuple[object, ...]:
-        ranks = call.communicator.size
-        return call.kind != "all_reduce", call.communicator.nodes, -ranks, call.kind
+    def test(call: Measurement) -> tuple[int, int]:
+        return call.nodes, -call.communicator.size
 
     chosen = min(test(call) for call, _ in members)
     same = [each for each in members if test(each[0]) == chosen]
@@ -148,9 +139,9 @@ def _cell(row: Row | Measurement) -> tuple[str, str]:
     return row.cluster_id, size_band(row.size_bytes)
 
 
-def _cells(result: Fit, rows: Sequence[Row]) -> Cells:
-    """Median absolute relative error of each cluster and size band, over all transports."""
-    return medians((_cell(row), predict_us(result, row) / row.time_us - 1) for row in rows)
+def _compared(result: Fit, rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Relative error of each row."""
+    return [(row, predict_us(result, row) / row.time_us - 1) for row in rows]
 
 
 def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
@@ -158,35 +149,38 @@ def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
 
     ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
     the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others;
-    those of ``anchors.TOLD``: the same, told so much of the cluster.
+    those of ``TOLD``: the same, told so much of the cluster.
     """
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     from_train = fit(train)
-    unknown: Cells = {}
-    anchored: dict[str, Cells] = {name: {} for name in TOLD}
+    unknown: list[tuple[Row, float]] = []
+    told: dict[str, list[tuple[Measurement, float]]] = {name: [] for name in TOLD}
     for others, own in left_out(everything):
-        unknown |= _cells(others, own)
+        unknown += _compared(others, own)
         compared = figures(others, calls_of(measurements, {row.cluster_id for row in own}))
-        for name in TOLD:
-            anchored[name] |= medians(
-                (_cell(call), off) for call, off in anchored_errors(compared, name)
-            )
-    cells = {
-        "shipped": _cells(fit(everything), everything),
-        "train": _cells(from_train, train),
-        "validation": _cells(from_train, validation),
+        for name, errors in told.items():
+            errors += anchored_errors(compared, name)
+    errors_of_fits: dict[str, Sequence[tuple[Row | Measurement, float]]] = {
+        "shipped": _compared(fit(everything), everything),
+        "train": _compared(from_train, train),
+        "validation": _compared(from_train, validation),
         "left_out": unknown,
-        **anchored,
+        **told,
     }
-    return {name: average(found) for name, found in cells.items()}
+    return {name: average(errors) for name, errors in errors_of_fits.items()}
 
 
-def average(cells: Cells) -> dict[str, Any]:
-    """The mean over all cells and over those of each band; every cell counts alike."""
+def average(errors: Iterable[tuple[Row | Measurement, float]]) -> dict[str, Any]:
+    """The mean of medians per cluster and size band, over those of each band, over calls between
+    nodes and over all; every cluster and band counts alike."""
+    errors = list(errors)
+    cells = medians((_cell(call), off) for call, off in errors)
+    between = medians((_cell(call), off) for call, off in errors if call.nodes > 1)
     return {
         "clusters": len({cluster for cluster, _ in cells}),
         "by_size_band": _by_band(cells),
+        "between_nodes": round(float(np.mean(list(between.values()))), 3) if between else None,
         "all": round(float(np.mean(list(cells.values()))), 3),
     }
 

@@ -76,6 +76,11 @@ class Measurement:
     cluster: Cluster
     assumptions: tuple[str, ...]
 
+    @property
+    def nodes(self) -> int:
+        """Among how many the GPUs lie."""
+        return self.communicator.nodes
+
 
 @dataclass(frozen=True)
 class Skipped:

@@ -50,14 +50,14 @@ def _collective_fits() -> str:
     bands = list(next(iter(fits.values()))["by_size_band"])
     rows = [
         (
-            TEXTS["fits"][name],
+            TEXTS["fits"][title],
             fit["clusters"],
             *(percent(fit["by_size_band"].get(band)) for band in bands),
-            percent(fit["all"]),
+            *(percent(fit[name]) for name in ("between_nodes", "all")),
         )
-        for name, fit in fits.items()
+        for title, fit in fits.items()
     ]
-    return table(("fit", "clusters", *bands, "all"), rows)
+    return table(("fit", "clusters", *bands, "between nodes", "all"), rows)
 
 
 def _compared_with_nccl(summary: Report) -> str:

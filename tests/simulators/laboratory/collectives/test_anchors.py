@@ -17,6 +17,10 @@ class Call:
     size_bytes: int
     communicator: Communicator
 
+    @property
+    def nodes(self) -> int:
+        return self.communicator.nodes
+
 
 def calls(start_us, growth, kind="all_reduce", ranks=8, nodes=1):
     """Calls that a fit has at 10 us and a microsecond a MiB, and what they took."""
@@ -37,14 +41,14 @@ def most(own, told):
 
 
 def test_a_fit_whose_bytes_alone_are_off_needs_one_large_figure():
-    number, error = most(calls(10.0, 1.5), "large")
+    number, error = most(calls(10.0, 1.5), "one_size")
     assert number == 5
     assert error == pytest.approx(0, abs=1e-12)
 
 
 def test_one_whose_calls_start_later_needs_a_short_one_besides():
     own = calls(25.0, 1.5)
-    assert most(own, "large")[1] > 0.3
+    assert most(own, "one_size")[1] > 0.3
     assert most(own, "two_sizes") == (4, pytest.approx(0, abs=1e-12))
 
 
@@ -52,12 +56,19 @@ def test_one_whose_calls_start_later_needs_a_short_one_besides():
     ("other", "told"),
     [
         ({"nodes": 2}, "two_sizes"),
-        ({"ranks": 2}, "two_sizes_by_gpus"),
-        ({"kind": "all_gather"}, "two_sizes_by_gpus_and_kind"),
+        ({"ranks": 2}, "two_sizes"),
+        ({"kind": "all_gather"}, "two_sizes"),
+        ({"nodes": 2}, "five_sizes_by_nodes"),
     ],
 )
 def test_calls_that_are_told_apart_have_their_own(other, told):
     own = [*calls(25.0, 1.5), *calls(12.0, 3.0, **other)]
-    assert most(own, told) == (8, pytest.approx(0, abs=1e-9))
-    if told != "two_sizes":
-        assert most(own, "two_sizes")[1] > 0.3
+    number, error = most(own, told)
+    assert number == (8 if told == "two_sizes" else 2)
+    assert error == pytest.approx(0, abs=1e-9)
+
+
+def test_numbers_of_nodes_are_told_apart_where_each_was_measured():
+    own = [*calls(25.0, 1.5, nodes=2), *calls(12.0, 3.0, nodes=4)]
+    assert most(own, "five_sizes")[1] > 0.3
+    assert most(own, "five_sizes_by_nodes")[1] == pytest.approx(0, abs=1e-9)

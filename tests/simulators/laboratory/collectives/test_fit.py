@@ -12,10 +12,10 @@ import yaml
 from tests.in_process import command
 from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives import machines as m
-from tests.simulators.predictor.collectives.machines import MIB, cluster, group
+from tests.simulators.predictor.collectives.machines import GIB, MIB, cluster, group
 from trainscout.simulators.laboratory.collectives import fit as fitting
 from trainscout.simulators.laboratory.collectives import least_squares as fit
-from trainscout.simulators.laboratory.collectives.measurements import describe
+from trainscout.simulators.laboratory.collectives.measurements import Measurement, describe
 from trainscout.simulators.predictor.collectives.cost import options_of
 from trainscout.simulators.predictor.collectives.execution import (
     net_terms,
@@ -104,10 +104,16 @@ def test_borrowed_coefficients_claim_no_measurements() -> None:
 
 
 def test_clusters_and_bands_count_alike_in_the_averages() -> None:
-    cells = {("a", "<=16KiB"): 0.1, ("b", "<=16KiB"): 0.3, ("b", ">64MiB"): 0.5}
-    assert fitting.average(cells) == {
+    def call(cluster: str, size: str, nodes: str) -> Measurement:
+        told = {"notes": f"cluster={cluster}", "bytes": size, "num_nodes": nodes}
+        return describe("", row(**told))
+
+    errors = [(call("a", "8", "1"), -0.1), (call("b", "8", "1"), 0.3)]
+    errors += [(call("b", str(GIB), "2"), off) for off in (0.4, 0.5, -0.6)]
+    assert fitting.average(errors) == {
         "clusters": 2,
         "by_size_band": {"<=16KiB": 0.2, ">64MiB": 0.5},
+        "between_nodes": 0.5,
         "all": 0.3,
     }
 
