@@ -6,6 +6,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.fabric import (
+    SLOW_QUARTILE,
     counted_share,
     fabric_error,
     share_between,
@@ -49,6 +50,17 @@ def network_doubt(
         "tell (cluster.measured_collectives)"
     )
     return (would_tell if stated is None else f"{stated}; {would_tell}",)
+
+
+def slow_network_doubt(step_time_s: float, slow_s: float) -> tuple[str, ...]:
+    """How much longer the step ``on_slow_network`` takes, in words."""
+    longer = slow_s / step_time_s - 1
+    if longer < _WORTH_SAYING:
+        return ()
+    return (
+        f"the step takes {longer:.0%} longer where the network takes {SLOW_QUARTILE:g} times as "
+        "long, as for a quarter of unvalidated ones: the error bar allows for it",
+    )
 
 
 def _leaving(job: Job) -> list[str]:

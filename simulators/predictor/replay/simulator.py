@@ -19,14 +19,14 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
-from trainscout.simulators.predictor.uncertainty.fabric import share_between
+from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network, share_between
 from trainscout.simulators.predictor.uncertainty.factors import SHARES, factors_of
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
 from .assemble import Assembler, Program
 from .assumptions import assumptions_of
-from .network_doubt import network_doubt
+from .network_doubt import network_doubt, slow_network_doubt
 from .priced import BUBBLE, COMPUTE, EVIDENCE, HOST, OPTIMIZER, PART_INDEX, PARTS, STRAGGLERS
 from .prices import Pricer
 from .steady import Step, replay_step
@@ -71,8 +71,11 @@ class ReplaySimulator:
         """
         if self._calibration is None or not self._calibration.runs:
             prediction = self.without_error_bar(job)
-            bar_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s)
-            return replace(prediction, interval_s=bar_s)
+            slow = on_slow_network(job)
+            slow_s = 0.0 if slow is None else self.step_time_s(slow)
+            bar_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, slow_s)
+            stated = (*prediction.assumptions, *slow_network_doubt(prediction.step_time_s, slow_s))
+            return replace(prediction, interval_s=bar_s, assumptions=stated)
         prediction, shares = self.with_shares(job)
         seconds = prediction.step_time_s
         low, high = self._calibration.interval(job, shares, LEVEL)

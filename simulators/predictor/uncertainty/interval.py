@@ -39,17 +39,22 @@ _NORMAL = NormalDist()
 
 
 def error_bar(
-    job: Job, step_time_s: float, breakdown_s: Mapping[str, float]
+    job: Job, step_time_s: float, breakdown_s: Mapping[str, float], slow_s: float = 0.0
 ) -> tuple[float, float]:
-    """The interval in seconds that holds a measured step with probability ``LEVEL``.
+    """The interval in seconds that holds a measured step with probability ``LEVEL``; ``slow_s`` as
+    in ``fabric_error``.
 
     It need not lie evenly around the prediction, nor hold it: where predictions of such runs
     were all too low, it says so. That of a calibrated prediction: ``Calibration.interval``.
     """
     features = features_of(job, step_time_s, breakdown_s)
     low, high = log_interval(published_residuals(), features)
-    error = fabric_error(job, step_time_s, breakdown_s)
-    low, high = widened(low, (low + high) / 2, high, error, LEVEL)
+    middle = (low + high) / 2
+    error, slower = (fabric_error(job, step_time_s, breakdown_s, each) for each in (0.0, slow_s))
+    low, high = (
+        widened(low, middle, high, error, LEVEL)[0],
+        widened(low, middle, high, slower, LEVEL)[1],
+    )
     return step_time_s * math.exp(low), step_time_s * math.exp(high)
 
 

@@ -11,7 +11,7 @@ from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.collectives.transport import left_out_error
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
+from trainscout.simulators.predictor.uncertainty.fabric import fabric_error, on_slow_network
 from trainscout.simulators.predictor.uncertainty.interval import error_bar
 
 PARTS = {"compute": 0.8, "dp_communication": 0.1, "tp_communication": 0.1}
@@ -43,6 +43,20 @@ def test_a_node_without_nvlink_has_no_network_to_validate() -> None:
     node = job(1)
     alone = replace(node.cluster, nvlink_domain=1, nvswitch=False, oversubscription=None)
     assert fabric_error(replace(node, cluster=alone), 1.0, PARTS) == 0
+
+
+def test_what_a_slow_network_no_longer_hides_makes_the_step_longer() -> None:
+    known = job(2)
+    unsure = replace(known, cluster=replace(known.cluster, oversubscription=None))
+    slow = on_slow_network(unsure)
+    assert slow is not None
+    assert slow.cluster.nic_gbps == pytest.approx(unsure.cluster.nic_gbps / 1.7)
+    hidden = {"compute": 1.0}
+    assert fabric_error(unsure, 1.0, hidden, 1.25) == pytest.approx(0.25)
+    before, after = (error_bar(unsure, 1.0, hidden, slow_s) for slow_s in (1.0, 1.25))
+    assert before[0] == after[0]
+    assert before[1] < after[1]
+    assert [on_slow_network(each) for each in (known, job(1))] == [None, None]
 
 
 def test_measured_collectives_take_it_away() -> None:
