@@ -57,7 +57,7 @@ def test_a_configuration(tmp_path):
     ("component", "more", "lora", "assumed"),
     [
         ("lora_llama3_1_8b", {}, Lora(16, LORA_TARGETS, 0.1), []),
-        ("qlora_llama3_1_8b", {}, Lora(16, LORA_TARGETS, 0.1, "nf4"), []),
+        ("qlora_llama3_1_8b", {}, Lora(16, LORA_TARGETS, 0.1, "nf4_double"), []),
         (
             "lora_llama3_1_8b",
             {"lora_attn_modules": ["q_proj"], "apply_lora_to_mlp": False},
