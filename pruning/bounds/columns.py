@@ -201,6 +201,11 @@ class Columns:
                     places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
             arriving = places[self.layout_of] * (self.micro_batches * boundary_bytes)[:, None]
             allocated += arriving[u]
+        # Where a step has one micro-batch its loss may meet no gradients: as if it always did.
+        allocated = np.maximum(
+            allocated - ends["absent_bytes"][e].astype(np.int64),
+            ends["updating_bytes"][e].astype(np.int64),
+        )
         unused = ends["flattened_bytes"][e].astype(np.int64)
         if not self.framework.expandable_segments:
             unused = unused + (allocated * FRAGMENTATION).astype(np.int64)

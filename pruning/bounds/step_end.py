@@ -12,8 +12,8 @@ from trainscout.simulators.predictor.memory.footprint import (
     flattened_bytes,
     placeholder_bytes,
     process_bytes,
-    static_bytes,
 )
+from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering
@@ -30,7 +30,11 @@ from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
 from trainscout.simulators.predictor.workload.megatron import shares_embedding
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk, Stage
-from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
+from trainscout.simulators.predictor.workload.step_end import (
+    finish_block,
+    optimizer_block,
+    update_bytes,
+)
 
 # The recipe fields that enter.
 END_FIELDS = knobs_entering(STEP_END, LAYOUT)
@@ -66,10 +70,13 @@ class StageEnd:
 @dataclass(frozen=True)
 class StageHeld:
     """What one stage holds all through a step: ``fixed_bytes`` are parameters, gradients,
-    optimizer and scratch; ``flattened_bytes`` further segments; ``outside_bytes`` what the
-    allocator does not see."""
+    optimizer and scratch, of which passes do without ``absent_bytes`` at most; ``updating_bytes``
+    are there while the optimizer runs; ``flattened_bytes`` further segments; ``outside_bytes``
+    what the allocator does not see."""
 
     fixed_bytes: int
+    absent_bytes: int
+    updating_bytes: int
     flattened_bytes: int
     outside_bytes: int
 
@@ -78,8 +85,12 @@ class StageHeld:
         """Of a stage that holds ``chunks``; ``channels`` of NCCL are open."""
         whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
         scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
+        static = static_of(job, whole)
+        fixed = sum(static.kinds.values()) + scratch
         return cls(
-            sum(static_bytes(job, whole).values()) + scratch,
+            fixed,
+            static.most_absent,
+            fixed - static.absent_at_update + update_bytes(whole.parameters, job),
             flattened_bytes(job, whole),
             sum(process_bytes(job.gpu, job.cluster, channels).values()),
         )

@@ -66,6 +66,7 @@ _TRAININGS = (
     {"packed_lengths": (5, 9, 40)},
     {"nvfp4_hadamard": False, "module_precision": ModulePrecision(attn_out="bf16")},
     {"lora": Lora(8)},
+    {"lora": Lora(8, frozen_weights="nf4_double")},
     {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
     {"dpo": Dpo()},
     {"dpo": Dpo(), "lora": Lora(8)},
@@ -75,7 +76,13 @@ _TRAININGS = (
 )
 _FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},
-    {"attention": "unfused", "fusion": "eager", "fused_wgrad": False, "torch_wrappers": True},
+    {
+        "attention": "unfused",
+        "fusion": "eager",
+        "fused_wgrad": False,
+        "fused_optimizer": False,
+        "torch_wrappers": True,
+    },
     {
         "fusion": "eager",
         "fused_norm": False,

@@ -23,9 +23,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
-from trainscout.simulators.predictor.workload.frozen_weights import storage
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
-from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
     FORWARD,
@@ -34,19 +32,18 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
     waiting_bytes,
 )
-from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
+from trainscout.simulators.predictor.workload.program import Chunk, Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import stage_order
 from trainscout.simulators.predictor.workload.step_end import (
-    MOMENT_BYTES,
     host_parameters,
     host_states_bytes,
-    master_bytes,
     owned_parameters,
-    unpacked_bytes,
+    update_bytes,
 )
-from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
+from trainscout.simulators.predictor.workload.weights import parameter_bytes
 
 from .bands import band_of, spread_of
+from .static import Static, is_layer, static_of
 
 Ints = NDArray[np.int64]
 MIB = 2**20
@@ -136,34 +133,38 @@ def _stage_memories(
 ) -> tuple[StageMemory, ...]:
     boundary, expands = workload.stage_boundary_bytes, job.framework.expandable_segments
     passes = pass_bytes(job, workload, _enough_micro_batches(job))
-    worst = (passes.activations + passes.temporary).argmax(axis=1)
+    worst = (passes.activations + passes.temporary - passes.absent).argmax(axis=1)
     stages = np.arange(len(worst))
     activations = passes.activations[stages, worst].tolist()
     temporary = passes.temporary[stages, worst].tolist()
+    absent = passes.absent[stages, worst].tolist()
     once = {
         id(stage): (
-            static_bytes(job, stage),
+            static_of(job, stage),
             placeholder_bytes(job, stage),
             flattened_bytes(job, stage),
             vacated_bytes(job, stage),
-            unpacked_bytes(stage.parameters, job),
+            update_bytes(stage.parameters, job),
         )
         for stage in distinct(workload.stages)
     }
     memories = []
     for index, stage in enumerate(workload.stages):
-        static, placeholders, flattened, vacated, unpacked = once[id(stage)]
+        static, placeholders, flattened, vacated, updating = once[id(stage)]
         held = placeholders + buffer_bytes(job, index, boundary)
         moving = {"activations": activations[index], "temporary": temporary[index] + held}
+        missing, at_update = absent[index], static.absent_at_update
         # When the optimizer runs, activations are free.
-        if unpacked > activations[index] + temporary[index]:
-            moving, vacated = {"activations": 0, "temporary": unpacked + held}, 0
-        allocated = sum(static.values()) + sum(moving.values())
+        if updating - at_update > activations[index] + temporary[index] - missing:
+            moving, missing = {"activations": 0, "temporary": updating + held}, at_update
+            vacated = 0
+        kinds = static.kinds_without(missing) | moving
+        allocated = sum(kinds.values())
         unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
         memories.append(
             StageMemory(
                 stage=index,
-                kind=static | moving | outside,
+                kind=kinds | outside,
                 peak_allocated_bytes=allocated,
                 peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
             )
@@ -227,70 +228,15 @@ def vacated_bytes(job: Job, stage: Stage) -> int:
     """
     if job.framework.cross_entropy != "eager" or job.precision in ("fp32", "tf32"):
         return 0
-    most = 0
+    most, static = 0, static_of(job, stage)
     for chunk in stage.chunks:
         for run in chunk.runs:
             moved = (op for op in run.forward.ops if isinstance(op, Streaming))
             logits = sum(op.bytes // 3 for op in moved if op.name == "logits_cast")
-            elsewhere = _pass_peak(chunk, BACKWARD) - run.backward.peak_bytes
+            peak, absent = _pass_peak(chunk, BACKWARD, static)
+            elsewhere = peak - absent - run.backward.peak_bytes + static.most_absent
             most = max(most, logits - max(0, elsewhere))
     return most
-
-
-def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer state on one rank of a stage.
-
-    ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
-    (Rajbhandari et al. 2020, section 5). What the host updates has no states here and, as far as
-    gradients are sharded, no gradients either.
-    """
-    parameters, zero = stage.parameters, job.recipe.zero_stage
-    owned = owned_parameters(parameters, job)
-    away = host_parameters(owned, job)
-    here = owned - away
-    weight = parameter_bytes(job)
-    gradient = gradient_bytes_per_parameter(job)
-    replicas = job.dp * job.recipe.cp
-    if job.framework.keeps_16bit_grads and replicas > 1 and gradient > weight:
-        gradient += weight
-    if zero == 3:
-        # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy) and casts
-        # what it gathers: two layers, and the ends, which stay gathered. A layer's gradient may be
-        # cast to fp32 to be reduced.
-        # Frozen ones have no fp32 copy.
-        layer, ends = _largest_layer(stage), _ends(stage)
-        frozen = owned_parameters(parameters.held, job) - owned
-        reduced = _largest_layer(stage, trained=True)
-        cast = 4 if job.framework.reduce_grads_fp32 else 0
-        kept = weight if job.optimizer == "adam_pure_bf16" else 4
-        gathered = (away + frozen + 2 * layer + ends) * weight
-        if job.keeps_quantised:
-            gathered += 2 * _quantised_copies(job, _largest_quantised(stage))
-        gathered += _packed_bytes(job, stage)
-        return {
-            "parameters": here * kept + gathered,
-            "gradients": here * kept + reduced * (weight + cast),
-            "optimizer": here * MOMENT_BYTES[job.optimizer],
-        }
-    # Under ZeRO 2 a layer's gradient is whole until it is reduced.
-    reduced = parameters.total
-    if zero == 2:
-        reduced = min(reduced, here + _largest_unit(stage))
-    return {
-        "parameters": parameters.held.total * weight + _quantised_copies(job, parameters),
-        "gradients": reduced * gradient,
-        "optimizer": here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
-    }
-
-
-def _packed_bytes(job: Job, stage: Stage) -> int:
-    """What frozen weights in 8 or 4 bits have beyond 16-bit ones under ZeRO 3, or less: of shards
-    and of two layers packed ones, and all scales."""
-    kept, weights = storage(job.frozen_weights), stage.parameters.quantised
-    if kept is None or weights is None:
-        return 0
-    packed = owned_parameters(weights.held, job) + 2 * _quantised(_largest_quantised(stage))
-    return int(packed * (kept.packed - parameter_bytes(job)) + weights.held.total * kept.scales)
 
 
 def placeholder_bytes(job: Job, stage: Stage) -> int:
@@ -301,47 +247,13 @@ def placeholder_bytes(job: Job, stage: Stage) -> int:
     return sum(rows * columns for rows, columns in shapes) * ACTIVATION_BYTES[job.precision]
 
 
-def _ends(stage: Stage) -> int:
-    """Parameters of the embedding and the head, where the stage holds them."""
-    return sum(run.held.held.total for run in stage.runs if not _is_layer(run))
-
-
-def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
-    runs = [run.parameters for run in stage.runs if _is_layer(run)]
-    return max((each.total if trained else each.held.total for each in runs), default=0)
-
-
-def _largest_quantised(stage: Stage) -> LocalParameters:
-    """Of the layer with most quantised weights."""
-    layers = [run.parameters for run in stage.runs if _is_layer(run)]
-    return max(layers, key=_quantised, default=LocalParameters())
-
-
-def _quantised(parameters: LocalParameters) -> int:
-    return 0 if parameters.quantised is None else parameters.quantised.held.total
-
-
-def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
-    """Bytes that quantised weights have more than 16-bit ones, or fewer."""
-    return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
-
-
 def _largest_gradient(stage: Stage) -> int:
     """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
-    sizes = [run.parameters.total for run in stage.runs if not _is_layer(run)]
+    sizes = [run.parameters.total for run in stage.runs if not is_layer(run)]
     for run in stage.runs:
         products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
         sizes += [product.m * product.n for product in products]
     return max(sizes, default=0)
-
-
-def _is_layer(run: Run) -> bool:
-    return run.forward.name.endswith("layer_forward")
-
-
-def _largest_unit(stage: Stage) -> int:
-    """Parameters of the largest piece that is reduced at once."""
-    return max((run.parameters.total for run in stage.runs), default=0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -349,13 +261,15 @@ class PassBytes:
     """Bytes along each stage's passes, in its order, each of shape (stages, passes).
 
     While a pass runs, ``activations`` are those of the passes before it and, in a forward pass,
-    its own, and ``temporary`` is what it holds besides at its peak; ``kept`` are the activations
-    that it leaves. Stages that run fewer passes than others hold nothing behind them.
+    its own, and ``temporary`` is what it holds besides at its peak, when ``absent`` bytes of what
+    is static are not there; ``kept`` are the activations that it leaves. Stages that run fewer
+    passes than others hold nothing behind them.
     """
 
     activations: Ints
     temporary: Ints
     kept: Ints
+    absent: Ints
 
 
 def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
@@ -369,25 +283,28 @@ def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
     unlike = dict(zip(keys, workload.stages, strict=True))
     place = {key: number for number, key in enumerate(unlike)}
     tables = [_chunk_bytes(job, each, 0 if ends else output) for (_, ends), each in unlike.items()]
-    saved, peaks, changes = (np.array(column) for column in zip(*tables, strict=True))
+    saved, peaks, changes, lacks = (np.array(column) for column in zip(*tables, strict=True))
     row = np.array([place[key] for key in keys])[:, None]
     change, peak = changes[row, direction, chunk], peaks[row, direction, chunk]
     kept = np.cumsum(change, axis=1)
     # Before a pass, what earlier ones left; a forward peak already holds its own activations.
     before = kept - change
     own = np.where(direction == FORWARD, np.minimum(peak, saved[row, chunk]), 0)
-    return PassBytes(before + own, peak - own, kept)
+    return PassBytes(before + own, peak - own, kept, lacks[row, direction, chunk])
 
 
-def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, Ints]:
-    """What each chunk of a stage saves; peaks and changes by kind of pass, none the last, and
-    chunk. ``output`` bytes of each forward pass stay."""
-    chunks = stage.chunks
+def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, Ints, Ints]:
+    """What each chunk of a stage saves; peaks, changes and what is absent at peaks by kind of
+    pass, none the last, and chunk. ``output`` bytes of each forward pass stay."""
+    chunks, static = stage.chunks, static_of(job, stage)
     saved = [each.saved_bytes + output for each in chunks]
     peaks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
     changes = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
-    peaks[FORWARD] = [_pass_peak(each, FORWARD) + output for each in chunks]
-    peaks[BACKWARD] = [_pass_peak(each, BACKWARD) for each in chunks]
+    lacks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
+    for kind in (FORWARD, BACKWARD):
+        found = [_pass_peak(each, kind, static) for each in chunks]
+        peaks[kind], lacks[kind] = zip(*found, strict=True)
+    peaks[FORWARD] += output
     changes[FORWARD] = saved
     changes[BACKWARD] = -changes[FORWARD]
     if schedule_kind(job.schedule).splits_backward:
@@ -395,7 +312,7 @@ def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, 
         peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
         changes[INPUT_GRADIENT] = waiting + changes[BACKWARD]
         changes[WEIGHT_GRADIENT] = -waiting
-    return saved, peaks, changes
+    return saved, peaks, changes, lacks
 
 
 @functools.lru_cache(maxsize=32)
@@ -422,17 +339,19 @@ def _enough_micro_batches(job: Job) -> int:
     return min(job.num_micro_batches, 3 * recipe.pp)
 
 
-def _pass_peak(chunk: Chunk, direction: int) -> int:
-    """Most bytes one pass holds beyond what was live before it."""
-    peak = live = 0
-    if direction == FORWARD:
-        for run in chunk.runs:
-            # Each repetition leaves its activations behind.
-            last = live + (run.count - 1) * run.forward.saved_bytes
-            peak = max(peak, last + run.forward.peak_bytes)
-            live += run.count * run.forward.saved_bytes
-        return peak
-    for run in reversed(chunk.runs):
-        peak = max(peak, live + run.backward.peak_bytes)
-        live += run.count * run.backward.saved_bytes
-    return peak
+def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, int]:
+    """Most bytes one pass holds beyond what was live before it, and what is absent then."""
+    live = made = 0
+    found = [(0, static.absent(0, in_layer=True))]
+    for run in chunk.runs if direction == FORWARD else reversed(chunk.runs):
+        block, gradients = run.forward, 0
+        if direction == BACKWARD:
+            block, gradients = run.backward, run.parameters.total
+        # Each repetition leaves its activations or gradients behind.
+        for before in {0, run.count - 1}:
+            held = live + before * block.saved_bytes + block.peak_bytes
+            absent = static.absent(made + before * gradients, in_layer=is_layer(run))
+            found.append((held, absent))
+        live += run.count * block.saved_bytes
+        made += run.count * gradients
+    return max(found, key=lambda each: each[0] - each[1])

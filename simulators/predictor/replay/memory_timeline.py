@@ -10,13 +10,13 @@ from trainscout.simulators.predictor.memory.footprint import (
     PassBytes,
     held_bytes,
     pass_bytes,
-    static_bytes,
 )
+from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.predictor.workload.passes import PASS_NAMES
+from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
 from trainscout.simulators.predictor.workload.program import Workload
-from trainscout.simulators.predictor.workload.step_end import unpacked_bytes
+from trainscout.simulators.predictor.workload.step_end import update_bytes
 
 from .engine import Floats, Ints
 from .pass_timeline import PASS_KINDS, PassTimeline
@@ -80,8 +80,8 @@ def _stage_rows(
     as the optimizer begins where it holds anything."""
     stage, boundary = workload.stages[index], workload.stage_boundary_bytes
     count = int(shown.sum())
-    unpacked = unpacked_bytes(stage.parameters, job)
-    updates = int(unpacked > 0)
+    updating = update_bytes(stage.parameters, job)
+    updates = int(updating > 0)
     dynamic = np.zeros((1 + 2 * count + updates, 2), dtype=np.int64)
     last = 1 + 2 * count
     dynamic[1:last:2, 0], dynamic[1:last:2, 1] = (
@@ -93,11 +93,17 @@ def _stage_rows(
     at_s[1:last:2], at_s[2:last:2] = passes.start_s[shown], passes.end_s[shown]
     if updates:
         optimizer = (passes.stage == index) & (passes.kind == PASS_KINDS.index("optimizer"))
-        at_s[last], dynamic[last, 1] = passes.start_s[optimizer].max(), unpacked
+        at_s[last], dynamic[last, 1] = passes.start_s[optimizer].max(), updating
     dynamic[:, 1] += held_bytes(job, stage, index, boundary)
-    static = static_bytes(job, stage)
+    static = static_of(job, stage)
+    absent = np.full(len(at_s), static.most_absent)
+    absent[1:last:2] = during.absent[index, :count]
+    ends = passes.kind[shown] != PASS_KINDS.index(PASS_NAMES[FORWARD])
+    absent[2:last:2] = np.where(ends, static.absent_at_update, static.most_absent)
+    absent[last:] = static.absent_at_update
     kinds = np.empty((len(at_s), len(MEMORY_KINDS)), dtype=np.int64)
-    kinds[:, :3] = [static[kind] for kind in MEMORY_KINDS[:3]]
+    of = {each: static.kinds_without(each) for each in set(absent.tolist())}
+    kinds[:, :3] = [[of[each][kind] for kind in MEMORY_KINDS[:3]] for each in absent.tolist()]
     kinds[:, 3:] = dynamic
     # What a pass leaves is seen only where the next one does not begin at once.
     seen = np.append(at_s[1:] > at_s[:-1], True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 
-from .data_parallel import TENSORS_OF_A_LAYER, gradient_bytes_per_parameter, shard_launches
+from .data_parallel import gradient_bytes_per_parameter, shard_launches
 from .ir import Block, Collective, HostUpdate, Op, Streaming
 from .parameters import LocalParameters
 from .weights import parameter_bytes, weight_casts
 
+# Two norms and four projections of a Llama layer.
+TENSORS_OF_A_LAYER = 6
 # fp32 values the optimizer keeps per parameter besides the master weight.
 MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "adam_pure_bf16": 4, "sgd": 4}
 
@@ -39,11 +41,15 @@ def _owned_by_kind(parameters: LocalParameters, job: Job) -> tuple[int, int]:
     return dense, expert
 
 
-def unpacked_bytes(parameters: LocalParameters, job: Job) -> int:
-    """The fp32 copies of 16-bit moments that an update of either kind of weights holds."""
-    if not _unpacks_moments(job):
+def update_bytes(parameters: LocalParameters, job: Job) -> int:
+    """What an update holds besides: of either kind of weights the fp32 copies of 16-bit moments;
+    of all at once the roots of second moments, where each of Adam's operations is a kernel."""
+    if _unpacks_moments(job):
+        return MOMENT_BYTES["adam"] * max(_owned_by_kind(parameters, job))
+    if job.framework.fused_optimizer or job.optimizer == "sgd":
         return 0
-    return MOMENT_BYTES["adam"] * max(_owned_by_kind(parameters, job))
+    owned = owned_parameters(parameters, job)
+    return MOMENT_BYTES[job.optimizer] // 2 * (owned - host_parameters(owned, job))
 
 
 def _unpacks_moments(job: Job) -> bool:

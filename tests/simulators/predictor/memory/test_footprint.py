@@ -16,8 +16,8 @@ from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.footprint import (
     NCCL_CONNECTION_BYTES,
     flattened_bytes,
-    static_bytes,
 )
+from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.passes import FORWARD
 from trainscout.simulators.predictor.workload.schedule import stage_order
-from trainscout.simulators.predictor.workload.step_end import unpacked_bytes
+from trainscout.simulators.predictor.workload.step_end import update_bytes
 
 GIB = 2**30
 
@@ -37,7 +37,7 @@ def memory_of(job: Job, channels: int = 0) -> Memory:
 
 def static_per_parameter(job: Job) -> float:
     stage = build_workload(job).stages[0]
-    return sum(static_bytes(job, stage).values()) / stage.parameters.total
+    return sum(static_of(job, stage).kinds.values()) / stage.parameters.total
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_moments_are_unpacked_a_kind_of_weights_at_a_time() -> None:
     parameters = LocalParameters(dense=800, expert=300)
     unpacking = {"optimizer": "adam_bf16", "unpacks_moments": True}
     whole = make_job(TINY, zero_stage=0, training=unpacking)
-    assert unpacked_bytes(parameters, whole) == 8 * 800
+    assert update_bytes(parameters, whole) == 8 * 800
     sharded = make_job(TINY, zero_stage=1, training=unpacking)
-    assert unpacked_bytes(parameters, sharded) == 8 * max(100, -(-300 // sharded.expert_dp))
+    assert update_bytes(parameters, sharded) == 8 * max(100, -(-300 // sharded.expert_dp))
     for changes in ({"optimizer": "adam_bf16"}, {"unpacks_moments": True}):
-        assert unpacked_bytes(parameters, make_job(TINY, training=changes)) == 0
+        assert update_bytes(parameters, make_job(TINY, training=changes)) == 0
 
 
 def test_context_parallel_ranks_share_the_optimizer_state() -> None:
@@ -87,14 +87,14 @@ def test_a_gradient_is_whole_until_it_is_reduced() -> None:
     stage = build_workload(job).stages[0]
     unit = max(run.parameters.total for run in stage.chunks[0].runs)
     expected = 4 * (stage.parameters.total / 8 + unit)
-    assert static_bytes(job, stage)["gradients"] == pytest.approx(expected, rel=1e-5)
+    assert static_of(job, stage).kinds["gradients"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(("reduce_fp32", "gradient"), [(False, 2), (True, 6)])
 def test_fully_sharded_state_gathered_layers_and_ends(reduce_fp32: bool, gradient: int) -> None:
     job = make_job(LLAMA, zero_stage=3, training={"reduce_grads_fp32": reduce_fp32})
     stage = build_workload(job).stages[0]
-    held = static_bytes(job, stage)
+    held = static_of(job, stage).kinds
     embedding, layers, head = (run.parameters.total for run in stage.chunks[0].runs)
     # fp32 parameter, gradient and two moments of an eighth; two layers and both ends gathered in
     # bf16, one layer's gradient in bf16 and, where it travels so, in fp32.
@@ -108,7 +108,7 @@ def test_fully_sharded_state_gathered_layers_and_ends(reduce_fp32: bool, gradien
 def test_expert_state_is_sharded_over_its_own_replicas() -> None:
     job = make_job(MOE, nodes=2, ep=8)
     parameters = build_workload(job).stages[0].parameters
-    held = static_bytes(job, build_workload(job).stages[0])
+    held = static_of(job, build_workload(job).stages[0]).kinds
     assert held["optimizer"] == pytest.approx(
         12 * (parameters.dense / 16 + parameters.expert / 2), rel=1e-5
     )
@@ -122,7 +122,7 @@ def test_expert_state_is_sharded_over_its_own_replicas() -> None:
 def test_sharding_more_never_holds_more(model: Model, nodes: int, precision: str) -> None:
     def held(zero_stage: int) -> int:
         job = make_job(model, nodes=nodes, zero_stage=zero_stage, precision=precision)
-        return sum(static_bytes(job, build_workload(job).stages[0]).values())
+        return sum(static_of(job, build_workload(job).stages[0]).kinds.values())
 
     assert held(0) >= held(1) >= held(2)
 

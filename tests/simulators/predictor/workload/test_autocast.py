@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, make_job
-from trainscout.simulators.predictor.memory.footprint import static_bytes
+from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.data_parallel import (
@@ -53,7 +53,7 @@ def test_a_rank_keeps_sixteen_bytes_of_a_parameter_and_no_copy() -> None:
     (stage,) = build_workload(here).stages
     count = stage.parameters.total
     parts = {"parameters": 4 * count, "gradients": 4 * count, "optimizer": 8 * count}
-    assert static_bytes(here, stage) == parts
+    assert static_of(here, stage).kinds == parts
 
 
 def test_every_matrix_is_cast_for_a_pass_and_again_to_recompute() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.memory.footprint import static_bytes
+from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
@@ -57,7 +57,7 @@ def test_what_is_saved_is_the_layers_weights(model: Any) -> None:
     for each in (False, True):
         job = job_of("fp8", model=model, fp8_param_gather=each)
         (stage,) = build_workload(job).stages
-        kept.append(static_bytes(job, stage))
+        kept.append(static_of(job, stage).kinds)
         ops = gather_parameters(stage.parameters, Transfer.of(job)).ops
         moved.append(sum(op.bytes for op in ops if isinstance(op, Collective)))
     quantised = stage.parameters.quantised

@@ -1,0 +1,178 @@
+"""Parameters, gradients and optimizer states of a stage, and which of them are not there when.
+
+PyTorch's optimizers let gradients go after an update (``zero_grad``: ``set_to_none``), and
+autograd makes them as the backward passes of a step go: where a step has one micro-batch, its loss
+meets none, where it has several, later ones meet all. DDP's buckets stay beside them. FSDP gathers
+and reduces one layer after another: at the model's ends none is, and while the optimizer runs
+nothing.
+``tests/simulators/predictor/memory/test_static.py`` holds peaks to those of virtual GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
+from trainscout.simulators.predictor.workload.frozen_weights import storage
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.program import Run, Stage
+from trainscout.simulators.predictor.workload.step_end import (
+    MOMENT_BYTES,
+    host_parameters,
+    master_bytes,
+    owned_parameters,
+)
+from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
+
+
+@dataclass(frozen=True)
+class Static:
+    """Bytes of one rank: ``parameters`` that it keeps and, gathered for a pass, those of two
+    ``layers`` and of the model's ``ends``; ``gradients`` that it keeps, of what is being
+    ``reduced``, and of ``buckets``; ``optimizer`` states. ``made``: so many parameters' gradients
+    come with the backward pass (0: they are there); ``in_turn``: layers are gathered one after
+    another."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    layers: int = 0
+    ends: int = 0
+    reduced: int = 0
+    buckets: int = 0
+    made: int = 0
+    in_turn: bool = False
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """All of it, by kind."""
+        return {
+            "parameters": self.parameters + self.layers + self.ends,
+            "gradients": self.gradients + self.reduced + self.buckets,
+            "optimizer": self.optimizer,
+        }
+
+    def absent(self, made: int, *, in_layer: bool) -> int:
+        """Bytes of ``kinds`` that are not there when the gradients of so many parameters are."""
+        left = self.gradients * (self.made - made) // self.made if self.made else 0
+        return left + (self.layers + self.reduced if self.in_turn and not in_layer else 0)
+
+    @property
+    def most_absent(self) -> int:
+        """The most that ever is, while passes run."""
+        return self.absent(0, in_layer=False)
+
+    @property
+    def absent_at_update(self) -> int:
+        """The same while the optimizer runs."""
+        return self.layers + self.ends + self.reduced if self.in_turn else 0
+
+    def kinds_without(self, absent: int) -> dict[str, int]:
+        """``kinds`` when so many bytes are not there: of gradients first."""
+        kinds = self.kinds
+        gradients = min(absent, kinds["gradients"])
+        kinds["gradients"] -= gradients
+        kinds["parameters"] -= absent - gradients
+        return kinds
+
+
+def static_of(job: Job, stage: Stage) -> Static:
+    """What one rank of a stage keeps.
+
+    ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
+    (Rajbhandari et al. 2020, section 5). What the host updates has no states here and, as far as
+    gradients are sharded, no gradients either.
+    """
+    parameters, recipe, zero = stage.parameters, job.recipe, job.recipe.zero_stage
+    owned = owned_parameters(parameters, job)
+    away = host_parameters(owned, job)
+    here = owned - away
+    weight = parameter_bytes(job)
+    gradient = gradient_bytes_per_parameter(job)
+    replicated = job.dp * recipe.cp > 1
+    alone = job.framework.torch_wrappers and recipe.pp == 1
+    made = parameters.total if alone and job.num_micro_batches == 1 else 0
+    if zero == 3:
+        # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy) and casts
+        # what it gathers: two layers, and the ends, which stay gathered. A layer's gradient may be
+        # cast to fp32 to be reduced.
+        # Frozen ones have no fp32 copy.
+        frozen = owned_parameters(parameters.held, job) - owned
+        reduced = _largest_layer(stage, trained=True)
+        cast = 4 if job.framework.reduce_grads_fp32 else 0
+        kept = weight if job.optimizer == "adam_pure_bf16" else 4
+        packed, of_layer = _packed_bytes(job, stage)
+        return Static(
+            here * kept + (away + frozen) * weight + packed,
+            here * kept,
+            here * MOMENT_BYTES[job.optimizer],
+            layers=2 * (_largest_layer(stage) * weight + of_layer),
+            ends=_ends(stage) * weight,
+            reduced=reduced * (weight + cast),
+            made=made,
+            in_turn=alone,
+        )
+    kept_gradients = parameters.total
+    if zero == 2:
+        # Under ZeRO 2 a layer's gradient is whole until it is reduced.
+        kept_gradients = min(kept_gradients, here + _largest_unit(stage))
+    buckets = 0
+    if replicated and not zero and job.framework.torch_wrappers:
+        buckets = parameters.total * gradient
+    elif job.framework.keeps_16bit_grads and replicated and gradient > weight:
+        buckets = kept_gradients * weight
+    return Static(
+        parameters.held.total * weight + _quantised_copies(job, parameters),
+        kept_gradients * gradient,
+        here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
+        buckets=buckets,
+        made=made,
+    )
+
+
+def _packed_bytes(job: Job, stage: Stage) -> tuple[int, int]:
+    """Under ZeRO 3 what quantised weights have beyond 16-bit ones, or less: what a rank keeps of
+    frozen ones (packed shards, and all scales), and a layer that is gathered."""
+    kept, weights = storage(job.frozen_weights), stage.parameters.quantised
+    if kept is None or weights is None:
+        copies = _quantised_copies(job, _largest_quantised(stage)) if job.keeps_quantised else 0
+        return 0, copies
+    less = kept.packed - parameter_bytes(job)
+    shards = owned_parameters(weights.held, job) * less + weights.held.total * kept.scales
+    return int(shards), int(_quantised(_largest_quantised(stage)) * less)
+
+
+def _ends(stage: Stage) -> int:
+    """Parameters of the embedding and the head, where the stage holds them."""
+    return sum(run.held.held.total for run in stage.runs if not is_layer(run))
+
+
+def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
+    runs = [run.parameters for run in stage.runs if is_layer(run)]
+    return max((each.total if trained else each.held.total for each in runs), default=0)
+
+
+def _largest_quantised(stage: Stage) -> LocalParameters:
+    """Of the layer with most quantised weights."""
+    layers = [run.parameters for run in stage.runs if is_layer(run)]
+    return max(layers, key=_quantised, default=LocalParameters())
+
+
+def _quantised(parameters: LocalParameters) -> int:
+    return 0 if parameters.quantised is None else parameters.quantised.held.total
+
+
+def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
+    """Bytes that quantised weights have more than 16-bit ones, or fewer."""
+    return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
+
+
+def is_layer(run: Run) -> bool:
+    """Whether a run is of the model's layers, and not of its ends."""
+    return run.forward.name.endswith("layer_forward")
+
+
+def _largest_unit(stage: Stage) -> int:
+    """Parameters of the largest piece that is reduced at once."""
+    return max((run.parameters.total for run in stage.runs), default=0)
