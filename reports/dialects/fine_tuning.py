@@ -22,7 +22,7 @@ _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
 _DEGREES = {"tp_size": "tensor_parallel_size", "cp_size": "context_parallel_size"}
 _PRESET = re.compile(r"zero([0-3])(_offload)?")
 AXOLOTL, FACTORY, SWIFT, TRL = "axolotl", "LLaMA-Factory", "ms-swift", "TRL"
-TORCHTUNE = "torchtune"
+TORCHTUNE, AUTOMODEL = "torchtune", "NeMo AutoModel"
 MEGATRON_SWIFT = "ms-swift with Megatron"
 
 
@@ -40,6 +40,8 @@ class Tool:
     """Sequences of a step where no accumulation is said: as many at least."""
     models: Mapping[str, str] = field(default_factory=dict)
     """Its models that ship under another name."""
+    software: str = "huggingface"
+    """The declared framework that it is, without DeepSpeed."""
 
 
 @cache
@@ -49,7 +51,7 @@ def _tools() -> dict[str, Tool]:
         names = {f"--{own}": f"--{name}" for own, name in table["names"].items()}
         defaults = {f"--{name}": str(value).lower() for name, value in table["defaults"].items()}
         marks = tuple(f"--{mark}" for mark in table["marks"])
-        rest = {key: table[key] for key in ("least_batch", "models") if key in table}
+        rest = {key: table[key] for key in ("least_batch", "models", "software") if key in table}
         tools[title] = Tool(title, marks, names, defaults, **rest)
     return tools
 

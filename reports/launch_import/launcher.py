@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainscout.reports.dialects.fine_tuning import (
+    AUTOMODEL,
     AXOLOTL,
     FACTORY,
     MEGATRON_SWIFT,
@@ -21,7 +22,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 _LAUNCHER_NAMES = (
     *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
-    *("deepspeed", "accelerate", "trl", "tune"),
+    *("deepspeed", "accelerate", "trl", "tune", "automodel"),
 )
 _NODES = ("--nnodes", "--num_nodes", "--num_machines")
 _PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus")
@@ -39,6 +40,7 @@ _TOOLS = {
     "axolotl": (AXOLOTL, ("train",)),
     "llamafactory-cli": (FACTORY, ("train",)),
     "tune": (TORCHTUNE, ("run",)),
+    "automodel": (AUTOMODEL, ("finetune", "pretrain", "kd", "benchmark")),
 }
 _OF_FILES = {"axolotl.cli.train": AXOLOTL, "cli/_megatron/": MEGATRON_SWIFT, "swift/cli/": SWIFT}
 _OF_FILES["trl/scripts/"] = TRL
@@ -63,6 +65,8 @@ def program_end(command: Command) -> int:
         if word.endswith(".py") or word in _MODULES:
             return at + 1
         tool, verbs = _TOOLS.get(_name(word), ("", ()))
+        if tool == AUTOMODEL:  # with or without a verb and ``-c`` in front of its file
+            return next((n for n, each in enumerate(words) if each.endswith((".yaml", ".yml"))), 0)
         if words[at + 1 : at + 2] and words[at + 1] in verbs:
             # The launcher's options and the recipe stand in front of torchtune's.
             return words.index("--config") if tool == TORCHTUNE and "--config" in words else at + 2

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.reports.dialects.automodel_reader import AutomodelReader, is_automodel
 from trainscout.reports.dialects.environment import VARIABLES
 from trainscout.reports.dialects.fine_tuning import (
+    AUTOMODEL,
     MEGATRON_SWIFT,
     TORCHTUNE,
     deepspeed_preset,
@@ -76,8 +78,8 @@ class ImportedLaunch:
 Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, a YAML file "
-    "of Megatron-Bridge (run_config.yaml), nanotron, axolotl, LLaMA-Factory or torchtune, or "
-    "arguments (--name ...)"
+    "of Megatron-Bridge (run_config.yaml), nanotron, axolotl, LLaMA-Factory, torchtune or NeMo "
+    "AutoModel, or arguments (--name ...)"
 )
 
 _SHOWN = 80
@@ -153,6 +155,8 @@ def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
         return NanotronReader(table, {})
     if isinstance(table, dict) and is_torchtune(words := words_of_arguments(table)):
         return TorchtuneReader(words, {})
+    if isinstance(table, dict) and is_automodel(words := words_of_arguments(table)):
+        return AutomodelReader(words, {})
     marked = isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS)
     if marked or (isinstance(table, dict) and tool_of(map(str, table)) is not None):
         words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), source)
@@ -175,6 +179,8 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
         return MegatronSwiftReader(_with_settings(arguments, source), exported)
     end = program_end(command)
     program = command.words[end - 1] if end else ""
+    if started == AUTOMODEL:
+        return AutomodelReader(_with_settings(arguments, source), exported)
     if started == TORCHTUNE:
         words = _with_settings(_with_recipe_file(arguments, source), source)
         return TorchtuneReader(words, exported, program)

@@ -42,15 +42,15 @@ from .least_squares import Fit, Row, calls_of, fit, predict_us, row_of, rows_of
 from .measurements import BAND_NAMES, Measurement, read_table, size_band
 
 SIZES = (8 << 10, 256 << 20)
-SWEPT = (8 << 10, 128 << 10, 2 << 20, 32 << 20, 512 << 20)
-"""Bytes; the measured sizes nearest to them are told. ``nccl-tests -b 8K -e 512M -f 16``."""
+SWEPT = tuple((8 << 10) * 4**power for power in range(9))
+"""Bytes; the measured sizes nearest to them are told. ``nccl-tests -b 8K -e 512M -f 4``."""
 
 TOLD: dict[str, tuple[tuple[int, ...], bool]] = {
     "one_size": ((1 << 30,), False),
     "large_sizes": ((16 << 20, 1 << 30), False),
     "two_sizes": (SIZES, False),
-    "five_sizes": (SWEPT, False),
-    "five_sizes_by_nodes": (SWEPT, True),
+    "swept": (SWEPT, False),
+    "swept_by_nodes": (SWEPT, True),
 }
 """By name: sizes that are told of each collective, on each number of a node's GPUs, and whether on
 each number of nodes or on the fewest."""

@@ -63,6 +63,8 @@ def step_flops(job: Job) -> StepFlops:
         repeated += model.num_mtp_layers * _recomputed_flops(model, sequence, last, modules)
     elif recipe.recompute == "full":
         repeated = layers * _recomputed_share(job)
+        if model.pooled is not None:
+            repeated += sum(map(tower_flops, model.towers)) / job.sequence_length
     skipped = sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
     skipped += model.num_mtp_layers * _skipped_flops(model, sequence, last)
     tokens = job.tokens_per_step

@@ -250,6 +250,9 @@ class Framework:
     copies_shards: bool = False
     """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
     (nanotron's ``all_gather_coalesced``)."""
+    broadcasts_shards: bool = False
+    """Under ZeRO 1 a rank updates whole tensors, and each broadcasts its own at the end of a step
+    (InternEvo's ``broadcast_params``): over a ring, whose latency grows with ranks."""
     gathers_tensors: bool = False
     """ZeRO 3 gathers each weight matrix by a call of its own, for which the host waits until the
     device has done all before it, and copies every rank's share out of it (DeepSpeed before

@@ -20,6 +20,8 @@ MEGATRON_BUCKET_PER_REPLICA = 1_000_000
 # Matrices of a layer; what is smaller stays whole on every rank of DeepSpeed's ZeRO 3
 # (``param_persistence_threshold``).
 MATRICES_OF_A_LAYER = 4
+# With its two norms.
+TENSORS_OF_A_LAYER = 6
 # Copying one rank's share of a gathered tensor is a launch; the host takes about as long again to
 # cut it out of both tensors (three views, assumed). A list's copies are launched at the driver's
 # pace, whatever a module of the framework takes.
@@ -60,7 +62,8 @@ class Transfer:
     ``copies``, ``shards`` of the dense and of the expert parameters make one. ``share_launches``:
     what copies the shares out of a matrix that is gathered alone (``gathers_tensors``), if it is.
     ``twice``: what is recomputed whole is gathered for that as well.
-    ``quantised_bytes`` of a quantised parameter travel.
+    ``quantised_bytes`` of a quantised parameter travel. In so many ``broadcasts`` a stage's dense
+    parameters reach those that do not own them, if not by gathers (``broadcasts_shards``).
     """
 
     sharded: bool
@@ -73,24 +76,33 @@ class Transfer:
     share_launches: int = 0
     quantised_bytes: float = 0.0
     twice: bool = False
+    broadcasts: int = 0
 
     @classmethod
     def of(cls, job: Job) -> Transfer:
+        recipe = job.recipe
+        owned_whole = job.framework.broadcasts_shards and recipe.zero_stage == 1
+        tensors = -(-job.model.num_layers // recipe.pp) * TENSORS_OF_A_LAYER
         return cls(
-            sharded=job.recipe.zero_stage >= 1,
+            sharded=recipe.zero_stage >= 1,
             gradient_bytes=(
                 4 if job.framework.reduce_grads_fp32 else gradient_bytes_per_parameter(job)
             ),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
-            gathers_frozen=job.recipe.zero_stage == 3,
+            gathers_frozen=recipe.zero_stage == 3,
             copies=job.shard_copies,
-            shards=(job.dp // job.shard_copies * job.recipe.cp, job.expert_dp // job.shard_copies)
+            shards=(job.dp // job.shard_copies * recipe.cp, job.expert_dp // job.shard_copies)
             if job.shard_copies > 1
             else (1, 1),
             share_launches=shard_launches(job, job.dp) if gathers_alone(job) else 0,
             quantised_bytes=gathered_weight_bytes(job),
             twice=gathers_alone(job) or job.framework.gathers_to_recompute,
+            broadcasts=(
+                min(tensors, job.dp // job.shard_copies * recipe.cp)
+                if owned_whole and not recipe.overlap_param_gather
+                else 0
+            ),
         )
 
 
@@ -154,13 +166,16 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
 def gather_parameters(
     parameters: LocalParameters, transfer: Transfer, *, again: bool = False
 ) -> Block:
-    """The all-gathers that rebuild ``parameters`` from their shards; ``again``: for a backward
-    pass of what is recomputed whole."""
+    """What gathers or broadcasts ``parameters`` from their shards; ``again``: for a backward pass
+    of what is recomputed whole."""
     parameters = parameters.held if transfer.gathers_frozen else parameters
     size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
     if transfer.share_launches:
         small = transfer.quantised_bytes
         ops = _matrices("param", "all_gather", parameters, size, transfer, "dp" + group, small)
+    elif transfer.broadcasts:
+        each = -(-parameters.dense // transfer.broadcasts)
+        ops = _bucketed("param", "broadcast", parameters, size, each, group)
     else:
         saved = size - transfer.quantised_bytes
         ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group, saved)

@@ -47,7 +47,8 @@ class Shard:
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
     ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, ``log_softmax``
     in 16 bits (of pairs, see ``_loss``), or ``none``. ``replicas``: data-parallel ranks whose
-    sequences a contrastive loss compares.
+    sequences a contrastive loss compares, whose towers are checkpointed with the layers
+    (``checkpoints_towers``).
     """
 
     model: Model
@@ -108,6 +109,7 @@ class Shard:
     logged_losses: int
     overlap_tp_gradients: bool
     replicas: int
+    checkpoints_towers: bool
 
     @classmethod
     def of(cls, job: Job) -> Shard:
@@ -155,6 +157,7 @@ class Shard:
             or (recipe.zero_stage < 2 and job.num_micro_batches > 1),
             autocast=job.autocasts,
             loss=_loss(job),
+            checkpoints_towers=recipe.recompute == "full" and job.model.pooled is not None,
             replicas=1 if job.model.pooled is None else job.model.pooled.replicas(job.dp),
             **facts,
         )

@@ -5,13 +5,11 @@ from __future__ import annotations
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 
-from .data_parallel import gradient_bytes_per_parameter, shard_launches
+from .data_parallel import TENSORS_OF_A_LAYER, gradient_bytes_per_parameter, shard_launches
 from .ir import Block, Collective, HostUpdate, Op, Streaming
 from .parameters import LocalParameters
 from .weights import parameter_bytes, weight_casts
 
-# Two norms and four projections of a Llama layer.
-TENSORS_OF_A_LAYER = 6
 # fp32 values the optimizer keeps per parameter besides the master weight.
 MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "adam_pure_bf16": 4, "sgd": 4}
 

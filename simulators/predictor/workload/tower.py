@@ -1,11 +1,13 @@
 """Encoders in front of the embedding: patches, layers, the projection to the language model.
 
-A tower keeps its activations, whatever the layers behind it do, and has no sequence or context
+A tower in front of a language model keeps its activations, whatever the layers behind it do; one
+whose images are compared with texts is recomputed as those are. None has sequence or context
 parallelism: each rank encodes the images of its whole sequences.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixer, Layer, Mixer
@@ -15,12 +17,12 @@ from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 
 from .cross_attention import looked_at_part
 from .embedding import embedding_part
-from .ir import Alloc, Op, Streaming
+from .ir import Alloc, Free, Op, Streaming
 from .layer import layer_parts
 from .linear import linear
 from .mlp import mlp_part
 from .parameters import LocalParameters, layer_parameters
-from .part import Part, norm, residual
+from .part import Part, checkpointed, norm, residual
 from .shard import Shard
 from .state_space import convolution
 
@@ -95,6 +97,8 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
 
 def _parts(shard: Shard, tower: Tower) -> list[Part]:
     layer = [*layer_parts(shard, _LAYER), *(_conformer_parts(shard, tower) if tower.taps else ())]
+    if shard.checkpoints_towers:
+        layer = [_checkpointed_layer(shard, layer)]
     layers = layer * tower.num_layers + (_pooling_parts(shard, tower) if tower.pools else [])
     hidden, size = tower.hidden_size, shard.element_bytes
     if tower.reads_words:
@@ -114,6 +118,20 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
         backward_peak_bytes=shard.tokens * hidden * size,
     )
     return [patches, *layers]
+
+
+def _checkpointed_layer(shard: Shard, layer: Sequence[Part]) -> Part:
+    """A layer of which only the input is kept, and which runs again ahead of its backward pass."""
+    kept = shard.tokens * shard.model.hidden_size * shard.stream_bytes
+    stops_early = shard.recompute_stops_early
+    forward, backward = checkpointed("tower", layer, kept, stops_early=stops_early)
+    return Part(
+        tuple(op for op in forward.ops if not isinstance(op, Alloc)),
+        tuple(op for op in backward.ops if not isinstance(op, Free)),
+        (Alloc("layer_input", kept),),
+        forward_peak_bytes=max(0, forward.peak_bytes - kept),
+        backward_peak_bytes=backward.peak_bytes,
+    )
 
 
 def _conformer_parts(shard: Shard, tower: Tower) -> list[Part]:

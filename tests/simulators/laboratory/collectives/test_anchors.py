@@ -25,7 +25,7 @@ class Call:
 def calls(start_us, growth, kind="all_reduce", ranks=8, nodes=1):
     """Calls that a fit has at 10 us and a microsecond a MiB, and what they took."""
     group = Communicator("own", ranks, ranks // nodes, nodes)
-    sizes = [SIZES[0] * 8**power for power in range(6)]
+    sizes = [SIZES[0] * 2**power for power in range(17)]
     return [
         (
             Call(kind, size, group),
@@ -42,14 +42,14 @@ def most(own, told):
 
 def test_a_fit_whose_bytes_alone_are_off_needs_one_large_figure():
     number, error = most(calls(10.0, 1.5), "one_size")
-    assert number == 5
+    assert number == 16
     assert error == pytest.approx(0, abs=1e-12)
 
 
 def test_one_whose_calls_start_later_needs_a_short_one_besides():
     own = calls(25.0, 1.5)
     assert most(own, "one_size")[1] > 0.3
-    assert most(own, "two_sizes") == (4, pytest.approx(0, abs=1e-12))
+    assert most(own, "two_sizes") == (15, pytest.approx(0, abs=1e-12))
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,17 @@ def test_one_whose_calls_start_later_needs_a_short_one_besides():
         ({"nodes": 2}, "two_sizes"),
         ({"ranks": 2}, "two_sizes"),
         ({"kind": "all_gather"}, "two_sizes"),
-        ({"nodes": 2}, "five_sizes_by_nodes"),
+        ({"nodes": 2}, "swept_by_nodes"),
     ],
 )
 def test_calls_that_are_told_apart_have_their_own(other, told):
     own = [*calls(25.0, 1.5), *calls(12.0, 3.0, **other)]
     number, error = most(own, told)
-    assert number == (8 if told == "two_sizes" else 2)
+    assert number == (30 if told == "two_sizes" else 16)
     assert error == pytest.approx(0, abs=1e-9)
 
 
 def test_numbers_of_nodes_are_told_apart_where_each_was_measured():
     own = [*calls(25.0, 1.5, nodes=2), *calls(12.0, 3.0, nodes=4)]
-    assert most(own, "five_sizes")[1] > 0.3
-    assert most(own, "five_sizes_by_nodes")[1] == pytest.approx(0, abs=1e-9)
+    assert most(own, "swept")[1] > 0.3
+    assert most(own, "swept_by_nodes")[1] == pytest.approx(0, abs=1e-9)

@@ -71,6 +71,16 @@ def test_since_when_megatron_hides_what_a_sharded_optimizer_sends(label, overlap
     assert row.job.recipe.overlap_grad_reduce is overlaps
 
 
+@pytest.mark.parametrize(("label", "last"), [("DeepSpeed", True), ("PyTorch FSDP", False)])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_gathers_beside_the_passes_in_stage_3_alone(label, last, stage):
+    degrees = {"pp": 1, "dp": 32, "grad_overlap": None}
+    row = replayable(framework=label, dist_optimizer=f"zero{stage}", **degrees)
+    assert row.job.recipe.zero_stage == stage
+    assert row.job.recipe.overlap_grad_reduce
+    assert row.job.recipe.overlap_param_gather is (stage == 3 or not last)
+
+
 @pytest.mark.parametrize(
     ("label", "parallel"),
     [

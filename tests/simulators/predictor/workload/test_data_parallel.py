@@ -100,6 +100,21 @@ def test_bytes_per_parameter(training: dict[str, Any], gradient: int, parameter:
     assert parameter_bytes(job) == parameter
 
 
+def test_owners_of_whole_tensors_broadcast_them_at_a_step_s_end() -> None:
+    facts = {"broadcasts_shards": True}
+    few, many = (make_job(batch=512, nodes=nodes, training=facts) for nodes in (1, 64))
+    parameters = LocalParameters(12_000_000)
+    for job, owners in ((few, few.dp), (many, many.model.num_layers * 6)):
+        found = collectives(gather_parameters(parameters, Transfer.of(job)))
+        assert {op.kind for op in found} == {"broadcast"}
+        assert len(found) == owners <= job.dp
+        assert sum(op.bytes for op in found) == pytest.approx(2 * parameters.dense, rel=1e-3)
+    beside = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    job = make_job(batch=512, training=facts, **beside)
+    kinds = {op.kind for op in collectives(gather_parameters(parameters, Transfer.of(job)))}
+    assert kinds == {"all_gather"}
+
+
 def test_what_gathers_for_recomputation_gathers_twice_for_a_backward_pass() -> None:
     job = make_job(training={"gathers_tensors": True}, batch=64, zero_stage=3)
     parameters, transfer = LocalParameters(4000), Transfer.of(job)

@@ -107,3 +107,17 @@ def test_pairs_of_answers_want_words() -> None:
     training = Training(8, 1e9, dpo=Dpo())
     with pytest.raises(InputError, match="none of"):
         training.check_for(IMAGES)
+
+
+def test_towers_are_recomputed_with_the_layers() -> None:
+    """Every layer's products come once more, and of what a layer keeps its input is left."""
+    plain, again = (
+        make_job(CLIP, batch=32, micro_batch=4, recompute=name) for name in ("none", "full")
+    )
+    more = work(again, "backward") - work(plain, "backward")
+    assert 0.75 < more / work(plain, "forward") < 1
+    found = [ReplaySimulator().simulate(job).memory.per_stage[0] for job in (plain, again)]
+    kept = [stage.kind["activations"] for stage in found]
+    assert kept[1] < kept[0] / 5
+    flops = step_flops(again)
+    assert flops.hardware / flops.model == pytest.approx(4 / 3, rel=0.02)
