@@ -230,7 +230,7 @@ PACKAGES: Mapping[str, Package] = {
     # FlashAttention-3 as it installs itself; under its newer name Transformer Engine looks for it.
     "flash_attn_interface": Package("flash-attn-hopper", "3.0.0", ("flash_attn_interface",)),
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
-    "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),
+    "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm", "selective_scan_cuda")),
     "transformer_engine": Package(
         "transformer-engine", "", (), {"transformer_engine_torch": _COMPILED}
     ),

@@ -55,8 +55,15 @@ def conv1d_backward(
 ) -> tuple[Tensor | None, ...]:
     """``causal_conv1d_cuda.causal_conv1d_bwd``: gradients of its input, weight, bias and state."""
     inputs = (x, weight, bias, initial_states)
+    return _gradients("causal_conv1d_backward", inputs, dout, seq_idx)
+
+
+def _gradients(
+    name: str, inputs: tuple[Tensor | None, ...], *further: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """One of each input that there is, by one launch that reads ``further`` tensors, too."""
     grads = [None if each is None else torch.empty_like(each) for each in inputs]
-    launch("causal_conv1d_backward", grads, [dout, *inputs, seq_idx])
+    launch(name, grads, [*inputs, *further])
     return tuple(grads)
 
 
@@ -164,9 +171,7 @@ def scan_backward(
     with torch.no_grad():
         for product in (*_again(products), *(each for made in products for each in made.backward)):
             product.launch(dout)
-        grads = [None if each is None else torch.empty_like(each) for each in inputs]
-        launch("mamba_chunk_scan_backward", grads, [dout, *inputs, out])
-    return tuple(grads)
+        return _gradients("mamba_chunk_scan_backward", inputs, dout, out)
 
 
 def mamba_split_conv1d_scan_combined(
@@ -231,6 +236,44 @@ def selective_scan_fn(
         return out
     shape = (u.shape[0], u.shape[1], A.shape[-1])
     return out, torch.empty(shape, dtype=torch.float32, device=u.device)
+
+
+def selective_forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,  # noqa: N803
+    *tensors: Any,
+) -> tuple[Tensor, ...]:
+    """``selective_scan_cuda.fwd``: its result, states at every 2,048 tokens and, where there is a
+    gate (the fourth further tensor), the gated result."""
+    chunks, gate = -(-u.shape[-1] // 2048), tensors[3]
+    states = u.new_empty((*u.shape[:2], chunks, 2 * A.shape[-1]), dtype=torch.float32)
+    made = [torch.empty_like(delta), states, *(() if gate is None else (torch.empty_like(gate),))]
+    read = [each for each in (u, delta, A, *tensors) if isinstance(each, Tensor)]
+    launch("selective_scan", made, read)
+    return tuple(made)
+
+
+def selective_backward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    D: Tensor | None,  # noqa: N803
+    z: Tensor | None,
+    delta_bias: Tensor | None,
+    dout: Tensor,
+    states: Tensor,
+    out: Tensor | None,
+    dz: Tensor | None,
+    delta_softplus: bool,
+    recompute_out_z: bool,
+) -> tuple[Tensor | None, ...]:
+    """``selective_scan_cuda.bwd``: gradients, with a gate its own and, if wanted, the result."""
+    inputs = (u, delta, A, B, C, D, delta_bias)
+    gated = () if z is None else (z, z)[: 1 + recompute_out_z]
+    return _gradients("selective_scan_backward", (*inputs, *gated), dout, states, out)
 
 
 def mamba_inner_fn(

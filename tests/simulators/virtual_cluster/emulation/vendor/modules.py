@@ -31,6 +31,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     import causal_conv1d_cuda
     import flash_attn
     import grouped_gemm
+    import selective_scan_cuda
     import torch
     import xformers.ops
     from apex import amp  # noqa: F401 - older Transformers do where Apex is found
@@ -39,6 +40,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     from flash_attn.layers.rotary import RotaryEmbedding
     from flash_attn.losses.cross_entropy import CrossEntropyLoss
     from flash_attn.ops.triton.layer_norm import layer_norm_fn
+    from mamba_ssm.ops.triton.layer_norm import _layer_norm_fwd
     from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_bwd as scan_backward
     from mamba_ssm.ops.triton.ssd_combined import _mamba_chunk_scan_combined_fwd as scan_forward
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
@@ -88,6 +90,15 @@ def cases() -> dict[str, Callable[[], Any]]:
             channels, weight, None, channels, None, None, None, None, False, True
         )
         assert (back[1].shape, back[2]) == (weight.shape, None)
+        decays = torch.empty(WIDTH, 16, device="cuda")
+        given = (channels, channels, decays, states.mT, states.mT, None, channels, None)
+        out, made, gated = selective_scan_cuda.fwd(*given, True)
+        assert (gated.shape, made.shape) == (out.shape, (2, WIDTH, 1, 32))
+        back = selective_scan_cuda.bwd(*given, out, made, out, None, True, True)
+        assert [each is None for each in back] == [False] * 5 + [True] * 2 + [False] * 2
+        assert back[2].shape == decays.shape
+        rows = decays.T.contiguous()
+        assert _layer_norm_fwd(rows, rows[0], None, 1e-6, is_rms_norm=True)[0].shape == rows.shape
         return inputs * 2
 
     def positions(inputs: Any) -> Any:

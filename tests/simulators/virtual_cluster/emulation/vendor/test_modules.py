@@ -150,7 +150,10 @@ def test_the_scan_below_autograd_launches_what_autograd_does(modules: Modules) -
         place, own = launched.index(name), once.index(name)
         products = once[:own].count("product")
         assert launched[place - products : place] == ["product"] * products
-    assert launched[-2:] == ["causal_conv1d", "causal_conv1d_backward"]
+    scans = [
+        each for name in ("causal_conv1d", "selective_scan") for each in (name, f"{name}_backward")
+    ]
+    assert launched[-5:] == [*scans, "layer_norm"]
 
 
 def test_functions_below_autograd(modules: Modules) -> None:
