@@ -192,6 +192,18 @@ def _paged_states(module: ModuleType) -> None:
     module.fill = lambda tensor, value, *_, **__: tensor.fill_(value)  # type: ignore[attr-defined]
 
 
+def _streaming_node(module: ModuleType) -> None:
+    begin = module.World.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # Workers of a node's ranks meet in its shared memory, where only this rank's come.
+        begin(self, *args, **kwargs)
+        self.worker_of_node, self.workers_per_node = self.worker_of_rank, self.workers_per_rank
+        self.is_local_leader = not self.worker_of_rank
+
+    module.World.__init__ = init
+
+
 def _tensorboard(module: ModuleType) -> None:
     from tensorboard.compat.proto.config_pb2 import RunMetadata
     from tensorboard.compat.proto.graph_pb2 import GraphDef
@@ -250,6 +262,7 @@ PATCHES: dict[str, Patch] = {
     "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "pynvml": _later(".cuda.management_library", "show_virtual_gpus"),
+    "streaming.base.world": _streaming_node,
     "torch.distributed.checkpoint._state_dict_stager": _staged_checkpoints,
     "torch.distributed.fsdp._optim_utils": _flat_optimizer_states,
     "torch.distributed.rpc": _remote_calls,

@@ -89,3 +89,21 @@ def test_megatron_shares_out_its_shards_only_among_ranks_that_run() -> None:
     assert Wrapper().apply_loading_parallelization(shards) == [0]
     Wrapper().apply_saving_parallelization(shards)
     assert shards == [0]
+
+
+def test_workers_of_one_rank_share_the_memory_of_a_node() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import PATCHES
+
+    class World:
+        def __init__(self, worker: int) -> None:
+            self.worker_of_node, self.workers_per_node = worker, 16
+            self.worker_of_rank, self.workers_per_rank = worker % 2, 2
+
+    module = ModuleType("world")
+    module.World = World  # type: ignore[attr-defined]
+    PATCHES["streaming.base.world"](module)
+    leading = [
+        (each.worker_of_node, each.workers_per_node, each.is_local_leader)  # type: ignore[attr-defined]
+        for each in map(World, (6, 7))
+    ]
+    assert leading == [(0, 2, True), (1, 2, False)]
