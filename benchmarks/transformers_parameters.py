@@ -37,7 +37,11 @@ from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
 
-OF_SEQUENCES = config_json.OF_SEQUENCES
+OTHER_HEADS = {
+    "ForSequenceClassification": auto.AutoModelForSequenceClassification,
+    "ForTokenClassification": auto.AutoModelForTokenClassification,
+    "ForQuestionAnswering": auto.AutoModelForQuestionAnswering,
+}
 CAUSAL = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 WITH_IMAGES = auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 MASKED = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -91,8 +95,9 @@ def build(configuration: dict[str, Any], **options: Any) -> Any:
         builder = auto.AutoModelForImageClassification if told else auto.AutoModel
     elif kind in MASKED and kind not in CAUSAL:
         builder = auto.AutoModelForMaskedLM
-    if str(configuration.get("architectures")).endswith(OF_SEQUENCES + "']"):
-        builder = auto.AutoModelForSequenceClassification
+    for head, built in OTHER_HEADS.items():
+        if str(configuration.get("architectures")).endswith(head + "']"):
+            builder = built
     # Each token's experts as one product, which is what can be counted.
     config._experts_implementation = "batched_mm"
     with torch.device("meta"):
@@ -108,7 +113,8 @@ def count(configuration: dict[str, Any]) -> int:
         rows = 2 * unread * config.num_layers * config.expert_ffn_hidden_size
         total -= rows * config.hidden_size
     if configuration["model_type"] in IMAGES - {*OF_CLASSES}:
-        total += (2 * config.hidden_size + 1) * config.num_labels
+        joined = TOWERS[configuration["model_type"]].joined
+        total += (joined * config.hidden_size + 1) * config.num_labels
     return int(total)
 
 

@@ -57,8 +57,9 @@ _USUAL_LENGTH = 8192
 _HEADS = re.compile(
     "(For(CausalLM|MaskedLM|PreTraining|ConditionalGeneration)|LMHeadModel|ChatModel|ChatGLMModel|MTModel)$"
 )
-OF_SEQUENCES = "ForSequenceClassification"
-"""How classes of Transformers that tell sequences apart are called."""
+# How classes of Transformers that tell sequences, or their tokens, apart are called.
+_OF_SEQUENCES = "ForSequenceClassification"
+_OF_TOKENS = ("ForTokenClassification", "ForQuestionAnswering")
 _TEXT, _VISION, _SOUND, _THINKER = "text_config", "vision_config", "audio_config", "thinker_config"
 _OLDER = {
     "n_embd": "hidden_size",
@@ -271,10 +272,13 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         fields["simplified"] += (f"inputs are {heard} each",)
         fields["towers"] = (Tower(**encoder),)
     if not family.encoder and _tells_apart(content):
-        between = (hidden,) * (1 + (family.bidirectional or family.masked_head))
+        of_tokens = _classes(content)[0].endswith(_OF_TOKENS)
+        behind = family.bidirectional or family.masked_head
+        between = (hidden,) * (1 + (family.token_head if of_tokens else behind))
         number = number_of_classes(config)
-        fields["simplified"] += (f"sequences are told apart: {number} classes",)
-        fields |= {"pooled": {"widths": (*between, number)}}
+        what = "tokens" if of_tokens else "sequences"
+        fields["simplified"] += (f"{what} are told apart: {number} classes",)
+        fields |= {"pooled": {"widths": (*between, number), "every_token": of_tokens}}
         fields |= {"masked_head": False, "tied_embeddings": False}
     return fields | _declared_layers(layers, mixers, experts)
 
@@ -337,7 +341,7 @@ def _classes(content: Mapping[str, Any]) -> list[str]:
 
 
 def _tells_apart(content: Mapping[str, Any]) -> bool:
-    return any(each.endswith(OF_SEQUENCES) for each in _classes(content))
+    return any(each.endswith((_OF_SEQUENCES, *_OF_TOKENS)) for each in _classes(content)[:1])
 
 
 def _nested(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,6 +53,10 @@ class Sight:
     """What its layers add is scaled."""
     key_bias: bool = True
     """Keys have biases where queries and values do."""
+    spectrogram: bool = False
+    """Patches overlap, of one channel, bins by frames (Audio Spectrogram Transformer)."""
+    video: bool = False
+    """Patches hold several frames of many."""
     joined: int = 1
     """Vectors that go into the classifier as one."""
 
@@ -137,9 +141,18 @@ def tower_fields(
         # Of any size, cut to so many tokens of the language model.
         tokens = vision.whole("default_output_length", _USUAL_TOKENS)
         patches = tokens * vision.whole("pooling_kernel_size") ** 2
+    elif sight.spectrogram:
+        stride = [vision.whole(name) for name in ("frequency_stride", "time_stride")]
+        sides = [vision.whole(name) for name in ("num_mel_bins", "max_length")]
+        patches = math.prod(
+            (each - patch) // by + 1 for each, by in zip(sides, stride, strict=True)
+        )
     elif not sight.any_size:
         patches = (_side(vision, "image_size") // patch) ** 2 * vision.whole("max_num_tiles", 1)
-    values = vision.whole("num_channels", 3) * patch**2
+    values = (1 if sight.spectrogram else vision.whole("num_channels", 3)) * patch**2
+    if sight.video:
+        frames = vision.whole("tubelet_size")
+        patches, values = patches * (vision.whole("num_frames") // frames), values * frames
     merged = _merged(whole, vision, outer, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
     if "shared" in whole.widths:
@@ -196,7 +209,7 @@ def image_fields(kind: str, config: Config, name: str) -> dict[str, Any]:
         "simplified": (f"images of {tower['patches']:,} patches, of {classes} classes",),
         "vocab_size": 1,
         "sequence_length": tower["patches"] + ahead,
-        "position": "learned" if tower["positions"] else "rope",
+        "position": "learned" if tower["positions"] else "none" if sight.video else "rope",
         "qkv_bias": tower["linear_bias"],
         "key_bias": sight.key_bias,
         "dropout": config.has("hidden_dropout_prob"),

@@ -55,6 +55,8 @@ class Family:
     """It predicts no words, and is read as a part of another model alone."""
     masked_head: bool = False
     """The head is one for masked words."""
+    token_head: bool = False
+    """Its head's linear layer stands in front of classes of single tokens, too."""
     whole_first: bool = False
     """Of every ``period`` layers the first attends to everything, not the last."""
     period: int = 0

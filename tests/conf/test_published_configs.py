@@ -69,9 +69,11 @@ def test_files_as_they_were_published_are_read(config: dict[str, Any], counted: 
 def test_what_is_predicted_in_another_way_is_said() -> None:
     bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
     assert imported(bert).simplified == ("sequences are told apart: 2 classes",)
-    masked, head = imported(bert | {"architectures": ["BertForTokenClassification"]}).simplified
+    of_tokens = bert | {"architectures": ["BertForTokenClassification"], "num_labels": 9}
+    assert imported(of_tokens).simplified == ("tokens are told apart: 9 classes",)
+    masked, head = imported(bert | {"architectures": ["BertForMultipleChoice"]}).simplified
     assert "masked words" in masked
-    assert head == "the head is one of words, not that of BertForTokenClassification"
+    assert head == "the head is one of words, not that of BertForMultipleChoice"
     (further,) = imported(config_of("deepseek-ai/DeepSeek-V3.1")).simplified
     assert "model.num_mtp_layers" in further
     (image,) = imported(config_of("Qwen/Qwen3-VL-4B-Instruct")).simplified

@@ -103,7 +103,7 @@ def _pooled_flops(job: Job) -> float:
     if pooled is None:
         return 0.0
     compared = job.recipe.micro_batch * pooled.replicas(job.dp)
-    return pooled.flops(compared) / job.sequence_length
+    return pooled.flops(job.sequence_length, compared) / job.sequence_length
 
 
 def _layers_flops(job: Job) -> float:

@@ -23,6 +23,9 @@ class Pooled:
     included."""
     patch_size: int = 0
     """Values of a patch of an image, which goes in where words do (0: words go in)."""
+    every_token: bool = False
+    """Every token's state goes through them, not one a sequence (named entities, answers in a
+    text)."""
     contrastive: str | None = None
     """Each text is compared with every image: with those of its rank (``own``, Transformers'
     loss) or, gathered with their gradients, of all ranks (``all``, OpenCLIP's ``--local-loss
@@ -37,10 +40,11 @@ class Pooled:
         """Ranks out of ``dp`` whose sequences are compared."""
         return dp if self.contrastive == ALL else 1
 
-    def flops(self, compared: int) -> float:
+    def flops(self, sequence: int, compared: int) -> float:
         """FLOPs of one sequence behind its layers, forward, which is compared with so many."""
         pairs = 2 * compared * self.widths[-1] if self.contrastive else 0
-        return 2.0 * (sum(one * other for one, other in pairwise(self.widths)) + pairs)
+        rows = sequence if self.every_token else 1
+        return 2.0 * (rows * sum(one * other for one, other in pairwise(self.widths)) + pairs)
 
     def check(self) -> None:
         """Refuse impossible sizes.
@@ -51,6 +55,9 @@ class Pooled:
         require_positive("model.pooled.patch_size", self.patch_size, allow_zero=True, most=_MOST)
         for width in self.widths:
             require_positive("model.pooled.widths", width, most=_MOST)
+        if self.contrastive is not None and self.every_token:
+            problem = "is of vectors, one a sequence"
+            raise InputError("model.pooled.contrastive", self.contrastive, problem, "null")
         if self.contrastive is not None:
             require_choice("model.pooled.contrastive", self.contrastive, (OWN, ALL))
 

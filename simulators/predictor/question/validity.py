@@ -242,7 +242,7 @@ def _pooling(job: Job) -> Broken:
     pooled, recipe = job.model.pooled, job.recipe
     if pooled is None:
         return None
-    if recipe.cp > 1:
+    if recipe.cp > 1 and not pooled.every_token:
         return "cp", "one token of a sequence is taken, which context parallelism cuts"
     if recipe.pp > 1 and pooled.contrastive is not None:
         return "pp", "what images are compared with is not sent through pipelines"

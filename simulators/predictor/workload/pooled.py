@@ -43,8 +43,9 @@ def pooled_parts(shard: Shard, pooled: Pooled) -> list[Part]:
     final = hidden_norm(shard, "final_norm", size if shard.trains else 0)
     # It is trained beside adapters, too.
     own = replace(shard, trains=True, lora=None)
-    head = linears_part(own, "pooled", shard.batch, pooled.widths, is_data=False)
-    logits = shard.batch * last
+    rows = shard.tokens if pooled.every_token else shard.batch
+    head = linears_part(own, "pooled", rows, pooled.widths, is_data=False)
+    logits = rows * last
     if pooled.contrastive is not None:
         logits = 2 * shard.batch * shard.batch * shard.replicas
     loss_forward, loss_backward = loss_ops(shard, logits)
@@ -56,7 +57,7 @@ def pooled_parts(shard: Shard, pooled: Pooled) -> list[Part]:
             *loss_backward,
             *backward,
             *head.backward,
-            Streaming("pooled_bwd", "elementwise", hidden),
+            *([] if pooled.every_token else [Streaming("pooled_bwd", "elementwise", hidden)]),
         ),
         (*head.saved, Alloc("loss_softmax", kept)),
         forward_peak_bytes=head.forward_peak_bytes + kept,

@@ -17,6 +17,7 @@ from trainscout.simulators.predictor.workload.ir import Attention, Collective, G
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 MODELS = load_catalogue().models
+TOKENS = replace(CLASSES, name="tokens", pooled=Pooled((256, 9), every_token=True))
 CLIP = MODELS["clip_vit_l14"]
 
 
@@ -36,7 +37,7 @@ def work(job, way: str) -> float:
     return sum(map(kernel_flops, operations(job, way, (Gemm, Attention))))
 
 
-@pytest.mark.parametrize("model", [IMAGES, CLASSES, CLIP, MODELS["siglip_so400m"]])
+@pytest.mark.parametrize("model", [IMAGES, CLASSES, TOKENS, CLIP, MODELS["siglip_so400m"]])
 def test_products_are_what_flops_count(model) -> None:
     """Forward; causal kernels skip the half that the full square counts."""
     job = make_job(model, batch=16, micro_batch=2)
@@ -79,6 +80,10 @@ def test_layer_scale_costs_bytes_and_no_products() -> None:
         ({"pooled": Pooled((100, 10))}, "model.pooled.widths"),
         ({"pooled": Pooled((256, 10), contrastive=ALL)}, "model.pooled.contrastive"),
         ({"pooled": Pooled((256, 10), contrastive="most")}, "model.pooled.contrastive"),
+        (
+            {"pooled": Pooled((256, 4), contrastive=OWN, every_token=True)},
+            "model.pooled.contrastive",
+        ),
         ({"tied_embeddings": True}, "model.pooled"),
         ({"towers": CLIP.towers}, "model.pooled"),
     ],
