@@ -274,7 +274,7 @@ def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
 
 def _takes_half(query: Any) -> bool:
     half = query.dtype in (torch.float16, torch.bfloat16) and query.dim() == 4
-    return half and query.shape[-1] <= 256 and torch.cuda.get_device_capability() >= (8, 0)
+    return bool(half and query.shape[-1] <= 256) and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def _flash_takes(query: Any, mask: Any) -> bool:
@@ -289,7 +289,7 @@ def _cudnn_takes(query: Any, key: Any, mask: Any) -> bool:
 
 
 def _memory_efficient_takes(query: Any) -> bool:
-    return query.dim() == 4 and torch.backends.cuda.mem_efficient_sdp_enabled()
+    return bool(query.dim() == 4) and torch.backends.cuda.mem_efficient_sdp_enabled()
 
 
 def _patch_asked_choice() -> None:

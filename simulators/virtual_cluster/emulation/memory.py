@@ -268,6 +268,8 @@ class DeviceMemory:
 
         Freeing is no harm: whoever uses the memory next must be ordered after them.
         """
+        if known.uses.only_by(known.home):
+            return
         uses: dict[StreamKey, int] = {}
         for stream, number in known.uses.last().items():
             if stream == known.home or isinstance(stream, str) or stream in known.recorded:
@@ -300,9 +302,10 @@ class DeviceMemory:
             for known, extent in parts:
                 if changes and known.former is not None:
                     self._check_former(known, stream)
-                for other, verb in known.uses.conflicts(
-                    self._order, stream, extent, writes=changes
-                ):
+                uses = known.uses
+                if uses.only_by(stream):
+                    continue
+                for other, verb in uses.conflicts(self._order, stream, extent, writes=changes):
                     self._flag(access, known, stream, verb, other)
         for known, extent in reads:
             known.uses.note(stream, number, extent, writes=False)

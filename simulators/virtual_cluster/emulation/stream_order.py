@@ -110,19 +110,18 @@ def extent_of(tensor: Any, contiguous: bool | None = None) -> Extent:
 class StreamUses:
     """Last reads and writes of a storage's parts, by stream."""
 
-    __slots__ = ("_last", "_streams")
+    __slots__ = ("_alone", "_last")
 
     def __init__(self) -> None:
         # Last read and last write (0: none) of each part, by stream.
         self._last: dict[Extent, dict[StreamKey, tuple[int, int]]] = {}
-        self._streams: set[StreamKey] = set()
+        # The only stream so far, as it mostly is; None before the first and from the second on.
+        self._alone: StreamKey | None = None
 
     def conflicts(
         self, order: StreamOrder, stream: StreamKey, extent: Extent, *, writes: bool
     ) -> Iterator[tuple[StreamKey, str]]:
         """Streams that use the same bytes and that a launch on ``stream`` would race with."""
-        if not self._streams or self._streams == {stream}:
-            return
         for (start, end), uses in self._last.items():
             if start >= extent[1] or end <= extent[0]:
                 continue
@@ -134,9 +133,14 @@ class StreamUses:
                 elif writes and read and not order.ordered(stream, other, read):
                     yield other, "read"
 
+    def only_by(self, stream: StreamKey) -> bool:
+        """Whether no other stream has used any part: nothing can race."""
+        return self._alone == stream or not self._last
+
     def note(self, stream: StreamKey, number: int, extent: Extent, *, writes: bool) -> None:
         """Launch ``number`` of ``stream`` used these bytes."""
-        self._streams.add(stream)
+        if self._alone != stream:
+            self._alone = None if self._last else stream
         uses = self._last.get(extent)
         if uses is None:
             self._last[extent] = {stream: (0, number) if writes else (number, 0)}
@@ -157,4 +161,4 @@ class StreamUses:
     def clear(self) -> None:
         """The memory is new."""
         self._last.clear()
-        self._streams.clear()
+        self._alone = None

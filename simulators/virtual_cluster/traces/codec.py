@@ -21,6 +21,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from json import encoder
 from operator import attrgetter
 from typing import Any, NoReturn, cast, get_args
 
@@ -46,10 +47,17 @@ def kind_of(event_class: type) -> str:
 # Writing
 
 
-# Scripts count ranks and sizes with NumPy, too.
-_to_json = json.JSONEncoder(
-    separators=(",", ":"), allow_nan=False, check_circular=False, default=operator.index
-).encode
+# Scripts count ranks and sizes with NumPy, too. A ``JSONEncoder`` would make this for every line,
+# in more time than the line takes.
+_chunks = encoder.c_make_encoder(  # type: ignore[attr-defined]
+    None, operator.index, encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+)
+
+
+def _to_json(value: object) -> str:
+    return "".join(_chunks(value, 0))
+
+
 _shape_texts: dict[tuple[object, ...], str] = {}
 
 
