@@ -58,6 +58,8 @@ _SECOND_FSDP = {"copies_gathered": True, "host_unit_s": 0.8e-3}
 # generates, those of them that a frozen copy may hold back, and others that have scripts.
 _PENALISED = ("grpo", "rloo")
 _GENERATING = (*_PENALISED, "ppo", "online_dpo", "xpo", "nash_md", "gspo", "dapo", "gdpo")
+# On pairs: against a frozen reference, alone, and for a value in the place of words.
+_REFERRED, _ALONE, _VALUED = ("dpo", "ipo"), ("orpo", "cpo", "simpo"), ("rm", "reward")
 _OTHER_STAGES = ("dpo", "gkd", "kto", "orpo", "cpo", "bco", "prm", "reward")
 _NODE = 8
 # Switches of all of Liger's kernels; of axolotl's plugin for some (integrations/liger/args.py), of
@@ -300,8 +302,12 @@ class HuggingFaceReader:
         options = self.options
         stage = options.text("--stage") or options.text("--rlhf_type") or self._stage_of_program()
         ready = bool(self.options.on("--precompute_ref_log_probs"))
-        if stage == "dpo":
-            return Dpo(precomputed=ready)
+        if stage == "dpo" and (loss := options.text("--pref_loss")) in _ALONE:
+            stage = loss
+        if stage in _VALUED:
+            options.assume(f"a head of one value ({stage})", "it is that of words")
+        if stage in (*_REFERRED, *_ALONE, *_VALUED):
+            return Dpo(precomputed=ready or stage not in _REFERRED)
         if stage == "gkd":
             self._teacher(base.distillation is not None)
         elif stage in _GENERATING:

@@ -197,6 +197,11 @@ def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, ta
         ("trl/scripts/dpo.py --precompute_ref_log_probs", Dpo(precomputed=True)),
         ("train.py --stage dpo", Dpo()),
         ("train.py --rlhf_type dpo", Dpo()),
+        ("train.py --stage dpo --pref_loss simpo", Dpo(precomputed=True)),
+        ("train.py --stage dpo --pref_loss sigmoid", Dpo()),
+        ("train.py --rlhf_type orpo", Dpo(precomputed=True)),
+        ("trl/scripts/cpo.py", Dpo(precomputed=True)),
+        ("trl/scripts/reward.py", Dpo(precomputed=True)),
         ("train.py --stage sft", None),
         ("train.py --stage kto", None),
     ],
@@ -211,6 +216,7 @@ def test_pairs(tmp_path, words, dpo):
     assert training.tokens == 10 * batch * 1024 * (1 if dpo is None else 2)
     stated = [words for words, _ in imported.reading.not_modelled]
     assert any("kto" in each for each in stated) == ("kto" in words)
+    assert any("one value" in each for each in stated) == ("reward" in words)
 
 
 @pytest.mark.parametrize(

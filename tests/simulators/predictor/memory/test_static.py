@@ -60,6 +60,7 @@ def llama(software, gpus, zero_stage, micro_batch, count, sequence, recompute, o
         (llama("huggingface", 1, 0, 4, 1, 2048, "full", PURE), 5_663_062_016),
         (llama("huggingface", 1, 0, 4, 2, 2048, "full", PURE), 6_413_879_296),
         (llama("huggingface", 8, 0, 4, 1, 2048, "none", PURE), 9_841_924_096),
+        (llama("huggingface", 8, 0, 4, 2, 2048, "none", PURE), 10_595_878_912),
         (llama("huggingface", 8, 0, 1, 1, 128, "none", PURE), 4_501_752_320),
         (llama("torch_fsdp2", 8, 3, 4, 1, 2048, "none", "adam"), 7_788_704_768),
         (llama("torch_fsdp2", 8, 3, 1, 1, 128, "none", "adam"), 1_647_443_968),
