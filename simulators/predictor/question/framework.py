@@ -250,6 +250,9 @@ class Framework:
     copies_shards: bool = False
     """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
     (nanotron's ``all_gather_coalesced``)."""
+    allreduces_gradients: bool = False
+    """Under ZeRO 1 and 2, too, gradients are all-reduced, not reduce-scattered (DeepSpeed since
+    0.12.4: ``use_multi_rank_bucket_allreduce``, whatever ``reduce_scatter`` says; InternEvo)."""
     broadcasts_shards: bool = False
     """Under ZeRO 1 a rank updates whole tensors, and each broadcasts its own at the end of a step
     (InternEvo's ``broadcast_params``): over a ring, whose latency grows with ranks."""

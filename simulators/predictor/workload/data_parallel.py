@@ -56,7 +56,7 @@ def bucket_parameters(job: Job) -> int | None:
 class Transfer:
     """What gradient and parameter communication depends on, besides the parameters.
 
-    ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
+    ``sharded``: every rank gets only its shard of the reduced gradients. Sizes are bytes of
     one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``. Under FSDP frozen
     parameters are sharded and gathered too. Where shards have
     ``copies``, ``shards`` of the dense and of the expert parameters make one. ``share_launches``:
@@ -84,7 +84,7 @@ class Transfer:
         owned_whole = job.framework.broadcasts_shards and recipe.zero_stage == 1
         tensors = -(-job.model.num_layers // recipe.pp) * TENSORS_OF_A_LAYER
         return cls(
-            sharded=recipe.zero_stage >= 1,
+            sharded=recipe.zero_stage >= (3 if job.framework.allreduces_gradients else 1),
             gradient_bytes=(
                 4 if job.framework.reduce_grads_fp32 else gradient_bytes_per_parameter(job)
             ),

@@ -72,6 +72,7 @@ FACTS = {
         ("NeMo 24.09", "", False),
         ("Megatron-Bridge (NeMo 26.02)", "", True),
     ],
+    "allreduces_gradients": [("DeepSpeed, 2022", "", False), ("DeepSpeed", "", True)],
     "fused_wgrad": [("Megatron-LM (2021)", "", False), (MEGATRON, "", True)],
     "scatter_gather_p2p": [
         ("Megatron-LM (Jan 2021)", "", False),

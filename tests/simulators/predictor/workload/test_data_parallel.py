@@ -100,6 +100,13 @@ def test_bytes_per_parameter(training: dict[str, Any], gradient: int, parameter:
     assert parameter_bytes(job) == parameter
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_all_reduces_gradients_until_weights_are_sharded(stage: int) -> None:
+    job = make_job(batch=64, zero_stage=stage, training={"allreduces_gradients": True})
+    (found,) = collectives(reduce_gradients(LocalParameters(1000), Transfer.of(job)))
+    assert found.kind == ("reduce_scatter" if stage == 3 else "all_reduce")
+
+
 def test_owners_of_whole_tensors_broadcast_them_at_a_step_s_end() -> None:
     facts = {"broadcasts_shards": True}
     few, many = (make_job(batch=512, nodes=nodes, training=facts) for nodes in (1, 64))
