@@ -30,6 +30,8 @@ OUTLIER_SHARE = 0.001
 # Numbers that are not whole and enter the device are followed exactly up to this many elements:
 # scales, means.
 EXACT_ELEMENTS = 64
+# Of grids up to this many: times, noise levels, and all that rises from element to element.
+GRID_ELEMENTS = 4096
 # Whole numbers and flags that do, and all that is computed from known values: labels, masks,
 # positions, tokens per rank and expert. A batch of a million tokens: larger ones are activations.
 FOLLOWED_ELEMENTS = 1 << 20

@@ -10,7 +10,7 @@ import torch
 
 from . import plain
 from .call import Call, Rule, in_full, unless_known
-from .defaults import EXACT_ELEMENTS, FINITE, SOUND
+from .defaults import FINITE, GRID_ELEMENTS, SOUND
 from .elementwise import BOTH, EITHER, REDUCTIONS, elementwise, reduction
 from .routing import ROUTING_RULES, VENDOR_RULES, assumed, best, share_of
 from .shadow import Categories, Grade, Kind, Known, Missing, Shadow, downgraded
@@ -68,6 +68,7 @@ def _assumed_mask(flags: torch.Tensor) -> Known | None:
     return share_of(flags, assumed(flags.numel()))
 
 
+_FACTORIES = ("arange", "eye", "linspace", "logspace", "scalar_tensor", "tril_indices")
 _MASKED = {"index_put", "index_put_", "masked_fill", "masked_fill_", "masked_scatter_"}
 
 
@@ -112,9 +113,9 @@ def _constant(value: float | None) -> Rule:
 
 
 def _factory(call: Call) -> Sequence[Shadow | None]:
-    """Whatever numbers: arange, eye, linspace; those that are not whole while there are few."""
+    """Whatever numbers: arange, eye, linspace; those that are not whole up to a grid's."""
     result = call.results[0]
-    if result.dtype.is_floating_point and result.numel() > EXACT_ELEMENTS:
+    if result.dtype.is_floating_point and result.numel() > GRID_ELEMENTS:
         return [None]
     return in_full(call, [(call.results[0], filled(call.results[0], 0, Grade.EXACT))]) or [None]
 
@@ -266,7 +267,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero_"), _constant(0)),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), _constant(1)),
     **dict.fromkeys(("full", "full_like", "new_full", "fill_", "fill"), _constant(None)),
-    **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor", "tril_indices"), _factory),
+    **dict.fromkeys(_FACTORIES, _factory),
     **dict.fromkeys(COPIES, _copy),
     "copy_": _copy_into,
     "copy": _copy_into,
@@ -284,7 +285,7 @@ RULES: dict[str, Rule] = {
 STARTS = {
     *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones"),
     *("full", "full_like", "new_full", "fill_", "fill"),
-    *("arange", "eye", "linspace", "scalar_tensor", "tril_indices"),
+    *_FACTORIES,
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
     *("count_nonzero", "constant_pad_nd"),

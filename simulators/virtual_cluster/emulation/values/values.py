@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from . import plain
 from .call import Call, on_host, signature, tensors_in
-from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, INVENTED
+from .defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS, GRID_ELEMENTS, INVENTED
 from .exchange import Exchange, Post, Replies, exchanged, give, learn
 from .imbalance import Imbalance, Routers
 from .propagate import STARTS, propagate
@@ -284,9 +284,16 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
     if tensor.numel() > EXACT_ELEMENTS and bool((tensor == first).all()):
         return Known(first, Grade.EXACT)
     numbers = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    if numbers and tensor.numel() > EXACT_ELEMENTS and not _is_listed(tensor):
+    if numbers and tensor.numel() > EXACT_ELEMENTS and not (_rises(tensor) or _is_listed(tensor)):
         return None
     return Known(tensor, Grade.EXACT)
+
+
+def _rises(tensor: torch.Tensor) -> bool:
+    """Whether this is a grid, by which scripts choose their steps."""
+    if tensor.dim() != 1 or tensor.is_complex() or tensor.numel() > GRID_ELEMENTS:
+        return False
+    return bool((tensor[1:] > tensor[:-1]).all())
 
 
 def _is_listed(tensor: torch.Tensor) -> bool:

@@ -1,5 +1,6 @@
 """What public training scripts do besides training: each line stopped one of them once."""
 
+import itertools
 import os
 
 import numpy
@@ -87,6 +88,8 @@ def train(local_rank, node):
     for sought in (torch.rand(2, device=device) * 50).long():
         (torch.arange(50).flip(0).to(device) == sought).nonzero().item()
         (torch.linspace(0, 999, 1000).to(device) == sought).nonzero().item()
+    for times in (torch.linspace(0, 2, 500).to(device), torch.linspace(0, 2, 500, device=device)):
+        assert all(here < there for here, there in itertools.pairwise(times))
     with torch.device("meta"):  # As operations of a model are counted.
         assert torch.nn.Linear(300, 300)(torch.ones(2, 300)).is_meta
     torch.set_default_device(device)  # As PINNs do, with data that come from NumPy.
