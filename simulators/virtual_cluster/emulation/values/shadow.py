@@ -153,11 +153,11 @@ def materialise(shadow: Known | Categories, shape: torch.Size, dtype: torch.dtyp
     # exchangeable elements first, so each group of them has its own share of ones.
     folded = [d for d in range(len(shape)) if shadow.value.shape[d] == 1]
     kept = [d for d in range(len(shape)) if d not in folded]
-    ordered = means.permute(*kept, *folded)
+    ordered = means.permute([*kept, *folded])
     steps = ordered.reshape(*[shape[d] for d in kept], -1).cumsum(-1)
     steps = torch.floor(steps + 1e-9)
     ones = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1]))
-    back = ones.reshape(ordered.shape).permute(*torch.argsort(plain.tensor([*kept, *folded])))
+    back = ones.reshape(ordered.shape).permute(plain.tensor([*kept, *folded]).argsort().tolist())
     return back.to(dtype)
 
 

@@ -252,6 +252,9 @@ def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
         assert rank.unknown(300, 4)[mask].shape == (150, 4)
         assert rank.read(mask.sum()) == 150
         assert rank.grade(mask.sum()) == "expected"
+        # The host may ask for one of the sums.
+        lengths = (rank.unknown(3, 20) > 0).float().sum(-1)
+        assert [rank.read(each) for each in lengths] == [10.0] * 3
         # Of those selected, half are kept; and once known which, those beside them, too.
         mask[mask.clone()] = rank.unknown(150) > 0
         assert rank.unknown(300, 4)[mask].shape == (75, 4)
