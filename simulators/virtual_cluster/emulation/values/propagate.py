@@ -253,10 +253,18 @@ def _pick(call: Call) -> Sequence[Shadow | None]:
     result = call.results[0]
     if isinstance(shadow, Categories):
         return [shadow]
-    if not isinstance(shadow, Known) or shadow.value.numel() != 1:
+    if not isinstance(shadow, Known):
         return [None]
-    value = shadow.value.reshape((1,) * result.dim())
-    return [Known(value, shadow.grade, shadow.kind, shadow.nested)]
+    if shadow.value.numel() == 1:
+        value = shadow.value.reshape((1,) * result.dim())
+        return [Known(value, shadow.grade, shadow.kind, shadow.nested)]
+    numbers = shadow.value
+    fewer = numbers.dim() == result.dim() == 1 and result.numel() <= numbers.numel()
+    if fewer and shadow.kind is Kind.DEFINITE and result.dtype is torch.int64:
+        # Evenly among all: as many of each graph stay as pooling keeps of its nodes.
+        places = plain.arange(result.numel()) * numbers.numel() // result.numel()
+        return [Known(numbers[places], Grade.EXPECTED)]
+    return [None]
 
 
 def _nothing(call: Call) -> Sequence[Shadow | None]:

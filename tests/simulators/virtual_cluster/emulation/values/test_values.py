@@ -263,6 +263,15 @@ def test_a_mask_nobody_knows_sums_to_what_it_selects() -> None:
         assert rank.read(known.sum()) == 75 + 50
 
 
+def test_pooling_by_scores_keeps_nodes_of_every_graph() -> None:
+    rank, nodes = FakeRank(), torch.arange(4).repeat_interleave(10)
+    with rank:
+        graph_of_node = rank.enter(nodes)
+        kept = graph_of_node[rank.unknown(40).argsort()[:20]]
+        assert [rank.read((kept == graph).sum()) for graph in range(4)] == [5] * 4
+        assert rank.grade(kept.max()) == "expected"
+
+
 def test_flags_nobody_knows_are_counted_alike_however_they_are_counted() -> None:
     """Borders that a model draws itself: as many per row as are found, with one at each end."""
     rank = FakeRank()
