@@ -22,7 +22,7 @@ _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
 _DEGREES = {"tp_size": "tensor_parallel_size", "cp_size": "context_parallel_size"}
 _PRESET = re.compile(r"zero([0-3])(_offload)?")
 AXOLOTL, FACTORY, SWIFT, TRL = "axolotl", "LLaMA-Factory", "ms-swift", "TRL"
-TORCHTUNE, AUTOMODEL = "torchtune", "NeMo AutoModel"
+TORCHTUNE, AUTOMODEL, OPENRLHF = "torchtune", "NeMo AutoModel", "OpenRLHF"
 MEGATRON_SWIFT = "ms-swift with Megatron"
 
 

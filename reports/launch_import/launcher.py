@@ -12,6 +12,7 @@ from trainscout.reports.dialects.fine_tuning import (
     AXOLOTL,
     FACTORY,
     MEGATRON_SWIFT,
+    OPENRLHF,
     SWIFT,
     TORCHTUNE,
     TRL,
@@ -31,7 +32,7 @@ _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _PER_NODE_VARIABLES = ("GPUS_PER_NODE", "NGPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NPROC_PER_NODE")
 _WORLD_VARIABLES = ("WORLD_SIZE", "NGPU", "NUM_GPUS")
-_MODULES = ("torchtitan.train", "axolotl.cli.train")
+_MODULES = ("torchtitan.train", "axolotl.cli.train", "openrlhf.cli.train_")
 # Commands of tools, with what of them trains.
 _TOOLS = {
     "swift": (SWIFT, ("sft", "pt", "rlhf")),
@@ -43,7 +44,7 @@ _TOOLS = {
     "automodel": (AUTOMODEL, ("finetune", "pretrain", "kd", "benchmark")),
 }
 _OF_FILES = {"axolotl.cli.train": AXOLOTL, "cli/_megatron/": MEGATRON_SWIFT, "swift/cli/": SWIFT}
-_OF_FILES["trl/scripts/"] = TRL
+_OF_FILES |= {"trl/scripts/": TRL, "openrlhf.cli.train_": OPENRLHF}
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -62,7 +63,7 @@ def program_end(command: Command) -> int:
     """Behind which word the arguments of the training program begin; 0: it starts none."""
     words = command.words
     for at, word in enumerate(words):
-        if word.endswith(".py") or word in _MODULES:
+        if word.endswith(".py") or word.startswith(_MODULES):
             return at + 1
         tool, verbs = _TOOLS.get(_name(word), ("", ()))
         if tool == AUTOMODEL:  # with or without a verb and ``-c`` in front of its file

@@ -178,7 +178,7 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     if started == MEGATRON_SWIFT:
         return MegatronSwiftReader(_with_settings(arguments, source), exported)
     end = program_end(command)
-    program = command.words[end - 1] if end else ""
+    program = command.words[end - 1].replace("openrlhf.cli.", "") if end else ""
     if started == AUTOMODEL:
         return AutomodelReader(_with_settings(arguments, source), exported)
     if started == TORCHTUNE:

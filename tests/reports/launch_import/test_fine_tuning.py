@@ -382,3 +382,26 @@ def test_a_preset_of_megatron_sft_trains_everything(tmp_path):
     found = read(written(tmp_path, "run.sh", "NPROC_PER_NODE=8 megatron pt --model llama3_8b"))
     assert found.recipe == Recipe(zero_stage=1, recompute="selective")
     assert found.question.training.lora is None
+
+
+OPENRLHF = {
+    "old": "--pretrain llama3_8b --train_batch_size 128 --micro_train_batch_size 2 --max_len 4096 "
+    "--zero_stage 3 --bf16 --gradient_checkpointing --flash_attn --learning_rate 5e-6",
+    "new": "--model.model_name_or_path llama3_8b --train.batch_size 128 --data.max_len 4096 "
+    "--train.micro_batch_size 2 --ds.zero_stage 3 --ds.param_dtype bf16 --adam.lr 5e-6 "
+    "--model.gradient_checkpointing_enable --ds.attn_implementation flash_attention_2",
+}
+
+
+@pytest.mark.parametrize("names", OPENRLHF)
+@pytest.mark.parametrize(("trains", "dpo"), [("sft", None), ("dpo", Dpo())])
+def test_openrlhfs_commands(tmp_path, names, trains, dpo):
+    command = f"deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_{trains} "
+    found = read(written(tmp_path, "run.sh", command + OPENRLHF[names]))
+    question, training = found.question, found.question.training
+    assert (found.framework, question.framework.name) == ("OpenRLHF", "deepspeed")
+    assert (question.model.name, question.cluster.num_gpus) == ("llama3_8b", 16)
+    assert found.recipe == Recipe(micro_batch=2, zero_stage=3, recompute="full")
+    assert (training.global_batch_size, training.sequence_length) == (128, 4096)
+    assert (training.precision, training.dpo, training.lora) == ("bf16", dpo, None)
+    assert not found.reading.unknown
