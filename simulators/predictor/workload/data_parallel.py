@@ -80,29 +80,25 @@ class Transfer:
 
     @classmethod
     def of(cls, job: Job) -> Transfer:
-        recipe = job.recipe
-        owned_whole = job.framework.broadcasts_shards and recipe.zero_stage == 1
-        tensors = -(-job.model.num_layers // recipe.pp) * TENSORS_OF_A_LAYER
+        recipe, framework, copies = job.recipe, job.framework, job.shard_copies
+        owners, broadcasts = job.dp // copies * recipe.cp, 0
+        last = recipe.zero_stage == 1 and not recipe.overlap_param_gather
+        if last and framework.broadcasts_shards:
+            layers = -(-job.model.num_layers // recipe.pp)
+            broadcasts = min(owners, layers * TENSORS_OF_A_LAYER)
+        alone, in_fp32 = gathers_alone(job), framework.reduce_grads_fp32
         return cls(
-            sharded=recipe.zero_stage >= (3 if job.framework.allreduces_gradients else 1),
-            gradient_bytes=(
-                4 if job.framework.reduce_grads_fp32 else gradient_bytes_per_parameter(job)
-            ),
+            sharded=recipe.zero_stage >= (3 if framework.allreduces_gradients else 1),
+            gradient_bytes=4 if in_fp32 else gradient_bytes_per_parameter(job),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
             gathers_frozen=recipe.zero_stage == 3,
-            copies=job.shard_copies,
-            shards=(job.dp // job.shard_copies * recipe.cp, job.expert_dp // job.shard_copies)
-            if job.shard_copies > 1
-            else (1, 1),
-            share_launches=shard_launches(job, job.dp) if gathers_alone(job) else 0,
+            copies=copies,
+            shards=(owners, job.expert_dp // copies) if copies > 1 else (1, 1),
+            share_launches=shard_launches(job, job.dp) if alone else 0,
             quantised_bytes=gathered_weight_bytes(job),
-            twice=gathers_alone(job) or job.framework.gathers_to_recompute,
-            broadcasts=(
-                min(tensors, job.dp // job.shard_copies * recipe.cp)
-                if owned_whole and not recipe.overlap_param_gather
-                else 0
-            ),
+            twice=alone or framework.gathers_to_recompute,
+            broadcasts=broadcasts,
         )
 
 
