@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import flash_layers
 from .opaque import OpaqueKernel, Product, elementwise, launch, opaque
 from .refuse import refusal, refused
 
@@ -317,7 +318,7 @@ def rmsnorm_fn(
     return elementwise("gated_rms_norm", x, weight, bias, z)
 
 
-class RMSNorm(torch.nn.Module):
+class RMSNorm(flash_layers.RMSNorm):
     """``mamba_ssm.ops.triton.layernorm_gated.RMSNorm``."""
 
     def __init__(
@@ -326,20 +327,15 @@ class RMSNorm(torch.nn.Module):
         eps: float = 1e-5,
         group_size: int | None = None,
         norm_before_gate: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        **place: Any,
     ) -> None:
-        super().__init__()
-        self.eps, self.group_size = eps, group_size
-        self.norm_before_gate = norm_before_gate
-        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
-        self.register_parameter("bias", None)
-        self.reset_parameters()
+        super().__init__(hidden_size, eps, **place)
+        self.group_size, self.norm_before_gate = group_size, norm_before_gate
 
     def reset_parameters(self) -> None:
         """Ones."""
         torch.nn.init.ones_(self.weight)
 
-    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Over the last dimension, in groups."""
         return rmsnorm_fn(x, self.weight, self.bias, z)
