@@ -189,7 +189,8 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         raise InputError(f"{FILE}: model_type", kind, "is not read whole", allowed)
     if kind is None and (base := content.get("base_model_name_or_path")):
         problem = "is missing: this is an adapter's configuration"
-        raise InputError(f"{FILE}: model_type", kind, problem, f"model={base} training=lora")
+        allowed = f"model={base} training=lora, or given= of trainscout explain"
+        raise InputError(f"{FILE}: model_type", kind, problem, allowed)
     if kind is None:
         problem = f"is missing: this is no {FILE} of a model"
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")

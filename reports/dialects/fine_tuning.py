@@ -20,6 +20,15 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
 # Accelerate's names of degrees that are not those of the tools around it.
 _DEGREES = {"tp_size": "tensor_parallel_size", "cp_size": "context_parallel_size"}
+# What PEFT's file of an adapter calls what is an argument elsewhere.
+_OF_ADAPTER = {
+    "base_model_name_or_path": "model_name_or_path",
+    "r": "lora_r",
+    "lora_dropout": "lora_dropout",
+    "target_modules": "lora_target_modules",
+    "modules_to_save": "modules_to_save",
+    "use_dora": "use_dora",
+}
 _PRESET = re.compile(r"zero([0-3])(_offload)?")
 AXOLOTL, FACTORY, SWIFT, TRL = "axolotl", "LLaMA-Factory", "ms-swift", "TRL"
 TORCHTUNE, AUTOMODEL, OPENRLHF = "torchtune", "NeMo AutoModel", "OpenRLHF"
@@ -113,6 +122,14 @@ def words_of_launcher(launcher: Options) -> list[str]:
         words.append("--fsdp_version=1")
         words += [f"{name}={launcher.text(name)}" for name in stated]
     return words
+
+
+def words_of_adapter(table: Mapping[str, Any]) -> list[str]:
+    """PEFT's ``adapter_config.json`` as arguments: what is adapted of which model, and how else
+    than plainly."""
+    said = {name: table.get(key) for key, name in _OF_ADAPTER.items()}
+    said["peft_type"] = str(table["peft_type"]).lower()
+    return words_of_arguments({name: value for name, value in said.items() if value})
 
 
 def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:

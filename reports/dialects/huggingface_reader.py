@@ -41,7 +41,8 @@ _LENGTHS = (
 _ADAPTS = ("lora", "qlora", "lora_llm")
 _ADAPTS_OTHERWISE = (
     *("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "llama-adapter", "longlora"),
-    *("oft", "reft", "vera"),
+    *("hra", "loha", "lokr", "oft", "p_tuning", "prefix_tuning", "prompt_tuning", "randlora"),
+    *("reft", "vera"),
 )
 _TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
@@ -373,7 +374,7 @@ class HuggingFaceReader:
         ranks = ("--lora_r", "--lora_rank")
         rank, ranked = self._whole(*ranks), any(map(options.has, ranks))
         options.refuse_slip("--finetuning_type", _TUNES)
-        kind = options.text("--finetuning_type")
+        kind = options.text("--finetuning_type") or options.text("--peft_type")
         for name in ("--lora_alpha", "--lora_task_type"):
             options.has(name)
         dropout = options.number("--lora_dropout") or 0.0

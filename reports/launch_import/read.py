@@ -24,6 +24,7 @@ from trainscout.reports.dialects.fine_tuning import (
     deepspeed_preset,
     tool_of,
     words_of_accelerate,
+    words_of_adapter,
     words_of_arguments,
     words_of_deepspeed,
     words_of_launcher,
@@ -133,7 +134,9 @@ def _parsed(source: str) -> tuple[Reader, Script, str, GpuCount]:
     if origin.endswith(".toml"):
         return TorchTitanReader(words_of_table(_toml(origin, text)), {}), script, origin, count
     if origin.endswith(".json"):
-        words = words_of_deepspeed(_json("given", origin, text))
+        table = _json("given", origin, text)
+        of_adapter = "peft_type" in table
+        words = words_of_adapter(table) if of_adapter else words_of_deepspeed(table)
         return HuggingFaceReader(words, {}), script, origin, count
     if origin.endswith((".yaml", ".yml")):
         table = read_yaml(Path(source.strip()), "given")

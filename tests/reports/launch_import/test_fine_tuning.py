@@ -1,5 +1,6 @@
 """Launches of tools around Transformers' Trainer: LLaMA-Factory, axolotl, ms-swift."""
 
+import json
 import re
 
 import pytest
@@ -404,4 +405,41 @@ def test_openrlhfs_commands(tmp_path, names, trains, dpo):
     assert found.recipe == Recipe(micro_batch=2, zero_stage=3, recompute="full")
     assert (training.global_batch_size, training.sequence_length) == (128, 4096)
     assert (training.precision, training.dpo, training.lora) == ("bf16", dpo, None)
+    assert not found.reading.unknown
+
+
+ADAPTER = {
+    "base_model_name_or_path": "llama3_8b",
+    "peft_type": "LORA",
+    "r": 16,
+    "lora_dropout": 0.05,
+    "target_modules": ["q_proj", "up_proj"],
+    "use_dora": False,
+    "modules_to_save": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "lora", "said"),
+    [
+        ({}, Lora(16, ("linear_qkv", "linear_fc1"), 0.05), []),
+        (
+            {"target_modules": "all-linear", "use_dora": True},
+            Lora(16, LORA_TARGETS, 0.05),
+            ["--use_dora true"],
+        ),
+        (
+            {"peft_type": "PREFIX_TUNING", "r": None},
+            Lora(8, ("linear_qkv", "linear_fc1"), 0.05),
+            ["fine-tuning called prefix_tuning"],
+        ),
+    ],
+)
+def test_an_adapters_own_configuration(tmp_path, more, lora, said):
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps(ADAPTER | more))
+    found = read(str(file))
+    assert (found.framework, found.question.training.lora) == ("Hugging Face Trainer", lora)
+    assert found.question.model.name == "llama3_8b"
+    assert [words for words, _ in found.reading.not_modelled] == said
     assert not found.reading.unknown
