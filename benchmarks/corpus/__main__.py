@@ -91,7 +91,7 @@ as rank 0 of 1 and of 8, and 53 (90%) run now. Not: jagged tensors, softmax of s
 | script | source | why not |
 |---|---|---|
 {failed}
-Why there was no verdict, where it was so for three or more: {without}.
+Why there was no verdict, where it was so more than twice: {without}.
 
 ## What runs
 
