@@ -194,6 +194,10 @@ def install_cuda(state: RankState) -> None:
         setattr(cuda.nvtx, name, function)
     cuda.profiler.start, cuda.profiler.stop = cudart.cudaProfilerStart, cudart.cudaProfilerStop
     torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
+    # Else a CUDA event would be tried, and its failure printed, for every operation.
+    activities = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+    for module in (torch.autograd, torch.autograd.profiler):
+        module._supported_activities = lambda: activities
     # Libraries that a build without CUDA refuses to prefer.
     for name in ("_set_linalg_preferred_backend", "_set_blas_preferred_backend"):
         setattr(torch._C, name, lambda library: None)

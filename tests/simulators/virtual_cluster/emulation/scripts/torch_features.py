@@ -89,6 +89,13 @@ with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
     torch.empty(16, device=device)
 print(round(torch.cuda.get_per_process_memory_fraction(), 3))
 
+activities = torch.profiler.supported_activities()
+with torch.profiler.profile(activities=activities, with_stack=True) as profiled:
+    network()(x).sum().backward()
+print(
+    len(activities), "activities,", any("aten::addmm" in each.name for each in profiled.events())
+)
+
 # All groups again, of the same names.
 store = dist.TCPStore("127.0.0.1", 29400, is_master=True)
 dist.destroy_process_group()
