@@ -164,16 +164,18 @@ QUANTISED_RULE = "quantised product"
 
 def gemm_4bit(op: Op) -> Lowered:
     """``gemm_4bit(x, weight, weight_shape, absmax, ...)``: the weight is made 16-bit, then
-    multiplied. No timing of the kernel that does both is published."""
+    multiplied. Scales in 8 bits are put together in fp32 first: written, read and written again
+    with their offset, read. No timing of the kernel that does it all is published."""
     x = tensor(op, 0)
     n, k = integers(op, 2, 2)
     rows = elements(x) // k if k else 0
     if not (rows and n):
         return FREE
     weight_bytes = n * k * item_bytes(x)
-    made = moved(on_device(op.inputs[1:])) + weight_bytes
+    scales = sum(elements(spec) for spec in on_device(op.inputs[4:]) if spec.dtype == "uint8")
+    made = moved(on_device(op.inputs[1:])) + weight_bytes + 16 * scales
     kernels = (
-        Streaming(f"{short_name(op)}_dequantise", "cast", made),
+        Streaming(f"{short_name(op)}_dequantise", "cast", made, launches=3 if scales else 1),
         Gemm(short_name(op), rows, n, k, precision(x)),
     )
     return Lowered(kernels, QUANTISED_RULE, estimated=True)

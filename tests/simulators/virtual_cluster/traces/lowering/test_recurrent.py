@@ -37,6 +37,12 @@ def test_4_bit_weights_are_made_16_bit_and_multiplied() -> None:
     assert isinstance(cast, Streaming)
     assert cast.bytes == 64 * 32 // 2 + 64 * 32 // 64 * 4 + 64 * 32 * 2
     assert product == Gemm("gemm_4bit", 5, 64, 32, "bf16")
+    eight, code = t(32, dtype="uint8"), t(256, dtype="float32")
+    above = t(1, dtype="float32")
+    nested = op(name, (t(5, 32), weight, (64, 32), above, 64, "nf4", None, eight, code), t(5, 64))
+    put_together = lower(nested).kernels[0]
+    assert put_together.bytes == 64 * 32 // 2 + 64 * 32 * 2 + 4 + 4 * 256 + (1 + 16) * 32
+    assert (cast.launches, put_together.launches) == (1, 3)
 
 
 def test_8_bit_weights_are_multiplied_and_their_outliers_once_more() -> None:
