@@ -123,9 +123,11 @@ def tower_fields(
         InputError: naming the field, for what cannot be expressed.
     """
     sight = TOWERS[tower]
-    for name in (*(sight.refused if whole.compares is None else ()), *sight.fixed):
-        if vision.has(name) != (name in sight.fixed):
-            allowed = str(name in sight.fixed).lower()
+    # What a tower in front of words must not have makes the one vector that is compared.
+    needed = {*sight.fixed, *(() if whole.compares is None else sight.refused)}
+    for name in (*sight.refused, *sight.fixed):
+        if vision.has(name) != (name in needed):
+            allowed = str(name in needed).lower()
             raise InputError(f"{FILE}: {name}", vision.has(name), f"not read of {tower}", allowed)
     if sight.bare:
         return _bare_fields(whole, vision, width)

@@ -141,3 +141,20 @@ def test_a_forward_pass_has_as_many_flops_as_transformers() -> None:
                 equal.add(kind)
     assert equal >= {"llama", "bert", "deepseek_v3", "qwen3_moe", "qwen3_next", "modernbert"}
     assert len(equal) >= 107
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "field"),
+    [
+        ("text_config", {"projection_size": 768}, "projection_size"),
+        ("vision_config", {"hidden_size": 2304}, "projection_size"),
+        ("vision_config", {"vision_use_head": False}, "vision_use_head"),
+    ],
+)
+def test_pairs_that_cannot_be_compared_are_refused(
+    part: str, changes: dict[str, Any], field: str
+) -> None:
+    siglip = config_of("google/siglip-so400m-patch14-384")
+    with pytest.raises(InputError) as caught:
+        imported(siglip | {part: siglip[part] | changes})
+    assert caught.value.field == f"config.json: {field}"
