@@ -310,10 +310,10 @@ def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, 
         assumed.append(f"one image of {towers[0].patches:,} patches")
         if sighted.compares is not None:
             widths = fields["hidden_size"], towers[0].output_width
-            own = Config(content[_TEXT], sighted.text).whole("projection_dim", widths[1])
-            if not towers[0].projector and own != widths[1]:
+            made = Config(content[_TEXT], sighted.text).whole("projection_dim", widths[1])
+            if not towers[0].projector and made != widths[1]:
                 problem = "is not the width of images' vectors"
-                raise InputError(f"{FILE}: projection_size", own, problem, f"{widths[1]}")
+                raise InputError(f"{FILE}: projection_size", made, problem, f"{widths[1]}")
             pooled = {"widths": widths, "contrastive": ALL}
             fields |= {"pooled": pooled, "tied_embeddings": False}
             assumed.append("texts and images of all ranks are compared")
