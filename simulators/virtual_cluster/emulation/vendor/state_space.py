@@ -240,17 +240,14 @@ def selective_scan_fn(
 
 
 def selective_forward(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,  # noqa: N803
-    *tensors: Any,
+    u: Tensor, delta: Tensor, rates: Tensor, *tensors: Any
 ) -> tuple[Tensor, ...]:
     """``selective_scan_cuda.fwd``: its result, states at every 2,048 tokens and, where there is a
     gate (the fourth further tensor), the gated result."""
     chunks, gate = -(-u.shape[-1] // 2048), tensors[3]
-    states = u.new_empty((*u.shape[:2], chunks, 2 * A.shape[-1]), dtype=torch.float32)
+    states = u.new_empty((*u.shape[:2], chunks, 2 * rates.shape[-1]), dtype=torch.float32)
     made = [torch.empty_like(delta), states, *(() if gate is None else (torch.empty_like(gate),))]
-    read = [each for each in (u, delta, A, *tensors) if isinstance(each, Tensor)]
+    read = [each for each in (u, delta, rates, *tensors) if isinstance(each, Tensor)]
     launch("selective_scan", made, read)
     return tuple(made)
 
