@@ -196,6 +196,8 @@ def install_cuda(state: RankState) -> None:
     torch.version.cuda = CUDA_VERSION
     torch.backends.cudnn.is_available = lambda: True
     torch.backends.cudnn.version = lambda: CUDNN_VERSION
+    # Recurrent layers leave their weights where they are, and warn of no build without cuDNN.
+    torch.backends.cudnn.is_acceptable = lambda tensor: False
     # A host without a GPU seeds none; the generators above are the device's.
     for generator in replacements["default_generators"]:
         generator.manual_seed(torch.initial_seed())

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import warnings
 
 import numpy
 import torch
@@ -104,6 +105,8 @@ def train(local_rank, node):
     lazy = torch.nn.Sequential(torch.nn.LazyLinear(8), torch.nn.LazyBatchNorm1d()).to(device)
     assert lazy(torch.ones(4, 5, device=device)).shape == (4, 8)
     assert [p.device for p in lazy.parameters() if p.requires_grad] == [device] * 4
+    with warnings.catch_warnings(action="error"):  # Of a torch without cuDNN, which this is.
+        torch.nn.GRU(4, 4).to(device)
     flat = torch.zeros(100, device=device)
     assert torch.allclose(flat[:2], flat[2:4] + 1e-9)
     assert not torch.allclose(flat[:2], flat[2:4] + 1)
