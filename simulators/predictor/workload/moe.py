@@ -34,6 +34,18 @@ _WEIGHTS = "dispatch_weights"
 # several kernels and a wait.
 _LOOP_LAUNCHES = {"fwd": 13, "bwd": 20}
 
+# What some of PyTorch's operations take beyond what they move, as bytes at the rate of others. For
+# each element of a row summed by index (``indexing_backward_kernel``): 196,608 rows of 2,048 take
+# 1.85 ms on B200, 0.53 by a kernel that moves them (torchao's pull request 4623). By atomics in 16
+# bits: 65,536 rows of 2,880 take 1.5 ms on B300 (Halo, grouped-gemm.md), of 4,096 3.0 ms on a GPU
+# that is not named (DLBlas' 66). For each element of a token the outer product of its gradient and
+# its experts' weights in fp32, whose tiles hold many more rows than experts: 6 to 9 ms for
+# 65,536 tokens of 2,048 on B200 (TorchTitan's 2466); on H100 it and the casts around it are 9 % of
+# a step of GPT-OSS 20B (2717), which these bytes come to within a third.
+_SUMMED_BY_INDEX = 12
+_SUMMED_BY_ATOMICS = 32
+_OUTER_PRODUCT = 280
+
 
 def moe_parts(shard: Shard) -> list[Part]:
     """Router, experts and shared experts of one layer."""
@@ -210,24 +222,30 @@ def _loop(shard: Shard, pass_: str, groups: int, rows: int) -> list[Op]:
 
 
 def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
-    """What PyTorch's operations move besides permuting ``elements`` of token copies.
+    """What PyTorch's operations move besides permuting ``elements`` of token copies, and what they
+    take beside, as bytes.
 
     In 16 bits a product with the weights and a sum, ``3s``; then a copy of the sum's gradient for
     each of its terms, zeros to put gradients into, adding to what stands there (twice), both
     factors' gradients and their sum, ``10s`` (recorded from Transformers 5.24; TorchTitan's with
     DeepEP move as much). In fp32 a row appended for padding, zeros, a cast and a batched product,
-    ``4s + 8``; then both gradients of that, a cast, those of padding and its removal, and the sum
-    of what two first layers pass back, ``10s + 12`` (TorchTitan of December 2025, models/moe).
+    ``4s + 8``; then both gradients of that, one an outer product, a cast, those of padding and its
+    removal, and the sum of what two first layers pass back, ``10s + 8`` (TorchTitan of December
+    2025, models/moe). Rows are taken by index twice, whose gradients are summed by index; around
+    DeepEP they are summed by atomics, forward and backward.
     """
     if not shard.written_dispatch:
         return [], []
-    s = shard.element_bytes
-    ahead, back = (3 * s, 2), (10 * s, 8)
+    s, outer = shard.element_bytes, 0
+    ahead, back, launches = 3 * s, 10 * s + 2 * _SUMMED_BY_INDEX, (2, 8)
     if _weighs_wide(shard):
-        ahead, back = (4 * s + 8, 5), (10 * s + 12, 9)
+        ahead, back, launches = 4 * s + 8, back + 8, (5, 9)
+        outer = _OUTER_PRODUCT * elements // shard.moe.top_k
+    elif shard.written_dispatch == "fp32":
+        ahead, back = ahead + _SUMMED_BY_ATOMICS, 10 * s + _SUMMED_BY_ATOMICS
     return (
-        [Streaming(WEIGH, "elementwise", ahead[0] * elements, ahead[1])],
-        [Streaming(f"{WEIGH}_bwd", "elementwise", back[0] * elements, back[1])],
+        [Streaming(WEIGH, "elementwise", ahead * elements, launches[0])],
+        [Streaming(f"{WEIGH}_bwd", "elementwise", back * elements + outer, launches[1])],
     )
 
 

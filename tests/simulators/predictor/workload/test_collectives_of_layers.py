@@ -391,15 +391,17 @@ def test_a_loop_over_experts_launches_for_each() -> None:
 @pytest.mark.parametrize(
     ("written", "dispatcher", "moved", "kept"),
     [
-        ("half", "alltoall", (6, 20), 2),
-        ("fp32", "alltoall", (16, 32), 4),
-        ("fp32", "deepep", (6, 20), 2),
+        ("half", "alltoall", (6, 20 + 2 * 12), 2),
+        # The outer product takes as long as 280 bytes for each element of a token.
+        ("fp32", "alltoall", (16, 28 + 2 * 12 + 280 // MOE.moe.top_k), 4),
+        ("fp32", "deepep", (6 + 32, 20 + 32), 2),
     ],
 )
 def test_written_dispatch_weighs_every_copy(
     written: str, dispatcher: str, moved: tuple[int, int], kept: int
 ) -> None:
-    """Bytes an element of a token copy: in fp32 unless DeepEP exchanges them."""
+    """Bytes an element of a token copy, sums by index and by atomics as so many more: in fp32
+    unless DeepEP exchanges them."""
     moe = replace(MOE.moe, dispatcher=dispatcher, shared_ffn_hidden_size=0)
     eager = Shard.of(make_job(replace(MOE, moe=moe), ep=2))
     shard = replace(eager, written_dispatch=written, fusion="eager", recompute_stops_early=True)
