@@ -89,8 +89,8 @@ class StageHeld:
         fixed = sum(static.kinds.values()) + scratch
         return cls(
             fixed,
-            static.most_absent,
-            fixed - static.absent_at_update + update_bytes(whole.parameters, job),
+            sum(static.most_absent),
+            fixed - sum(static.absent_at_update) + update_bytes(whole.parameters, job),
             flattened_bytes(job, whole),
             sum(process_bytes(job.gpu, job.cluster, channels).values()),
         )

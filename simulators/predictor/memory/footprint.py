@@ -43,7 +43,7 @@ from trainscout.simulators.predictor.workload.step_end import (
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
 
 from .bands import band_of, spread_of
-from .static import Static, is_layer, static_of
+from .static import Absent, Static, is_layer, static_of
 
 Ints = NDArray[np.int64]
 MIB = 2**20
@@ -133,11 +133,11 @@ def _stage_memories(
 ) -> tuple[StageMemory, ...]:
     boundary, expands = workload.stage_boundary_bytes, job.framework.expandable_segments
     passes = pass_bytes(job, workload, _enough_micro_batches(job))
-    worst = (passes.activations + passes.temporary - passes.absent).argmax(axis=1)
+    worst = (passes.activations + passes.temporary - passes.absent.sum(axis=2)).argmax(axis=1)
     stages = np.arange(len(worst))
     activations = passes.activations[stages, worst].tolist()
     temporary = passes.temporary[stages, worst].tolist()
-    absent = passes.absent[stages, worst].tolist()
+    absent = passes.absent[stages, worst]
     once = {
         id(stage): (
             static_of(job, stage),
@@ -153,11 +153,12 @@ def _stage_memories(
         static, placeholders, flattened, vacated, updating = once[id(stage)]
         held = placeholders + buffer_bytes(job, index, boundary)
         moving = {"activations": activations[index], "temporary": temporary[index] + held}
-        missing, at_update = absent[index], static.absent_at_update
+        missing = Absent(*absent[index].tolist())
         # When the optimizer runs, activations are free.
-        if updating - at_update > activations[index] + temporary[index] - missing:
-            moving, missing = {"activations": 0, "temporary": updating + held}, at_update
-            vacated = 0
+        at_update = updating - sum(static.absent_at_update)
+        if at_update > activations[index] + temporary[index] - sum(missing):
+            moving = {"activations": 0, "temporary": updating + held}
+            missing, vacated = static.absent_at_update, 0
         kinds = static.kinds_without(missing) | moving
         allocated = sum(kinds.values())
         unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
@@ -234,7 +235,8 @@ def vacated_bytes(job: Job, stage: Stage) -> int:
             moved = (op for op in run.forward.ops if isinstance(op, Streaming))
             logits = sum(op.bytes // 3 for op in moved if op.name == "logits_cast")
             peak, absent = _pass_peak(chunk, BACKWARD, static)
-            elsewhere = peak - absent - run.backward.peak_bytes + static.most_absent
+            elsewhere = peak - run.backward.peak_bytes
+            elsewhere += sum(static.most_absent) - sum(absent)
             most = max(most, logits - max(0, elsewhere))
     return most
 
@@ -261,9 +263,9 @@ class PassBytes:
     """Bytes along each stage's passes, in its order, each of shape (stages, passes).
 
     While a pass runs, ``activations`` are those of the passes before it and, in a forward pass,
-    its own, and ``temporary`` is what it holds besides at its peak, when ``absent`` bytes of what
-    is static are not there; ``kept`` are the activations that it leaves. Stages that run fewer
-    passes than others hold nothing behind them.
+    its own, and ``temporary`` is what it holds besides at its peak; ``kept`` are the activations
+    that it leaves. Stages that run fewer passes than others hold nothing behind them. ``absent``,
+    (stages, passes, 2): what of static parameters and gradients is not there at the peak.
     """
 
     activations: Ints
@@ -300,7 +302,7 @@ def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, 
     saved = [each.saved_bytes + output for each in chunks]
     peaks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
     changes = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
-    lacks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
+    lacks = np.zeros((KINDS + 1, len(chunks), 2), dtype=np.int64)
     for kind in (FORWARD, BACKWARD):
         found = [_pass_peak(each, kind, static) for each in chunks]
         peaks[kind], lacks[kind] = zip(*found, strict=True)
@@ -339,7 +341,7 @@ def _enough_micro_batches(job: Job) -> int:
     return min(job.num_micro_batches, 3 * recipe.pp)
 
 
-def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, int]:
+def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, Absent]:
     """Most bytes one pass holds beyond what was live before it, and what is absent then."""
     live = made = 0
     found = [(0, static.absent(0, in_layer=True))]
@@ -354,4 +356,4 @@ def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, int]:
             found.append((held, absent))
         live += run.count * block.saved_bytes
         made += run.count * gradients
-    return max(found, key=lambda each: each[0] - each[1])
+    return max(found, key=lambda each: each[0] - sum(each[1]))

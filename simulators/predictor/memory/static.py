@@ -11,6 +11,7 @@ nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
@@ -24,6 +25,13 @@ from trainscout.simulators.predictor.workload.step_end import (
     owned_parameters,
 )
 from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
+
+
+class Absent(NamedTuple):
+    """Bytes of ``Static.kinds`` that are not there at a time."""
+
+    parameters: int
+    gradients: int
 
 
 @dataclass(frozen=True)
@@ -53,28 +61,27 @@ class Static:
             "optimizer": self.optimizer,
         }
 
-    def absent(self, made: int, *, in_layer: bool) -> int:
-        """Bytes of ``kinds`` that are not there when the gradients of so many parameters are."""
+    def absent(self, made: int, *, in_layer: bool) -> Absent:
+        """What of ``kinds`` is not there when the gradients of so many parameters are."""
         left = self.gradients * (self.made - made) // self.made if self.made else 0
-        return left + (self.layers + self.reduced if self.in_turn and not in_layer else 0)
+        if in_layer or not self.in_turn:
+            return Absent(0, left)
+        return Absent(self.layers, left + self.reduced)
 
     @property
-    def most_absent(self) -> int:
+    def most_absent(self) -> Absent:
         """The most that ever is, while passes run."""
         return self.absent(0, in_layer=False)
 
     @property
-    def absent_at_update(self) -> int:
+    def absent_at_update(self) -> Absent:
         """The same while the optimizer runs."""
-        return self.layers + self.ends + self.reduced if self.in_turn else 0
+        return Absent(self.layers + self.ends, self.reduced) if self.in_turn else Absent(0, 0)
 
-    def kinds_without(self, absent: int) -> dict[str, int]:
-        """``kinds`` when so many bytes are not there: of gradients first."""
-        kinds = self.kinds
-        gradients = min(absent, kinds["gradients"])
-        kinds["gradients"] -= gradients
-        kinds["parameters"] -= absent - gradients
-        return kinds
+    def kinds_without(self, absent: Absent) -> dict[str, int]:
+        """``kinds`` of what is there when that is not."""
+        less = absent._asdict()
+        return {kind: held - less.get(kind, 0) for kind, held in self.kinds.items()}
 
 
 def static_of(job: Job, stage: Stage) -> Static:

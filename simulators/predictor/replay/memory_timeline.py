@@ -96,15 +96,15 @@ def _stage_rows(
         at_s[last], dynamic[last, 1] = passes.start_s[optimizer].max(), updating
     dynamic[:, 1] += held_bytes(job, stage, index, boundary)
     static = static_of(job, stage)
-    absent = np.full(len(at_s), static.most_absent)
-    absent[1:last:2] = during.absent[index, :count]
-    ends = passes.kind[shown] != PASS_KINDS.index(PASS_NAMES[FORWARD])
-    absent[2:last:2] = np.where(ends, static.absent_at_update, static.most_absent)
-    absent[last:] = static.absent_at_update
     kinds = np.empty((len(at_s), len(MEMORY_KINDS)), dtype=np.int64)
-    of = {each: static.kinds_without(each) for each in set(absent.tolist())}
-    kinds[:, :3] = [[of[each][kind] for kind in MEMORY_KINDS[:3]] for each in absent.tolist()]
+    kinds[:, :3] = [static.kinds[kind] for kind in MEMORY_KINDS[:3]]
     kinds[:, 3:] = dynamic
+    absent = np.full((len(at_s), 2), static.most_absent)
+    absent[1:last:2] = during.absent[index, :count]
+    forward = passes.kind[shown] == PASS_KINDS.index(PASS_NAMES[FORWARD])
+    absent[2:last:2][~forward] = static.absent_at_update
+    absent[last:] = static.absent_at_update
+    kinds[:, :2] -= absent
     # What a pass leaves is seen only where the next one does not begin at once.
     seen = np.append(at_s[1:] > at_s[:-1], True)
     return at_s[seen], kinds[seen]

@@ -80,13 +80,15 @@ def test_peaks_are_those_recorded(job, recorded) -> None:
 def test_gradients_come_as_layers_go() -> None:
     static = Static(10, 8, 4, layers=2, ends=1, reduced=3, buckets=5, made=4, in_turn=True)
     assert static.kinds == {"parameters": 13, "gradients": 16, "optimizer": 4}
-    assert [static.absent(made, in_layer=True) for made in (0, 1, 4)] == [8, 6, 0]
-    assert static.absent(4, in_layer=False) == 5
-    assert static.most_absent == 13
-    assert static.absent_at_update == 6
-    assert static.kinds_without(17) == {"parameters": 12, "gradients": 0, "optimizer": 4}
+    assert [static.absent(made, in_layer=True) for made in (0, 1, 4)] == [(0, 8), (0, 6), (0, 0)]
+    assert static.absent(4, in_layer=False) == (2, 3)
+    assert static.most_absent == (2, 11)
+    # While the optimizer runs gradients are there, and what was gathered for passes is not.
+    assert static.absent_at_update == (3, 3)
+    there = {"parameters": 10, "gradients": 13, "optimizer": 4}
+    assert static.kinds_without(static.absent_at_update) == there
 
 
 def test_what_is_there_stays_where_a_framework_keeps_it() -> None:
     kept = Static(10, 8, 4)
-    assert kept.most_absent == kept.absent_at_update == 0
+    assert kept.most_absent == kept.absent_at_update == (0, 0)
