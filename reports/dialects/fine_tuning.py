@@ -20,6 +20,13 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 _TOOLS = Path(__file__).parent / "fine_tuners.yaml"
 # Accelerate's names of degrees that are not those of the tools around it.
 _DEGREES = {"tp_size": "tensor_parallel_size", "cp_size": "context_parallel_size"}
+# What Accelerate says of DeepSpeed beside a file of DeepSpeed's own.
+_OF_DEEPSPEED = {
+    "zero_stage": f"{KEY}zero_optimization.stage",
+    "gradient_accumulation_steps": f"{KEY}gradient_accumulation_steps",
+    "offload_optimizer_device": f"{KEY}zero_optimization.offload_optimizer.device",
+    "offload_param_device": f"{KEY}zero_optimization.offload_param.device",
+}
 # What PEFT's file of an adapter calls what is an argument elsewhere.
 _OF_ADAPTER = {
     "base_model_name_or_path": "model_name_or_path",
@@ -109,19 +116,13 @@ def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
 
 
 def words_of_launcher(launcher: Options) -> list[str]:
-    """What ``accelerate launch`` is told itself; its own defaults: ZeRO 2, whole shards."""
-    words = []
-    if kind := launcher.text("--mixed_precision"):
-        words.append(f"--mixed_precision={kind}")
-    if file := launcher.text("--deepspeed_config_file"):
-        words.append(f"--deepspeed={file}")
-    elif launcher.on("--use_deepspeed"):
-        words.append(f"--ds.zero_optimization.stage={launcher.text('--zero_stage') or 2}")
-    if launcher.on("--use_fsdp"):
-        stated = sorted(name for name in launcher.names if name.startswith("--fsdp_"))
-        words.append("--fsdp_version=1")
-        words += [f"{name}={launcher.text(name)}" for name in stated]
-    return words
+    """What ``accelerate launch`` is told itself: settings of a configuration file."""
+    told = {name[2:]: launcher.text(name) for name in launcher.names if launcher.texts(name)}
+    kinds = {"--use_deepspeed": "DEEPSPEED", "--use_fsdp": "FSDP"}
+    kind = next((each for name, each in kinds.items() if launcher.on(name)), "")
+    fsdp = {name: value for name, value in told.items() if name.startswith("fsdp_")}
+    own = {"distributed_type": kind, "deepspeed_config": told, "fsdp_config": fsdp}
+    return words_of_accelerate(told | own)
 
 
 def words_of_adapter(table: Mapping[str, Any]) -> list[str]:
@@ -133,24 +134,25 @@ def words_of_adapter(table: Mapping[str, Any]) -> list[str]:
 
 
 def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
-    """Accelerate's configuration file as arguments."""
-    words = []
+    """Accelerate's configuration file as arguments; its own defaults: ZeRO 2, whole shards."""
+    words, kind = [], str(table.get("distributed_type", "")).upper()
     if str(table.get("mixed_precision", "no")) != "no":
         words.append(f"--mixed_precision={table['mixed_precision']}")
     fsdp = table.get("fsdp_config")
-    if str(table.get("distributed_type", "")).upper() == "FSDP" and isinstance(fsdp, Mapping):
+    if kind == "FSDP" and isinstance(fsdp, Mapping):
         words += words_of_arguments({"fsdp_version": 1, "fsdp_config": fsdp})
     degrees = table.get("parallelism_config")
     for key, value in degrees.items() if isinstance(degrees, Mapping) else ():
         name = str(key).removeprefix("parallelism_config_")
         words.append(f"--{_DEGREES.get(name, name)}={value}")
     deepspeed = table.get("deepspeed_config")
-    if isinstance(deepspeed, Mapping):
-        if "zero_stage" in deepspeed:
-            words.append(f"--ds.zero_optimization.stage={deepspeed['zero_stage']}")
-        if "gradient_accumulation_steps" in deepspeed:
-            accumulated = deepspeed["gradient_accumulation_steps"]
-            words.append(f"--ds.gradient_accumulation_steps={accumulated}")
+    if kind == "DEEPSPEED" and isinstance(deepspeed, Mapping):
         if "deepspeed_config_file" in deepspeed:
-            words.append(f"--deepspeed={deepspeed['deepspeed_config_file']}")
+            return [*words, f"--deepspeed={deepspeed['deepspeed_config_file']}"]
+        stated = {"zero_stage": 2, **deepspeed}
+        words += [
+            f"{argument}={stated[name]}"
+            for name, argument in _OF_DEEPSPEED.items()
+            if stated.get(name) not in (None, "none")
+        ]
     return words

@@ -139,8 +139,7 @@ def _parsed(source: str) -> tuple[Reader, Script, str, GpuCount]:
         words = words_of_adapter(table) if of_adapter else words_of_deepspeed(table)
         return HuggingFaceReader(words, {}), script, origin, count
     if origin.endswith((".yaml", ".yml")):
-        table = read_yaml(Path(source.strip()), "given")
-        return _reader_of_yaml(source, origin, table), script, origin, count
+        return _reader_of_yaml(source, origin), script, origin, count
     if origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
         script = Script(commands=[Command(tuple(_split(text)), {}, 1)])
@@ -150,26 +149,28 @@ def _parsed(source: str) -> tuple[Reader, Script, str, GpuCount]:
     return _reader(command, script, source), script, origin, gpu_count(command, script, text)
 
 
-def _reader_of_yaml(source: str, origin: str, table: Any) -> Reader:
+def _reader_of_yaml(source: str, origin: str) -> Reader:
     """What reads the settings of a YAML file: Megatron-Bridge's, nanotron's, or a Trainer's."""
-    if isinstance(table, dict) and is_configuration(table):
+    table = _settings("given", Path(source.strip()))
+    if is_configuration(table):
         return BridgeReader(table, {})
-    if isinstance(table, dict) and is_nanotron(table):
+    if is_nanotron(table):
         return NanotronReader(table, {})
-    if isinstance(table, dict) and is_torchtune(words := words_of_arguments(table)):
+    words = words_of_arguments(table)
+    if is_torchtune(words):
         return TorchtuneReader(words, {})
-    if isinstance(table, dict) and is_automodel(words := words_of_arguments(table)):
+    if is_automodel(words):
         return AutomodelReader(words, {})
-    marked = isinstance(table, dict) and any(mark.removeprefix("--") in table for mark in MARKS)
-    if marked or (isinstance(table, dict) and tool_of(map(str, table)) is not None):
-        words = _with_files(Command((origin,), {}, 1), words_of_arguments(table), source)
-        return HuggingFaceReader(words, {})
+    marked = any(mark.removeprefix("--") in table for mark in MARKS)
+    if marked or tool_of(map(str, table)) is not None:
+        return HuggingFaceReader(_with_files(Command((origin,), {}, 1), words, source), {})
     raise InputError("given", origin, "holds no settings that are known", _ALLOWED)
 
 
 def _reader(command: Command, script: Script, source: str) -> Reader:
     """What reads the arguments of a command, by its framework."""
-    arguments = list(command.words[program_end(command) :])
+    end = program_end(command)
+    arguments = list(command.words[end:])
     own = [word for word in arguments if shown(word) in ("$@", "$*")]
     if own:
         script.not_followed.append(f"{shown(own[0])}, the script's own arguments")
@@ -180,7 +181,6 @@ def _reader(command: Command, script: Script, source: str) -> Reader:
     started = tool_started(command)
     if started == MEGATRON_SWIFT:
         return MegatronSwiftReader(_with_settings(arguments, source), exported)
-    end = program_end(command)
     program = command.words[end - 1].replace("openrlhf.cli.", "") if end else ""
     if started == AUTOMODEL:
         return AutomodelReader(_with_settings(arguments, source), exported)
@@ -270,8 +270,8 @@ def _with_files(command: Command, words: list[str], source: str) -> list[str]:
         launcher = Options(command.words[: max(1, program_end(command) - 1)])
         words = [*words_of_launcher(launcher), *words]
         if name := launcher.text("--config_file"):
-            table = read_yaml(_next_to("--config_file", name, source), "--config_file")
-            words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
+            file = _settings("--config_file", _next_to("--config_file", name, source))
+            words = [*words_of_accelerate(file), *words]
     named = Options(words)
     for option in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
         values = named.texts(option)
@@ -293,10 +293,10 @@ def _with_settings(words: list[str], source: str) -> list[str]:
     named = Options(words).texts("--config") or words
     if not named or not named[0].endswith((".yaml", ".yml")):
         return words
-    table = read_yaml(_next_to("--config", named[0], source), "--config")
-    own = [word for word in words if word not in (named[0], "--config")]
+    table = _settings("--config", _next_to("--config", named[0], source))
+    own = [word for word in words if word not in (named[0], "--config", f"--config={named[0]}")]
     own = [word if word.startswith("--") or "=" not in word else f"--{word}" for word in own]
-    return [*words_of_arguments(table if isinstance(table, dict) else {}), *own]
+    return [*words_of_arguments(table), *own]
 
 
 def _with_recipe_file(words: list[str], source: str) -> list[str]:
@@ -312,7 +312,8 @@ def _with_recipe_file(words: list[str], source: str) -> list[str]:
     beside = Path(source).resolve() if _is_file(source) else Path().resolve()
     for folder in (Path(sysconfig.get_path("purelib")), *beside.parents):
         if (file := folder / "recipes/configs" / f"{name}.yaml").is_file():
-            return [str(file) if word == name else word for word in words]
+            named = (name, f"--config={name}")
+            return [word.replace(name, str(file)) if word in named else word for word in words]
     problem = "is a configuration that torchtune ships, and is not here"
     raise InputError("--config", name, problem, f"tune cp {name} FILE.yaml; --config FILE.yaml")
 
@@ -325,6 +326,12 @@ def _next_to(option: str, name: str, source: str) -> Path:
         if path.is_file():
             return path
     raise InputError(option, name, "is not to be found here", "given=<that file>")
+
+
+def _settings(field: str, path: Path) -> dict[str, Any]:
+    """Of a YAML file; none where it holds something else."""
+    table = read_yaml(path, field)
+    return table if isinstance(table, dict) else {}
 
 
 def _json(field: str, origin: str, text: str) -> dict[str, Any]:

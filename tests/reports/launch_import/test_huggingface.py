@@ -76,6 +76,19 @@ def test_what_accelerate_is_told_itself(tmp_path, options, software, stage):
     assert not imported.reading.unknown
 
 
+@pytest.mark.parametrize("by_file", [True, False])
+def test_what_accelerate_has_on_the_host(tmp_path, by_file):
+    said = {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none"}
+    written(tmp_path, "ds.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": said})
+    typed = "--use_deepspeed " + " ".join(f"--{name} {value}" for name, value in said.items())
+    options = "--config_file ds.yaml" if by_file else typed
+    script = (
+        f"accelerate launch {options} --num_processes 4 train.py --model_name_or_path llama3_8b"
+    )
+    recipe = read(written(tmp_path, "run.sh", f"{script} --bf16")).recipe
+    assert (recipe.zero_stage, recipe.optimizer_offload) == (3, 100)
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_our_own_json_comes_back(tmp_path, stage):
     job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
