@@ -58,7 +58,7 @@ class AutomodelReader(RecipeReader):
         stages = options.whole("--distributed.pp_size") or 1
         experts = options.whole("--distributed.ep_size") or 1
         self.degrees *= stages
-        made = super().recipe(model, world // stages)
+        made = super().recipe(model, world)
         micro_batch = options.whole(_PASSES) if stages > 1 else None
         return replace(
             made,

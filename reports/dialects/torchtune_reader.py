@@ -99,7 +99,7 @@ class TorchtuneReader(RecipeReader):
         if found and found[1] == "qlora_":
             # torchao's NF4: scales of 64 weights in 8 bits, under one of 256 of them.
             words += ["--load_in_4bit=true", "--bnb_4bit_use_double_quant=true"]
-        trains = f"{program} {told.text('--loss._component_') or ''}".lower()
+        trains = f"{Path(program).stem} {told.text('--loss._component_') or ''}".lower()
         if _MODELS[1] in told.names:
             trains = "ppo"
         return words + [f"--stage={stage}" for stage in _STAGES if stage in trains][:1]

@@ -70,7 +70,8 @@ def program_end(command: Command) -> int:
             return next((n for n, each in enumerate(words) if each.endswith((".yaml", ".yml"))), 0)
         if words[at + 1 : at + 2] and words[at + 1] in verbs:
             # The launcher's options and the recipe stand in front of torchtune's.
-            return words.index("--config") if tool == TORCHTUNE and "--config" in words else at + 2
+            own = (n for n, each in enumerate(words) if each.partition("=")[0] == "--config")
+            return next(own, at + 2) if tool == TORCHTUNE else at + 2
     return 0
 
 

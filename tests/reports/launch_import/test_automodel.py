@@ -48,6 +48,7 @@ def test_a_configuration(tmp_path):
         ({"pp_size": 2, "pipeline": {"pp_microbatch_size": 1}}, {"pp": 2, "micro_batch": 1}),
         ({"ep_size": 8, "activation_checkpointing": True}, {"ep": 8, "recompute": "full"}),
         ({"dp_replicate_size": 2}, {"zero_stage": 3, "dp_shard": 8}),
+        ({"dp_replicate_size": 2, "pp_size": 2}, {"pp": 2, "zero_stage": 3, "dp_shard": 4}),
         ({"strategy": "ddp"}, {"zero_stage": 0}),
     ],
 )

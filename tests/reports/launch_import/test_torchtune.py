@@ -95,6 +95,15 @@ def test_a_command_and_what_it_sets_again(tmp_path, command, gpus, stage):
     assert not found.reading.unknown
 
 
+def test_names_that_say_less_than_they_hold(tmp_path):
+    command = "tune run --nproc_per_node 4 support/own.py --config=support/8B batch_size=4"
+    written(tmp_path, FULL, "recipes/configs/support/8B.yaml")
+    found = read(written(tmp_path, command, "run.sh"))
+    assert (found.recipe.micro_batch, found.question.cluster.num_gpus) == (4, 4)
+    assert not found.reading.unknown
+    assert not found.reading.not_modelled
+
+
 def test_degrees(tmp_path):
     degrees = {"tensor_parallel_dim": 2, "data_parallel_replicate_dim": 2}
     degrees |= {"data_parallel_shard_dim": -1, "fsdp_reshard_after_forward": False}
