@@ -38,7 +38,9 @@ def training_of(
         if not (statement.says("adapter_rank") and statement.says("adapter_targets")):
             words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
             assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
-    if statement.says("adapters") or statement.says("tuning"):
+    if statement.says("document_tokens"):
+        packed = (int(statement.facts["document_tokens"]),)
+    elif statement.says("adapters") or statement.says("tuning"):
         if project_of(statement) in ("bridge", "nemo"):
             packed = (_SQUAD_TOKENS,)
             words = f"sequences not published: of {_SQUAD_TOKENS} tokens, packed"

@@ -119,6 +119,8 @@ def test_adapters_are_replayed_as_adapters():
         assert packed.attended_length < packed.sequence_length
     reference = replayable(notes="SFT", framework="NeMo v2.3.0, MLPerf v5.1 reference").job
     assert reference.training.packed_lengths == ()
+    packed = replayable(notes="varlen attention over packed documents of about 430 tokens").job
+    assert packed.training.packed_lengths == (430,)
 
 
 @pytest.mark.parametrize(
