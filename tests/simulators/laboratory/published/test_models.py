@@ -172,20 +172,23 @@ def test_recipes_for_performance_force_the_balance_and_the_library_s_do_not(labe
 
 
 @pytest.mark.parametrize(
-    ("label", "ep", "notes", "load"),
+    ("label", "experts", "ep", "notes", "load"),
     [
-        ("TorchTitan (PyTorch FSDP2)", 8, "", 1.6),
-        ("TorchTitan (PyTorch FSDP2)", 8, "force-balanced routing", 1.0),
-        ("Hugging Face Transformers", 8, "", 1.13),
-        ("Megatron-Core", 8, "", 1.0),
-        # Four experts a GPU are as uneven as half of one, and of two GPUs the busier one is less
+        ("TorchTitan (PyTorch FSDP2)", 8, 8, "", 1.6),
+        ("TorchTitan (PyTorch FSDP2)", 8, 8, "force-balanced routing", 1.0),
+        ("Megatron-Core", 8, 8, "", 1.0),
+        # As uneven with 16 experts a GPU as with one (Megatron-MoE-ModelZoo's pairs of Qwen3),
+        # published weights as random ones (prime-rl's pair).
+        ("Hugging Face Transformers", 128, 8, "", 1.6),
+        ("PyTorch FSDP", 128, 16, "", 1.6),
+        # Four eighths a GPU are half as uneven as one, and of two GPUs the busier one is less
         # far above the mean than the busiest of eight.
-        ("TorchTitan (PyTorch FSDP2)", 2, "", 1 + 0.6 / 2 * 0.5895 / 1.4342),
-        ("TorchTitan (PyTorch FSDP2)", 1, "", 1.0),
+        ("TorchTitan (PyTorch FSDP2)", 8, 2, "", 1 + 0.6 / 2 * 0.5895 / 1.4342),
+        ("TorchTitan (PyTorch FSDP2)", 8, 1, "", 1.0),
     ],
 )
-def test_trainers_of_pytorch_leave_routers_alone(label, ep, notes, load):
-    row = replace(EXPERTS, framework=label, ep=ep, num_experts=8, notes=notes)
+def test_trainers_of_pytorch_leave_routers_alone(label, experts, ep, notes, load):
+    row = replace(EXPERTS, framework=label, ep=ep, num_experts=experts, notes=notes)
     outcome = job_of(row, declarations())
     assert outcome.job.model.moe.load_imbalance == pytest.approx(load, abs=1e-4)
 
