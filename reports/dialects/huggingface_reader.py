@@ -359,15 +359,42 @@ class HuggingFaceReader:
 
     def _optimizer(self, *, halves: bool) -> str:
         """``halves``: a tool that loads bf16 weights would keep them and moments so here."""
-        kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
-        plain = kind.lower().rpartition(".")[2]
+        kind, plain = self._optimizer_named()
         if plain == "sgd":
             return "sgd"
-        if self.options.on("--pure_bf16") and halves and plain.startswith("adam"):
-            return "adam_pure_bf16"
-        if not plain.startswith("adam") or "8bit" in plain or "4bit" in plain:
+        is_adam = plain.startswith("adam") and "4bit" not in plain and "fp8" not in plain
+        if not is_adam:
             self.options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
-        return "adam"
+        if "paged" in kind.lower():
+            self.options.note(f"{kind}: moments lie on the GPU, where they are while it has room")
+        name = "adam_8bit" if is_adam and "8bit" in plain else "adam"
+        halves &= plain.startswith("adam") and bool(self.options.on("--pure_bf16"))
+        return f"{name}_pure_bf16" if halves else name
+
+    def _optimizer_named(self) -> tuple[str, str]:
+        """The optimizer as it is called, and without its module and that it is torchao's or
+        paged."""
+        kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
+        plain = kind.lower().rpartition(".")[2]
+        return kind, re.sub(r"^(ao|paged)_?", "", plain)
+
+    def _moments(self, recipe: Recipe) -> dict[str, object]:
+        """What the optimizer switches in the software.
+
+        Raises:
+            InputError: for bitsandbytes' under the second FSDP, whose shards it does not update
+                (0.50.2: mixed torch.Tensor and DTensor).
+        """
+        kind, plain = self._optimizer_named()
+        made = {"fused_optimizer": True} if re.search("fused|paged|bnb", kind.lower()) else {}
+        torchao = re.search(r"^ao_|torch", kind.lower()) is not None
+        if "8bit" not in plain or torchao:
+            return made | ({"moments_8bit": "all"} if "8bit" in plain else {})
+        second = self.options.text("--fsdp_version") == "2" and recipe.zero_stage >= 2
+        if second and plain.startswith("adam"):
+            problem = "does not update the shards of the second FSDP"
+            raise InputError("--optim", kind, problem, "adamw_torch_8bit, adamw_torch")
+        return made
 
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
@@ -427,7 +454,7 @@ class HuggingFaceReader:
         self, base: Framework, model: Model, recipe: Recipe, training: Training
     ) -> Framework:
         """The software with what arguments switch in it."""
-        changes = segments_of(self.environment)
+        changes = segments_of(self.environment) | self._moments(recipe)
         if recipe.zero_stage >= 2 and self.software == "huggingface":
             changes |= self._units(recipe.zero_stage)
         if recipe.recompute == "full" and self._reenters():

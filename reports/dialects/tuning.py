@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import OPTIMIZERS
 
 HUGGING_FACE = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
@@ -21,6 +22,8 @@ def untrainable(
     reasons = []
     if job.module_precision and not modules:
         reasons.append("training.module_precision (no precision of single layers is written)")
+    if OPTIMIZERS[job.optimizer].is_8bit:
+        reasons.append(f"training.optimizer={job.optimizer} (none of 8 bits is written for it)")
     if job.training.lora is not None and not adapters:
         reasons.append("training.lora (no adapters are written for it)")
     if job.frozen_weights != "16bit":

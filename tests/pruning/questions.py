@@ -64,6 +64,7 @@ _TRAININGS = (
     {},
     {},
     {"packed_lengths": (5, 9, 40)},
+    {"optimizer": "adam_8bit"},
     {"nvfp4_hadamard": False, "module_precision": ModulePrecision(attn_out="bf16")},
     {"lora": Lora(8)},
     {"lora": Lora(8, frozen_weights="nf4_double")},
@@ -82,6 +83,7 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "fused_wgrad": False,
         "fused_optimizer": False,
         "torch_wrappers": True,
+        "moments_8bit": "layers",
     },
     {
         "fusion": "eager",
@@ -97,6 +99,7 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "flattens_gradients": True,
         "accumulate_grads_fp32": False,
         "host_optimizer": "serial",
+        "moments_8bit": "all",
     },
     {
         "host_launch_s": 5e-5,

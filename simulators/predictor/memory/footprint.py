@@ -152,7 +152,12 @@ def _stage_memories(
     for index, stage in enumerate(workload.stages):
         static, placeholders, flattened, vacated, updating = once[id(stage)]
         held = placeholders + buffer_bytes(job, index, boundary)
-        moving = {"activations": activations[index], "temporary": temporary[index] + held}
+        # At a peak that comes before its pass has kept all it keeps, activations are fewer.
+        later = min(0, temporary[index] + held)
+        moving = {
+            "activations": activations[index] + later,
+            "temporary": temporary[index] + held - later,
+        }
         missing = Absent(*absent[index].tolist())
         # When the optimizer runs, activations are free.
         at_update = updating - sum(static.absent_at_update)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.frozen_weights import storage
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run, Stage
 from trainscout.simulators.predictor.workload.step_end import (
-    MOMENT_BYTES,
     host_parameters,
     master_bytes,
+    moment_bytes,
     owned_parameters,
 )
 from trainscout.simulators.predictor.workload.weights import kept_weight_bytes, parameter_bytes
@@ -108,12 +109,12 @@ def static_of(job: Job, stage: Stage) -> Static:
         frozen = owned_parameters(parameters.held, job) - owned
         reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0
-        kept = weight if job.optimizer == "adam_pure_bf16" else 4
+        kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
         return Static(
             here * kept + (away + frozen) * weight + packed,
             here * kept,
-            here * MOMENT_BYTES[job.optimizer],
+            moment_bytes(parameters, job),
             layers=2 * (_largest_layer(stage) * weight + of_layer),
             ends=_ends(stage) * weight,
             reduced=reduced * (weight + cast),
@@ -132,7 +133,7 @@ def static_of(job: Job, stage: Stage) -> Static:
     return Static(
         parameters.held.total * weight + _quantised_copies(job, parameters),
         kept_gradients * gradient,
-        here * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
+        here * master_bytes(job) + moment_bytes(parameters, job),
         buckets=buckets,
         made=made,
     )

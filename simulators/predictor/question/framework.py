@@ -24,6 +24,7 @@ PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
+MOMENTS_8BIT = ("none", "layers", "all")
 CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
 
@@ -289,6 +290,9 @@ class Framework:
     Megatron-Core's hybrid optimizer, of the distributed optimizer only), or all at once, clipping
     included, and back after that, gradients having left beside the backward pass (``serial``:
     ZeRO-Offload, from ZeRO 2 on, and partly only under ZeRO 3)."""
+    moments_8bit: str = "none"
+    """Of which weights Adam's moments can have 8 bits: ``all``, all but those of embeddings, which
+    Transformers' Trainer asks bitsandbytes to keep in fp32 (``layers``), or ``none``."""
 
     def __hash__(self) -> int:
         # Of its many fields, those that distinguish what goes by one name: what a recipe sets.
@@ -343,6 +347,7 @@ class Framework:
         require_choice("framework.masked_dispatch", self.masked_dispatch, MASKS)
         require_choice("framework.written_dispatch", self.written_dispatch, WRITTEN_DISPATCHES)
         require_choice("framework.host_optimizer", self.host_optimizer, HOST_OPTIMIZERS)
+        require_choice("framework.moments_8bit", self.moments_8bit, MOMENTS_8BIT)
         if self.autocast and self.fused_wgrad:
             problem = "casts gradients back to fp32, which no product does"
             raise InputError("framework.autocast", True, problem, "framework.fused_wgrad=false")

@@ -17,7 +17,7 @@ from .model import Model
 from .recipe import Recipe
 from .schedule_file import is_file, read_schedule
 from .schedules import Place, routes, schedule_kind
-from .training import QUANTISED, Training
+from .training import OPTIMIZERS, QUANTISED, Training
 from .tuning import FROZEN, Dpo, attended_length
 
 
@@ -154,7 +154,7 @@ class Job:
         recipe = self.recipe
         whole = recipe.zero_stage == 0 or (recipe.zero_stage < 3 and not self.is_replicated)
         whole |= recipe.zero_stage == 3 and self.framework.autocast_shards
-        trained = self.training.trains_weights and self.optimizer != "adam_pure_bf16"
+        trained = self.training.trains_weights and OPTIMIZERS[self.optimizer].has_copy
         return whole and trained and recipe.pp == 1
 
     @property

@@ -11,7 +11,7 @@ from .gpu import Gpu
 from .job import Job
 from .schedule_file import is_file, read_schedule
 from .schedules import OWN, schedule_kind
-from .training import QUANTISED, arithmetic_of
+from .training import OPTIMIZERS, QUANTISED, arithmetic_of
 
 Broken = tuple[str, str] | None
 
@@ -112,11 +112,14 @@ def lacks(gpu: Gpu, precision: str) -> str | None:
 
 def optimizer_states(job: Job) -> Broken:
     """As ``Rule.broken``."""
+    optimizer = OPTIMIZERS[job.training.optimizer]
+    if optimizer.is_8bit and job.framework.moments_8bit == "none":
+        return "framework", f"{job.framework.name} has no Adam with moments of 8 bits"
     if job.recipe.optimizer_states is None:
         return None
-    if job.training.optimizer == "sgd":
-        return "optimizer_states", "the precision-aware optimizer is Adam"
-    if job.training.optimizer == "adam_pure_bf16":
+    if job.training.optimizer == "sgd" or optimizer.is_8bit:
+        return "optimizer_states", "the precision-aware optimizer is Adam, of 16 bits or more"
+    if not optimizer.has_copy:
         return "optimizer_states", "an optimizer without an fp32 copy of the weights keeps no less"
     if job.recipe.zero_stage == 0:
         return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
@@ -180,7 +183,7 @@ def host_optimizer(job: Job) -> tuple[str, str] | None:
         return field, f"{job.framework.name} has no optimizer on the host"
     if job.training.optimizer == "sgd" or job.keeps_fp32:
         return field, "the optimizer on the host is Adam of 16-bit weights"
-    if recipe.optimizer_states is not None or job.optimizer == "adam_pure_bf16":
+    if recipe.optimizer_states is not None or job.optimizer not in ("adam", "adam_bf16"):
         return field, "the optimizer on the host keeps fp32 states: optimizer_states=null"
     if how == "pipelined" and recipe.zero_stage != 1:
         return field, "the hybrid optimizer is the distributed one: zero_stage=1"

@@ -51,7 +51,34 @@ def arithmetic_of(precision: str) -> str:
     return "fp8" if PRECISION_BITS.get(operand) == 8 else operand
 
 
-OPTIMIZERS = ("adam", "adam_bf16", "adam_pure_bf16", "sgd")
+@dataclass(frozen=True)
+class Optimizer:
+    """What an optimizer keeps of each parameter besides its gradient: ``moment_bytes`` and, unless
+    16-bit weights are updated themselves (not ``has_copy``), an fp32 copy. ``in_one_pass``: its
+    kernel does all of an update, whatever the framework."""
+
+    moment_bytes: float
+    has_copy: bool = True
+    in_one_pass: bool = False
+
+    @property
+    def is_8bit(self) -> bool:
+        """Whether a moment has 8 bits."""
+        return self.moment_bytes < 4
+
+
+# Two moments of a byte, with an fp32 scale for every 256 of each (bitsandbytes and torchao;
+# Dettmers et al. 2022, 8-bit optimizers via block-wise quantization). Those of tensors below 4,096
+# elements stay in fp32, which is left out.
+_EIGHT_BIT = 2 * (1 + 4 / 256)
+OPTIMIZERS = {
+    "adam": Optimizer(8),
+    "adam_bf16": Optimizer(4),
+    "adam_8bit": Optimizer(_EIGHT_BIT, in_one_pass=True),
+    "adam_pure_bf16": Optimizer(4, has_copy=False),
+    "adam_8bit_pure_bf16": Optimizer(_EIGHT_BIT, has_copy=False, in_one_pass=True),
+    "sgd": Optimizer(4, in_one_pass=True),
+}
 
 
 @dataclass(frozen=True)
@@ -102,8 +129,9 @@ class Training:
     precision: str = "bf16"
     """Of linear layers, unless the recipe says another."""
     optimizer: str = "adam"
-    """``adam`` (two fp32 moments), ``sgd`` (one), ``adam_bf16`` (two bf16) or ``adam_pure_bf16``
-    (two bf16, and no fp32 copy of the weights, which are updated as they are)."""
+    """``adam`` (two fp32 moments), ``sgd`` (one), ``adam_bf16`` (two bf16), ``adam_8bit`` (two of
+    8 bits, scaled by blocks), ``adam_pure_bf16`` (two bf16, and no fp32 copy of the weights, which
+    are updated as they are) or ``adam_8bit_pure_bf16``."""
     lora: Lora | None = None
     """Train low-rank adapters and nothing else of the language model (LoRA); None trains its
     weights."""
@@ -142,7 +170,7 @@ class Training:
         if self.sequence_length is not None:
             require_positive("training.sequence_length", self.sequence_length, most=MOST_TOKENS)
         require_choice("training.precision", self.precision, PRECISIONS)
-        require_choice("training.optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("training.optimizer", self.optimizer, tuple(OPTIMIZERS))
         self.module_precision.check()
         if self.lora is not None:
             self.lora.check()

@@ -418,7 +418,7 @@ RULES: dict[str, Rule] = {
         ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), offloading
     ),
     "optimizer_states": Rule(
-        ("optimizer_states", "zero_stage", "precision"), rules.optimizer_states
+        ("framework", "optimizer_states", "zero_stage", "precision"), rules.optimizer_states
     ),
     "host_optimizer": Rule(
         ("framework", "optimizer_offload", "optimizer_states", "zero_stage", "precision"),

@@ -33,6 +33,7 @@ class LocalParameters(NamedTuple):
     over the expert-data-parallel group. Those without gradients, of which nothing is reduced or
     updated, are counted apart. ``quantised``: of all these, the weights that linear layers
     multiply in 8 or 4 bits, or keep in so many where they are frozen, where there are any.
+    ``embedding``: of the dense ones with gradients, those of embeddings.
     """
 
     dense: int = 0
@@ -40,6 +41,7 @@ class LocalParameters(NamedTuple):
     frozen_dense: int = 0
     frozen_expert: int = 0
     quantised: LocalParameters | None = None
+    embedding: int = 0
 
     def __add__(self, other: LocalParameters) -> LocalParameters:  # type: ignore[override]
         one, two = self.quantised, other.quantised
@@ -49,6 +51,7 @@ class LocalParameters(NamedTuple):
             self.frozen_dense + other.frozen_dense,
             self.frozen_expert + other.frozen_expert,
             one + two if one is not None and two is not None else one or two,
+            self.embedding + other.embedding,
         )
 
     def times(self, count: int) -> LocalParameters:
@@ -58,6 +61,7 @@ class LocalParameters(NamedTuple):
             self.frozen_dense * count,
             self.frozen_expert * count,
             None if self.quantised is None else self.quantised.times(count),
+            self.embedding * count,
         )
 
     @property
@@ -257,7 +261,8 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
         width = model.num_layers * inputs.hidden_size
         own = (inputs.vocab_size + model.hidden_size) * width
         own += norm_parameters(shard, inputs.hidden_size)
-    return LocalParameters((rows + positions) * model.hidden_size + own)
+    count = (rows + positions) * model.hidden_size + own
+    return LocalParameters(count, embedding=count)
 
 
 def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:

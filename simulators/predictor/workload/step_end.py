@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
+from trainscout.simulators.predictor.question.training import OPTIMIZERS
 
 from .data_parallel import TENSORS_OF_A_LAYER, gradient_bytes_per_parameter, shard_launches
 from .ir import Block, Collective, HostUpdate, Op, Streaming
 from .parameters import LocalParameters
 from .weights import parameter_bytes, weight_casts
-
-# fp32 values the optimizer keeps per parameter besides the master weight.
-MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "adam_pure_bf16": 4, "sgd": 4}
-
 
 # What the host's memory moves a parameter: gradient, master and both moments are read and all but
 # the gradient written, in fp32; then it is cast to 16 bits. ZeRO-Offload also takes the gradients'
@@ -33,21 +30,34 @@ def _owned_by_kind(parameters: LocalParameters, job: Job) -> tuple[int, int]:
     """Dense ones and experts', which have an optimizer each."""
     if job.recipe.zero_stage == 0:
         return parameters.dense, parameters.expert
-    copies = job.shard_copies
-    dense = -(-parameters.dense // (job.dp // copies * job.recipe.cp))
-    expert = -(-parameters.expert // (job.expert_dp // copies)) if parameters.expert else 0
-    return dense, expert
+    expert = parameters.expert and -(-parameters.expert // (job.expert_dp // job.shard_copies))
+    return -(-parameters.dense // _dense_shards(job)), expert
+
+
+def _dense_shards(job: Job) -> int:
+    return job.dp // job.shard_copies * job.recipe.cp if job.recipe.zero_stage else 1
+
+
+def moment_bytes(parameters: LocalParameters, job: Job) -> int:
+    """Bytes of the moments of a rank's own parameters, without those on the host."""
+    optimizer, owned = OPTIMIZERS[job.optimizer], owned_parameters(parameters, job)
+    size = (owned - host_parameters(owned, job)) * optimizer.moment_bytes
+    if optimizer.is_8bit and job.framework.moments_8bit == "layers":
+        whole = OPTIMIZERS["adam"].moment_bytes - optimizer.moment_bytes
+        size += parameters.embedding / _dense_shards(job) * whole
+    return int(size)
 
 
 def update_bytes(parameters: LocalParameters, job: Job) -> int:
     """What an update holds besides: of either kind of weights the fp32 copies of 16-bit moments;
     of all at once the roots of second moments, where each of Adam's operations is a kernel."""
     if _unpacks_moments(job):
-        return MOMENT_BYTES["adam"] * max(_owned_by_kind(parameters, job))
-    if job.framework.fused_optimizer or job.optimizer == "sgd":
-        return 0
-    owned = owned_parameters(parameters, job)
-    return MOMENT_BYTES[job.optimizer] // 2 * (owned - host_parameters(owned, job))
+        return int(OPTIMIZERS["adam"].moment_bytes * max(_owned_by_kind(parameters, job)))
+    return 0 if _in_one_pass(job) else moment_bytes(parameters, job) // 2
+
+
+def _in_one_pass(job: Job) -> bool:
+    return job.framework.fused_optimizer or OPTIMIZERS[job.optimizer].in_one_pass
 
 
 def _unpacks_moments(job: Job) -> bool:
@@ -70,7 +80,7 @@ def host_states_bytes(parameters: LocalParameters, job: Job) -> int:
 def master_bytes(job: Job) -> int:
     """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 weights, and those
     without such a copy, are updated themselves."""
-    if job.keeps_fp32 or job.optimizer == "adam_pure_bf16":
+    if job.keeps_fp32 or not OPTIMIZERS[job.optimizer].has_copy:
         return 0
     return 2 if job.framework.master_remainders and job.precision == "bf16" else 4
 
@@ -120,31 +130,32 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     size = gradient_bytes_per_parameter(job)
     owned = owned_parameters(parameters, job)
     away = host_parameters(owned, job)
+    here = owned - away
     serial = job.framework.host_optimizer == "serial"
     # From ZeRO 2 on, what outlives a micro-batch is the shard, which ZeRO-Offload has on the host.
-    held = owned - away if job.recipe.zero_stage >= 2 else parameters.total
+    held = here if job.recipe.zero_stage >= 2 else parameters.total
     weight = master_bytes(job) or parameter_bytes(job)
-    kept = MOMENT_BYTES[job.optimizer]
-    moments = MOMENT_BYTES["adam"] if _unpacks_moments(job) else kept
+    kept = moment_bytes(parameters, job)
+    moments = int(here * OPTIMIZERS["adam"].moment_bytes) if _unpacks_moments(job) else kept
     copy = parameter_bytes(job) if master_bytes(job) else 0
     if 0 < master_bytes(job) < 4:
         copy *= 2
-    update = size + 2 * (weight + moments) + copy
-    if not job.framework.fused_optimizer and job.optimizer != "sgd":
+    update = here * (size + 2 * weight + copy) + 2 * moments
+    if not _in_one_pass(job):
         # ``_multi_tensor_adamw``: of weights 4 tensors are read or written, of gradients 2, of
         # first moments 3 and of second ones, their roots among them, 11.
-        update = 2 * size + 4 * weight + 7 * moments + copy
-    clipped = owned - away if serial else owned
+        update = here * (2 * size + 4 * weight + copy) + 7 * moments
+    clipped = here if serial else owned
     ops: list[Op] = [
         Streaming("clip_grads", "elementwise", 2 * clipped * size),
-        Streaming("update", "optimizer", (owned - away) * update, launches=4),
+        Streaming("update", "optimizer", update, launches=4),
     ]
     if not job.framework.torch_wrappers:
         # PyTorch's optimizers let gradients go (``set_to_none``).
         ops.append(Streaming("zero_grads", "memcpy", held * size, launches=2))
     if moments != kept:
         # To fp32 and back, the latter by way of 16 bits of their own.
-        unpacked = (owned - away) * 2 * (kept + moments + kept)
+        unpacked = 2 * (kept + moments + kept)
         ops.insert(1, Streaming("unpack_moments", "cast", unpacked, launches=6))
     if away:
         moved = away * (_HOST_UPDATE_BYTES + (_HOST_CLIP_BYTES if serial else 0))

@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Mla
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.training import OPTIMIZERS, Training
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 DENSE = replace(
@@ -130,7 +130,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
     training = Training(
         global_batch_size=64,
         tokens=1e9,
-        optimizer=draw(st.sampled_from(["adam"] * 6 + ["adam_bf16", "adam_pure_bf16", "sgd"])),
+        optimizer=draw(st.sampled_from(["adam"] * 6 + [*OPTIMIZERS])),
     )
     job = Job(model, gpu, cluster, training, recipe, draw(st.sampled_from(FRAMEWORKS)))
     assume(why_invalid(job) is None)

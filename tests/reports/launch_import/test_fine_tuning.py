@@ -443,3 +443,35 @@ def test_an_adapters_own_configuration(tmp_path, more, lora, said):
     assert found.question.model.name == "llama3_8b"
     assert [words for words, _ in found.reading.not_modelled] == said
     assert not found.reading.unknown
+
+
+@pytest.mark.parametrize(
+    ("optim", "optimizer", "in_one_pass", "embeddings"),
+    [
+        ("adamw_torch", "adam", False, "layers"),
+        ("adamw_torch_fused", "adam", True, "layers"),
+        ("adamw_8bit", "adam_8bit", False, "layers"),
+        ("adamw_bnb_8bit", "adam_8bit", True, "layers"),
+        ("paged_adamw_8bit", "adam_8bit", True, "layers"),
+        ("paged_adamw_32bit", "adam", True, "layers"),
+        ("adamw_torch_8bit", "adam_8bit", False, "all"),
+    ],
+)
+def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
+    found = read(written(tmp_path, "run.sh", f"{FACTORY} --optim {optim}"))
+    framework = found.question.framework
+    assert found.question.training.optimizer == optimizer
+    assert (framework.fused_optimizer, framework.moments_8bit) == (in_one_pass, embeddings)
+    assert not found.reading.not_modelled
+    notes = " ".join(found.reading.notes)
+    assert ("paged" in optim) == ("moments lie on the GPU" in notes)
+
+
+def test_bitsandbytes_under_the_second_fsdp_is_refused(tmp_path):
+    for name, kept in (("ao_adamw_8bit", "adam_8bit"), ("ademamix_8bit", "adam")):
+        table = AXOLOTL | FSDP2 | {"optimizer": name}
+        assert read(written(tmp_path, "a.yml", table)).question.training.optimizer == kept
+    with pytest.raises(InputError, match="adamw_torch_8bit"):
+        read(written(tmp_path, "a.yml", AXOLOTL | FSDP2 | {"optimizer": "adamw_8bit"}))
+    whole = read(written(tmp_path, "a.yml", AXOLOTL | {"optimizer": "adamw_8bit"}))
+    assert whole.question.training.optimizer == "adam_8bit_pure_bf16"

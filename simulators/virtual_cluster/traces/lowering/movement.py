@@ -80,6 +80,13 @@ def _kind(name: str, lists: list[list[TensorSpec]]) -> str:
     return "optimizer" if name.startswith("_fused") else "elementwise"
 
 
+def update(op: Op) -> Lowered:
+    """bitsandbytes' optimizers: all of a tensor read, and but for its gradient, which comes first,
+    written."""
+    read = on_device(op.inputs)
+    return streaming(op, "optimizer", 2 * moved(read) - moved(read[:1]))
+
+
 def is_list_operation(base: str) -> bool:
     """Whether an operation (``aten.name``) works on lists."""
     return base.startswith(("aten._foreach_", "aten._fused_ad", "aten._fused_sgd", "aten._amp_fo"))
@@ -233,6 +240,8 @@ def _table(rule: Callable[[Op], Lowered], names: str) -> dict[str, Callable[[Op]
 
 
 TABLE = {
+    "bitsandbytes.optimizer_update_8bit_blockwise": update,
+    "bitsandbytes.optimizer_update_32bit": update,
     **_table(copy, "copy_ copy"),
     **_table(
         clone,

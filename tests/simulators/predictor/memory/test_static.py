@@ -19,6 +19,7 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 WORKSPACE = 33_600_000
 PURE = "adam_pure_bf16"
+EIGHT = "adam_8bit_pure_bf16"
 
 
 def llama(software, gpus, zero_stage, micro_batch, count, sequence, recompute, optimizer) -> Job:
@@ -62,6 +63,11 @@ def llama(software, gpus, zero_stage, micro_batch, count, sequence, recompute, o
         (llama("huggingface", 8, 0, 4, 1, 2048, "none", PURE), 9_841_924_096),
         (llama("huggingface", 8, 0, 4, 2, 2048, "none", PURE), 10_595_878_912),
         (llama("huggingface", 8, 0, 1, 1, 128, "none", PURE), 4_501_752_320),
+        # bitsandbytes 0.50.2's AdamW8bit; the embedding's moments in fp32 as Trainer asks for it.
+        (llama("huggingface", 1, 0, 1, 1, 128, "none", EIGHT), 2_653_860_864),
+        (llama("huggingface", 1, 0, 4, 1, 2048, "none", EIGHT), 8_744_316_928),
+        (llama("huggingface", 1, 0, 1, 1, 128, "none", "adam_8bit"), 4_147_631_104),
+        (llama("torch_eager", 1, 0, 1, 1, 128, "none", EIGHT), 2_262_692_864),
         (llama("torch_fsdp2", 8, 3, 4, 1, 2048, "none", "adam"), 7_788_704_768),
         (llama("torch_fsdp2", 8, 3, 1, 1, 128, "none", "adam"), 1_647_443_968),
         (llama("huggingface", 8, 3, 4, 1, 2048, "none", "adam"), 7_788_178_432),

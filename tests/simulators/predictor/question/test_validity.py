@@ -62,6 +62,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("adapters", "precision", TINY, {"precision": "fp8", "training": {"lora": NF4}}),
     ("teacher", "pp", TINY, {"pp": 4, "training": {"distillation": Distillation(SHALLOW)}}),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
+    ("optimizer_states", "framework", TINY, {"training": {"optimizer": "adam_8bit"}}),
     (
         "optimizer_states",
         "optimizer_states",

@@ -11,6 +11,7 @@ from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.data_parallel import (
@@ -21,11 +22,7 @@ from trainscout.simulators.predictor.workload.data_parallel import (
 )
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.step_end import (
-    MOMENT_BYTES,
-    master_bytes,
-    owned_parameters,
-)
+from trainscout.simulators.predictor.workload.step_end import master_bytes, owned_parameters
 
 SHARDED = {"nodes": 4, "batch": 64, "zero_stage": 3}
 
@@ -79,6 +76,6 @@ def test_recipes_set_what_frameworks_keep(
 ) -> None:
     job = replace(make_job(TINY, **recipe), framework=Framework(**framework))
     assert gradient_bytes_per_parameter(job) == gradient
-    assert (master_bytes(job), MOMENT_BYTES[job.optimizer]) == (master, moments)
+    assert (master_bytes(job), OPTIMIZERS[job.optimizer].moment_bytes) == (master, moments)
     # Another recipe of the same job starts from what was declared.
     assert replace(job, recipe=Recipe()).framework == Framework(**framework)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from tests.simulators.jobs import LLAMA, make_job
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.step_end import optimizer_block
+from trainscout.simulators.predictor.workload.step_end import moment_bytes, optimizer_block
 
 
 def copies(**recipe: int) -> list[Streaming]:
@@ -55,3 +59,15 @@ def test_an_update_in_one_pass_or_in_one_for_each_operation() -> None:
 
     assert (moved(True), moved(False)) == (1000 * (7 * 4 + 2), 1000 * (20 * 4 + 2))
     assert moved(True, "sgd") == moved(False, "sgd")
+    # As a traced kernel of 8 bits: gradient, weight, states, scales of 256 (and no copy there).
+    eight = 1000 * (7 * 4 - 2 * 8 + 2) + 2 * (2 * 1000 + 2 * 1000 * 4 // 256)
+    assert moved(True, "adam_8bit") == moved(False, "adam_8bit") == pytest.approx(eight, abs=2)
+
+
+def test_moments_of_embeddings_stay_in_fp32_where_a_framework_says_so() -> None:
+    job = make_job(LLAMA, zero_stage=1, training={"optimizer": "adam_8bit"})
+    parameters, shards = LocalParameters(256_000, embedding=25_600), job.dp
+    for kept, more in (("all", 0), ("layers", 25_600 / shards * (8 - 2 * (1 + 4 / 256)))):
+        framework = replace(job.framework, moments_8bit=kept)
+        found = moment_bytes(parameters, replace(job, framework=framework))
+        assert found == pytest.approx(256_000 / shards * 2 * (1 + 4 / 256) + more, abs=3)

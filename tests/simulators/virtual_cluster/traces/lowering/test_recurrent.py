@@ -45,6 +45,15 @@ def test_4_bit_weights_are_made_16_bit_and_multiplied() -> None:
     assert (cast.launches, put_together.launches) == (1, 3)
 
 
+def test_an_update_of_8_bits_moves_all_but_the_gradient_twice() -> None:
+    weight, moment = t(64, 512), t(64, 512, dtype="uint8")
+    code, scales = t(256, dtype="float32"), t(64 * 2, dtype="float32")
+    given = ("adam", weight, weight, moment, moment, 0.9, code, code, scales, scales)
+    (kernel,) = lower(op("bitsandbytes.optimizer_update_8bit_blockwise.default", given)).kernels
+    moved = 64 * 512 * (3 * 2 + 4 * 1) + 4 * 4 * (256 + 128)
+    assert (kernel.kind, kernel.bytes, kernel.launches) == ("optimizer", moved, 1)
+
+
 def test_8_bit_weights_are_multiplied_and_their_outliers_once_more() -> None:
     x, x_8, weight = (
         t(5, 2000, dtype="float16"),
