@@ -16,9 +16,16 @@ from torch.utils._pytree import tree_map_only
 from .device_copies import LARGEST_REAL_COPY, DeviceCopies
 from .fake_tensors import dataless_of_kind, is_special_parameter, without_data, wrap
 from .rank_state import RankState
+from .values import plain
+from .values.defaults import GRID_ELEMENTS
 
 # Where emulated device addresses begin; nothing of the host lies there.
 _DEVICE_BASE = 0x7F00_0000_0000
+# What a list of Python's plainest numbers holds.
+_PLAIN = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+}
 
 
 def install_host_tensors(state: RankState) -> None:
@@ -320,7 +327,8 @@ def _seeded(state: RankState, data: torch.Tensor) -> FakeTensor:
     return made
 
 
-# Saving and loading: tensors without data are saved as shapes and loaded without data again.
+# Saving and loading: tensors without data are saved as shapes, small ones that are known exactly
+# with their values, and loaded without data again.
 
 
 def install_checkpoints(state: RankState) -> None:
@@ -334,10 +342,13 @@ def install_checkpoints(state: RankState) -> None:
     ) -> Any:
         if not isinstance(storage, str):
             return rebuild(storage, offset, size, stride, requires_grad, *rest)
+        _, *values = rest
         dtype, _, saved_on = storage.partition(" ")
         kind = getattr(torch, dtype)
         meta = torch.empty_strided(size, stride, dtype=kind, device="meta")
         made: torch.Tensor = wrap(state.dataless, meta, torch.device("cpu"))
+        if values:
+            state.values.seed(made, plain.tensor(values[0], dtype=kind))
         device = placed.device(saved_on)
         if device.type == "cuda":
             made = made.to(device)
@@ -347,7 +358,12 @@ def install_checkpoints(state: RankState) -> None:
         # By what rebuilds any tensor: readers that trust few names trust this one.
         storage = f"{str(self.dtype).removeprefix('torch.')} {self.fake_device}"
         shape = (0, tuple(self.shape), tuple(self.stride()), self.requires_grad)
-        return (torch._utils._rebuild_tensor_v2, (storage, *shape, collections.OrderedDict()))
+        saved: list[Any] = [storage, *shape, collections.OrderedDict()]
+        if self.numel() <= GRID_ELEMENTS and self.dtype in _PLAIN:
+            reading = state.values.read(self, "save")
+            if reading.grade == "exact":
+                saved.append(reading.value.tolist())
+        return (torch._utils._rebuild_tensor_v2, tuple(saved))
 
     torch._utils._rebuild_tensor_v2 = rebuilt
     FakeTensor.__reduce_ex__ = reduce

@@ -211,6 +211,8 @@ def test_recurrent_layers_are_one_operation_a_pass(run: Run) -> None:
 def test_tensors_are_loaded_where_they_were_or_where_they_are_told_to_go(run: Run) -> None:
     places = [line.rpartition(" ")[2] for line in run.output.split("\n") if "loaded on" in line]
     assert places == ["cuda:1", "cpu", "cpu", "cuda:1"]
+    known = "known again [0.0, 0.25, 0.5, 0.75, 1.0] [[True], [False]] cuda:1 torch.Size([3])"
+    assert known in run.output
 
 
 def test_parameters_keep_their_own_type_and_may_change_size(run: Run) -> None:

@@ -300,6 +300,12 @@ torch.save({"weight": torch.nn.Linear(300, 300).cuda().weight}, file)
 for place in (None, "cpu", {"cuda:1": "cpu"}, lambda storage, location: storage.cuda(1)):
     file.seek(0)
     print("loaded on", torch.load(file, map_location=place)["weight"].device)
+file = io.BytesIO()
+small = torch.linspace(0, 1, 5, device="cuda"), torch.tensor([[3], [0]], device="cuda").bool()
+torch.save((*small, torch.randn(3, device="cuda")), file)
+file.seek(0)
+times, flags, unknown = torch.load(file, map_location="cuda", weights_only=True)
+print("known again", times.tolist(), flags.tolist(), times.device, unknown.shape)
 pop()
 
 
