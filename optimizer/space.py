@@ -244,7 +244,7 @@ def _compile_knob(
     source = entry[sources[0]]
     choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", source, question.quantities)
     if "up_to" in entry and sources[0] == "divisors_of":
-        most = _quantity(f"{field}.up_to", entry["up_to"], question.quantities)
+        most = max(_quantities(f"{field}.up_to", entry["up_to"], question.quantities))
         choices = tuple(choice for choice in choices if choice <= most)
     if name in RECIPE_DEFAULTS:
         for choice in choices:
@@ -312,9 +312,13 @@ def _quantity(field: str, name: Any, quantities: Mapping[str, int]) -> int:
     return quantities[name]
 
 
-def _divisors(field: str, quantity: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
-    names = quantity if isinstance(quantity, (list, tuple)) else [quantity]
-    common = math.gcd(*(_quantity(field, name, quantities) for name in names))
+def _quantities(field: str, names: Any, quantities: Mapping[str, int]) -> list[int]:
+    several = names if isinstance(names, (list, tuple)) and names else [names]
+    return [_quantity(field, name, quantities) for name in several]
+
+
+def _divisors(field: str, names: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
+    common = math.gcd(*_quantities(field, names, quantities))
     return tuple(d for d in range(1, common + 1) if common % d == 0)
 
 

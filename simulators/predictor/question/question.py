@@ -154,4 +154,7 @@ class Question:
             "sequence_length": self.training.sequence_length or self.model.sequence_length,
             "linear_bits": PRECISION_BITS[self.training.precision],
             "global_batch_size": self.training.global_batch_size,
+            # The whole batch where sequences become vectors: many short ones fill a GPU, and some
+            # losses compare them all in one pass. 1 of models of texts.
+            "pooled_batch": 1 if self.model.pooled is None else self.training.global_batch_size,
         }

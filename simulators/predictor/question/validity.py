@@ -250,7 +250,7 @@ def _pooling(job: Job) -> Broken:
     if pooled.contrastive is not None and held < whole:
         return (
             "micro_batch",
-            f"pairs are compared in one pass: dp x micro_batch {held} < {whole}",
+            f"pairs of the whole batch are compared in one pass: dp x micro_batch {held} < {whole}",
         )
     return None
 
@@ -482,6 +482,8 @@ def would_do(job: Job, violation: Violation) -> str | None:
         return None
     knob, held = KNOBS[name], []
     numbers = [None] * knob.optional + list(range(knob.least, 17)) + [2**n for n in range(5, 15)]
+    if name == "micro_batch":  # of a contrastive loss the batch at once
+        numbers = sorted({*numbers, job.training.global_batch_size // job.dp})
     for value in knob.choices or ((False, True) if knob.kind is bool else numbers):
         other = replace(job, recipe=replace(job.recipe, **{name: value}))
         if knob.kind is not str or knob.choices:

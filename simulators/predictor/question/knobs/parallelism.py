@@ -108,7 +108,7 @@ class Parallelism:
         "mb{}",
         (LAYER_BLOCKS, BOUNDARY, MICRO_BATCHES),
         always=True,
-        search={"divisors_of": "global_batch_size", "up_to": 32},
+        search={"divisors_of": "global_batch_size", "up_to": [32, "pooled_batch"]},
         megatron_lm="--micro-batch-size",
         megatron_bridge="train.micro_batch_size",
         deepspeed="train_micro_batch_size_per_gpu",
