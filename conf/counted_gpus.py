@@ -1,4 +1,5 @@
-"""A cluster said by its GPUs alone, ``64xH100``: what they usually come in."""
+"""A cluster said by its GPUs alone, ``64xH100``: what they usually come in; or by nodes and the
+GPUs of each, ``2x8xH200``."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-_COUNTED = re.compile(r"([0-9]{1,7}) ?x ?([a-z][a-z0-9_. -]*)", re.IGNORECASE)
+_COUNTED = re.compile(r"(?:(\d{1,7}) ?x ?)?(\d{1,7}) ?x ?([a-z][a-z0-9_. -]*)", re.IGNORECASE)
 FORM = "a number and a GPU: 64xH100"
 
 
 def counts_gpus(text: str) -> bool:
-    """Whether a text has the form of ``64xH100``."""
+    """Whether a text has the form of ``64xH100`` or ``2x8xH200``."""
     return _COUNTED.fullmatch(text) is not None
 
 
@@ -27,18 +28,24 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
         InputError: for another form, an unsupported GPU, or a number that fills no whole nodes.
     """
     found = _COUNTED.fullmatch(text)
-    if found is None or not int(found[1]):
+    if found is None or not int(found[2]) * int(found[1] or 1):
         turned = re.fullmatch(r"([a-z][\w. -]*?) ?[x*] ?([0-9]+)", text, re.IGNORECASE)
         meant = f"{turned[2]}x{turned[1]}" if turned else None
         raise InputError(field, text, "does not say how many of which GPU", FORM, meant)
-    count, stated = int(found[1]), re.sub(r"[ .-]+", "_", found[2].strip().lower())
+    stated = re.sub(r"[ .-]+", "_", found[3].strip().lower())
+    own_size = int(found[2]) if found[1] else None
+    count = int(found[2]) * int(found[1] or 1)
     matching = [stated] if stated in gpus else _called(stated, gpus)
     if len(matching) != 1:
         problem = "names several GPUs" if matching else "names no supported GPU"
         raise InputError(field, stated if matching else text, problem, matching or gpus)
     name = matching[0]
     server = gpus[name].server
-    per_node = min(server.gpus_per_node, count)
+    if own_size and own_size > server.gpus_per_node:
+        problem = f"has more GPUs a node than the {server.gpus_per_node} of {name}'s usual servers"
+        raise InputError(field, text, problem, FORM, f"{count}x{name}")
+    usual = min(server.gpus_per_node, count)
+    per_node = own_size or usual
     if count % per_node:
         problem = f"does not fill servers of {per_node} GPUs, in which {name} usually comes"
         near = per_node * max(1, round(count / per_node))
@@ -47,7 +54,7 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     if domain is not None:
         domain = min(domain, count)
     return Cluster(
-        name=f"{count}x{name}",
+        name=f"{count}x{name}" + (f"_{own_size}_a_node" if per_node != usual else ""),
         num_nodes=count // per_node,
         gpus_per_node=per_node,
         nics_per_node=per_node,

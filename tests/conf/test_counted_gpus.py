@@ -20,6 +20,16 @@ def test_gpus_come_in_their_usual_servers():
     assert counted_gpus("gpus", "144xGB200", NAMED.gpus)[0].nvlink_domain == 72
 
 
+def test_nodes_may_be_counted_too():
+    for text, gpus, nodes in (("2x8xH200", 16, 2), ("3 x 4 x H100", 12, 3), ("1x1xA40", 1, 1)):
+        cluster = NAMED.machines(text)[0]
+        cluster.check()
+        assert (cluster.num_gpus, cluster.num_nodes) == (gpus, nodes)
+    assert counted_gpus("gpus", "2x8xH200", NAMED.gpus) == counted_gpus(
+        "gpus", "16xH200", NAMED.gpus
+    )
+
+
 @pytest.mark.parametrize(
     ("called", "name"),
     [
@@ -47,6 +57,8 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
         ("64xA100", "names several GPUs"),
         ("60xH100", "a multiple of 8: 64xh100"),
         ("0xH100", "does not say how many"),
+        ("0x8xH100", "does not say how many"),
+        ("2x16xH100", "more GPUs a node than the 8 .*did you mean '32xh100'"),
         ("H100", "a number and a GPU: 64xH100"),
         ("H100x64", "did you mean '64xH100'"),
         ("8xA100-SXM4", "names no supported GPU"),
