@@ -260,7 +260,7 @@ class Options:
             if self._values[name] == ["false"]:
                 # A switch of a file that is off.
                 unaffected.append(self._as_written(name))
-            elif (entry := _entry(name, not_modelled)) is not None:
+            elif name not in no_effect and (entry := _entry(name, not_modelled)) is not None:
                 unmodelled.append((self._as_written(name), not_modelled[entry]))
             elif _entry(name, no_effect) is not None or name in unread:
                 unaffected.append(self._as_written(name))

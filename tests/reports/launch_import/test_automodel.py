@@ -68,7 +68,9 @@ def test_degrees(tmp_path, own, fields):
 )
 def test_adapters(tmp_path, own, targets):
     peft = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 8, "alpha": 32}
-    question = read(written(tmp_path, FULL | {"peft": peft | own})).question
+    found = read(written(tmp_path, FULL | {"peft": peft | own}))
+    assert "--peft.alpha 32" in found.reading.no_effect
+    question = found.question
     assert question.training.lora == Lora(8, targets)
     assert question.training.optimizer == "adam"
 
