@@ -467,6 +467,8 @@ def read_config(file: Path) -> dict[str, Any]:
         check_size("model", file, MOST_BYTES)
         # Windows' editors begin a file with a mark.
         content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except InputError:
+        raise
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise InputError("model", file, problem, f"a {FILE}, or a model's name") from None

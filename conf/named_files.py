@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from os.path import isfile
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -25,7 +26,7 @@ def config_file(name: str) -> Path | None:
         return path
     if name.endswith((".yaml", ".yml")):
         return None
-    is_path = (path / FILE).is_file() or name.startswith(("./", "../", "/", "~"))
+    is_path = isfile(path / FILE) or name.startswith(("./", "../", "/", "~"))
     return path / FILE if is_path else downloaded(name)
 
 

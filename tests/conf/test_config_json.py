@@ -14,7 +14,7 @@ import trainscout as ts
 from tests.in_process import command
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.config_json import model_fields
+from trainscout.conf.config_json import model_fields, read_config
 from trainscout.conf.encoder_config import SOUNDS, TOWERS, WITH_IMAGES
 from trainscout.conf.families import families, transformers_defaults
 from trainscout.simulators.predictor.io.values import typed_value
@@ -474,3 +474,12 @@ def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
             load_catalogue().models.chosen("model", str(tmp_path / name))
     with pytest.raises(InputError, match=r"did you mean .meta-llama/Llama-3\.1-8B"):
         load_catalogue().models.chosen("model", "meta-llama/Llama-3.1-9B")
+
+
+def test_a_file_that_is_none_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for content, problem in ((b"{" * 2_000_000, "is too large"), (b"\xff{}", "cannot be read")):
+        file.write_bytes(content)
+        with pytest.raises(InputError, match=problem) as refused:
+            read_config(file)
+        assert str(refused.value).count("model=") == 1

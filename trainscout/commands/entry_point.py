@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from pathlib import Path
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -64,6 +66,10 @@ def run_command(
         except BrokenPipeError:  # whoever read the help has left
             raise
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # of a group's choice, whose file is looked for
+                name = f"{Path(str(error.filename)).stem[:40]}..."
+                problem = "is longer than the name of any file"
+                raise InputError("command line", name, problem, "choices that ship") from error
             # Hydra makes a run's directory before it calls the program.
             problem = f"cannot be made: {error.strerror or error}"
             allowed = "a place that can be written"

@@ -24,6 +24,8 @@ def read_measurements(field: str, path: Path) -> dict[str, Any]:
     try:
         check_size(field, path, MOST_BYTES)
         found = json.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -29,6 +29,8 @@ WRONG = {
     "-model=gpt13b": "settings: model=gpt13b",
     "cluster.nic_gbps=50GB/s": "a number, in Gb/s",
     "training.tokens=soon": "a number: 300e9, 300B or 1T",
+    f"training={'x' * 3000}": "choices that ship",
+    f"model={'x' * 3000}": "choices that ship",
 }
 
 
