@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from os.path import isfile  # of a name too long for a file it says no
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -71,7 +72,7 @@ class Group(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return any((folder / f"{name}.yaml").is_file() for folder in self._folders)
+        return any(isfile(folder / f"{name}.yaml") for folder in self._folders)
 
     def file(self, name: str) -> Path:
         """Where a declaration stands.
@@ -84,6 +85,16 @@ class Group(Mapping[str, T], Generic[T]):
                 return folder / f"{name}.yaml"
         raise self._unknown(self.group, name)
 
+    def chosen_of(self, group: str, name: str) -> str | None:
+        """What a declaration's defaults list, as Hydra composes them, chooses of another group."""
+        content = read_yaml(self.file(name) if name in self else Path(name))
+        for each in content.get("defaults", ()) if isinstance(content, dict) else ():
+            if isinstance(each, dict):
+                for chosen, option in each.items():
+                    if str(chosen).endswith(f"{group}@_global_.{group}"):
+                        return str(option)
+        return None
+
     def _unknown(self, field: str, name: str) -> UnknownNameError:
         return UnknownNameError(field, name, "is not a known choice", self)
 
@@ -94,7 +105,7 @@ class Group(Mapping[str, T], Generic[T]):
             InputError: naming the field, for a name that is not declared, and for a file that is
                 no declaration of this group.
         """
-        if name.endswith(".yaml") and Path(name).is_file():
+        if name.endswith(".yaml") and isfile(name):
             return self._load(Path(name))
         if name not in self:
             raise self._unknown(field, name)
@@ -110,8 +121,8 @@ class Group(Mapping[str, T], Generic[T]):
         if not isinstance(content, dict):
             return content
         # What Hydra composes it with: names of this group, the file's own fields last unless the
-        # list has them elsewhere, and the GPU of a cluster (``_own_gpu``). What stands behind an @
-        # is where in the file a declaration goes.
+        # list has them elsewhere, and choices of other groups (``chosen_of``). What stands behind
+        # an @ is where in the file a declaration goes.
         names = [each for each in content.pop("defaults", ()) if isinstance(each, str)]
         if "_self_" not in names:
             names.append("_self_")
@@ -292,22 +303,11 @@ class Catalogue:
             counted, own = counted_gpus(f"{prefix}cluster", cluster, self.gpus)
             return counted, self.gpus.chosen(f"{prefix}gpu", gpu or own)
         declared = self.clusters.chosen(f"{prefix}cluster", cluster)
-        file = self.clusters.file(cluster) if cluster in self.clusters else Path(cluster)
-        name = gpu or _own_gpu(read_yaml(file))
+        name = gpu or self.clusters.chosen_of("gpu", cluster)
         if name is None:
             problem = "does not say which GPU it has"
             raise InputError(f"{prefix}cluster", cluster, problem, f"{prefix}gpu")
         return declared, self.gpus.chosen(f"{prefix}gpu", name)
-
-
-def _own_gpu(content: Mapping[str, Any]) -> str | None:
-    """The GPU that a cluster's defaults list, as Hydra composes them, chooses."""
-    for each in content.get("defaults", ()):
-        if isinstance(each, dict):
-            for group, name in each.items():
-                if str(group).endswith("gpu@_global_.gpu"):
-                    return str(name)
-    return None
 
 
 def load_catalogue(*folders: Path) -> Catalogue:

@@ -87,6 +87,12 @@ def test_names_that_are_not_declared_are_refused_with_the_nearest() -> None:
         load_catalogue().gpus["h80"]
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 5000 + ".yaml"])
+def test_no_name_is_too_long_to_be_unknown(name: str) -> None:
+    with pytest.raises(InputError, match="is not a known choice"):
+        load_catalogue().machines(name)
+
+
 def test_own_folders_stand_first(tmp_path: Path) -> None:
     shipped = load_catalogue()
     (tmp_path / "cluster").mkdir()

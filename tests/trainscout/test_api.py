@@ -42,6 +42,22 @@ def _leaves_no_trace(tmp_path, monkeypatch, capfd):
     assert not GlobalHydra.instance().is_initialized()
 
 
+def test_weights_in_4_bits_run_on_what_has_them() -> None:
+    """Megatron-Bridge and TorchTitan have none; the training names what it is run with."""
+    asked = {"model": "llama3_8b", "gpus": "1xRTX4090", "training": "qlora"}
+    assert ts.question(**asked).framework.name == "huggingface"
+    assert ts.search(ts.question(**asked)).best.fits
+    other = ts.question(**asked, framework="any")
+    assert ts.search(other).best.recipe.framework in ("nemo_automodel", "deepspeed")
+    with pytest.raises(ts.InputError, match="megatron_core has no quantised weights"):
+        ts.predict(other)
+
+
+def test_pairs_are_searched_in_whole_batches() -> None:
+    best = ts.search(ts.question(model="clip_vit_l14", gpus="8xH100")).best
+    assert best.recipe.micro_batch == 1536 // 8
+
+
 def test_the_names_that_programs_rely_on():
     wanted = ("question", "predict", "search", "explain", "plan", "models", "gpus", "clusters")
     for name in (*wanted, "InputError", "Recipe"):

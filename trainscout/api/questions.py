@@ -82,6 +82,7 @@ def question(
         training: batch and tokens; a mapping has the fields that differ from the default's.
         gpu: None: the one that the cluster's declaration names.
         framework: what software runs; a mapping has the fields that differ from the default's.
+            None: the one that the training's declaration names, else whatever can be launched.
         config_dir: a folder of your own declarations (see ``catalogue``).
         **overrides: fields to change, units as in their names: ``num_nodes=32``,
             ``global_batch_size=512``, ``price_usd_per_hour=2.2``; a dotted name where several
@@ -106,14 +107,16 @@ def question(
     if gpus is not None and not counts_gpus(gpus):
         raise InputError("gpus", gpus, "is no number of GPUs", FORM)
     machines = _machines(named, gpus if cluster is None else cluster, gpu)
+    trained = _value(Training, named.trainings, named.with_teacher(training), default["training"])
+    by_name = isinstance(training, str | Path)
+    runs_on = named.trainings.chosen_of("framework", str(training)) if by_name else None
+    software = _value(Framework, named.frameworks, framework, runs_on or default["framework"])
     parts: dict[str, Any] = {
         "model": _value(Model, named.models, model),
         "cluster": machines[0],
         "gpu": machines[1],
-        "training": _value(
-            Training, named.trainings, named.with_teacher(training), default["training"]
-        ),
-        "framework": _value(Framework, named.frameworks, framework, default["framework"]),
+        "training": trained,
+        "framework": software,
     }
     for group, fields in _by_part(overrides).items():
         parts[group] = _changed(named, group, parts[group], fields)

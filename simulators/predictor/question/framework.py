@@ -26,7 +26,7 @@ WRITTEN_DISPATCHES = ("", "half", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager")
-LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
+LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Framework:
     larger: a search of both leaves them out."""
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
-    ``multi_token_prediction``, ``fp8``."""
+    ``multi_token_prediction``, ``fp8``, ``quantised_weights`` (frozen, beside adapters)."""
     schedules: tuple[str, ...] = (*SCHEDULES, OWN)
     """The pipeline schedules that it has; ``csv``: those of files."""
     attention: str = "flash"

@@ -59,6 +59,7 @@ def _framework(job: Job) -> Broken:
         "latent_attention": job.model.mla is not None,
         "multi_token_prediction": job.model.num_mtp_layers > 0,
         "fp8": PRECISION_BITS[job.precision] <= 8,
+        "quantised_weights": job.frozen_weights != "16bit",
     }
     for what in job.framework.lacks:
         if needed[what]:
@@ -250,7 +251,7 @@ def _pooling(job: Job) -> Broken:
     if pooled.contrastive is not None and held < whole:
         return (
             "micro_batch",
-            f"pairs of the whole batch are compared in one pass: dp x micro_batch {held} < {whole}",
+            f"pairs of a whole batch are compared in one pass: dp x micro_batch {held} < {whole}",
         )
     return None
 
@@ -465,8 +466,8 @@ def check_job(job: Job) -> None:
         if violation.field == "precision" and value is None:
             field, value = "training.precision", job.precision
         if violation.field == "framework" and value is None:
-            asked = job.framework.name
-            raise InputError("framework", asked, violation.reason, "another framework=, or model=")
+            allowed = "another, as huggingface, or model="
+            raise InputError("framework", job.framework.name, violation.reason, allowed)
         batch = job.training.global_batch_size
         if violation.field == "micro_batch" and batch % job.dp:
             allowed = f"a multiple of {job.dp}, or a larger tp, pp or cp for fewer replicas"

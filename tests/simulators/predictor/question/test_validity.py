@@ -45,6 +45,7 @@ SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
     ("framework", "framework", TINY, {"framework": "another"}),
+    ("framework", "framework", TINY, {"training": {"lora": NF4, "lacks": ("quantised_weights",)}}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
     ("looking_across", "pp", CROSSING, {"pp": 2}),
     ("looking_across", "pp", TRANSLATING, {"pp": 2}),
