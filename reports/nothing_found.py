@@ -9,12 +9,7 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.proof import format_proof
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import (
-    format_chance,
-    format_gib,
-    format_recipe,
-    format_seconds,
-)
+from trainscout.reports.wording import format_chance, format_gib, format_recipe, format_seconds
 
 if TYPE_CHECKING:
     from trainscout.optimizer.would_fit import WouldFit

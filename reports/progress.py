@@ -13,12 +13,7 @@ from rich.progress import Progress as Bar
 
 from trainscout.optimizer.trial import Progress
 from trainscout.reports.explain import JobOf
-from trainscout.reports.wording import (
-    format_percent,
-    format_recipe,
-    format_seconds,
-    format_wait,
-)
+from trainscout.reports.wording import format_percent, format_recipe, format_seconds, format_wait
 from trainscout.simulators.predictor.io.terminal import redraws
 
 _LOG_EVERY_S = 5.0

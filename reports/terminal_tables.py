@@ -10,17 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.answer import (
-    RecipesTable,
-    figures,
-    format_measure_first,
-)
+from trainscout.reports.answer import RecipesTable, figures, format_measure_first
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
-from trainscout.reports.error_bars import (
-    format_distinguishable,
-    format_selection,
-)
+from trainscout.reports.error_bars import format_distinguishable, format_selection
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
 from trainscout.reports.first_screen import first_screen, near
@@ -32,10 +25,7 @@ from trainscout.reports.proof import format_claim, format_proof
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_report
-from trainscout.reports.wording import (
-    STOP_WORDS,
-    format_question,
-)
+from trainscout.reports.wording import STOP_WORDS, format_question
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.fastest import claim

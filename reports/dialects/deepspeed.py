@@ -12,13 +12,9 @@ from trainscout.reports.dialects.setting import Code, unknown_knobs
 from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import DEEPSPEED
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    DEFAULT_RECOMPUTE_MODULES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import (
-    KNOBS,
-)
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
 TITLE = "DeepSpeed"
 # Knobs that several settings say together, those that are said not to be supported, and those that

@@ -15,11 +15,7 @@ from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import MOST_LAYERS
-from trainscout.simulators.predictor.question.layout import (
-    fields_of,
-    format_layout,
-    parse_layout,
-)
+from trainscout.simulators.predictor.question.layout import fields_of, format_layout, parse_layout
 from trainscout.simulators.predictor.question.model import Model
 
 LAYOUT = "--pipeline-model-parallel-layout"

@@ -17,12 +17,7 @@ from typing import Any
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.setting import read
-from trainscout.reports.dialects.torchtitan import (
-    ARGUMENTS,
-    LOOPED_SCHEDULES,
-    SCHEDULES,
-    TITLE,
-)
+from trainscout.reports.dialects.torchtitan import ARGUMENTS, LOOPED_SCHEDULES, SCHEDULES, TITLE
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework

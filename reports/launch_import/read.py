@@ -34,13 +34,7 @@ from trainscout.reports.dialects.megatron_bridge_reader import BridgeReader, is_
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.megatron_swift import MegatronSwiftReader
 from trainscout.reports.dialects.nanotron_reader import NanotronReader, is_nanotron
-from trainscout.reports.dialects.options import (
-    Options,
-    Reading,
-    is_known,
-    shown,
-    words_of_table,
-)
+from trainscout.reports.dialects.options import Options, Reading, is_known, shown, words_of_table
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader
 from trainscout.reports.dialects.torchtune_reader import TorchtuneReader, is_torchtune
 from trainscout.reports.launch_import.launcher import (

@@ -22,13 +22,7 @@ from trainscout.reports.search_page.recipes import recipe_rows
 from trainscout.reports.search_page.searched import Searched
 from trainscout.reports.search_page.sensitivity import sensitivity
 from trainscout.reports.search_page.trial_table import trial_table
-from trainscout.reports.trials import (
-    choices_of,
-    latest_trials,
-    layout,
-    offered_tight,
-    predicted,
-)
+from trainscout.reports.trials import choices_of, latest_trials, layout, offered_tight, predicted
 from trainscout.reports.verification import verification_record
 from trainscout.reports.whole_network import network_note
 from trainscout.reports.wording import (

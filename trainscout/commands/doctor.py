@@ -11,12 +11,7 @@ from pathlib import Path
 
 from trainscout.cli import version
 from trainscout.commands.init import refuse_existing, write_new
-from trainscout.commands.this_machine import (
-    Machine,
-    cluster_yaml,
-    declared_gpu,
-    this_machine,
-)
+from trainscout.commands.this_machine import Machine, cluster_yaml, declared_gpu, this_machine
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.cache_folder import cache_folder
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser

@@ -26,12 +26,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
-from trainscout.simulators.registry import (
-    Simulator,
-    SimulatorSpec,
-    check_simulator,
-    get_simulator,
-)
+from trainscout.simulators.registry import Simulator, SimulatorSpec, check_simulator, get_simulator
 
 # What few ask for is loaded when it is asked for: half of what one recipe takes is loading.
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.knobs.recomputation import (
-    RECOMPUTE_MODES,
-)
+from trainscout.simulators.predictor.question.knobs.recomputation import RECOMPUTE_MODES
 from trainscout.simulators.predictor.question.layout import BALANCED
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import (
-    Recipe,
-)
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
 from .degrees import Degrees

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.memory.footprint import (
-    PassBytes,
-    held_bytes,
-    pass_bytes,
-)
+from trainscout.simulators.predictor.memory.footprint import PassBytes, held_bytes, pass_bytes
 from trainscout.simulators.predictor.memory.static import static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.megatron import build_workload

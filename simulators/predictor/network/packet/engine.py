@@ -9,11 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.topology.routing import (
-    NO_LINK,
-    Routes,
-    check_routes,
-)
+from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes, check_routes
 from trainscout.simulators.predictor.question.errors import InputError
 
 from . import engine_arrays as t

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.knob import (
-    LAYOUT,
-    PASSES,
-    Canonical,
-    Flag,
-    knob,
-)
+from trainscout.simulators.predictor.question.knob import LAYOUT, PASSES, Canonical, Flag, knob
 from trainscout.simulators.predictor.question.schedule_file import is_file
 from trainscout.simulators.predictor.question.schedules import SCHEDULES
 
