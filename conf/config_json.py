@@ -114,6 +114,17 @@ class Config:
             raise InputError(f"{FILE}: {name}", value, problem, "a whole number")
         return value
 
+    def positive(self, name: str, default: int | None = None) -> int:
+        """A whole number that something is divided by.
+
+        Raises:
+            InputError: as ``whole``, and for one below 1.
+        """
+        value = self.whole(name, default)
+        if value < 1:
+            raise InputError(f"{FILE}: {name}", value, "is no number of parts", "1 or more")
+        return value
+
     def numbers(self, name: str) -> list[int]:
         """A list of whole numbers, empty where it is left out or null.
 
@@ -422,9 +433,11 @@ def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -
     if not config.has("block_auto_adjust_ff_dim"):
         return width
     # LFM2: two thirds of the width that it says, rounded up.
-    factor = config.fields.get("block_ffn_dim_multiplier")
-    multiple = config.whole("block_multiple_of")
-    width = int((1 if factor is None else float(factor)) * int(2 * width / 3))
+    factor = config.fields.get("block_ffn_dim_multiplier") or 1
+    multiple = config.positive("block_multiple_of")
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise InputError(f"{FILE}: block_ffn_dim_multiplier", factor, "is no number", "1.0")
+    width = int(factor * int(2 * width / 3))
     return -(-width // multiple) * multiple
 
 

@@ -144,7 +144,7 @@ def tower_fields(
         tokens = vision.whole("default_output_length", _USUAL_TOKENS)
         patches = tokens * vision.whole("pooling_kernel_size") ** 2
     elif sight.spectrogram:
-        stride = [vision.whole(name) for name in ("frequency_stride", "time_stride")]
+        stride = [vision.positive(name) for name in ("frequency_stride", "time_stride")]
         sides = [vision.whole(name) for name in ("num_mel_bins", "max_length")]
         patches = math.prod(
             (each - patch) // by + 1 for each, by in zip(sides, stride, strict=True)
@@ -153,7 +153,7 @@ def tower_fields(
         patches = (_side(vision, "image_size") // patch) ** 2 * vision.whole("max_num_tiles", 1)
     values = (1 if sight.spectrogram else vision.whole("num_channels", 3)) * patch**2
     if sight.video:
-        frames = vision.whole("tubelet_size")
+        frames = vision.positive("tubelet_size")
         patches, values = patches * (vision.whole("num_frames") // frames), values * frames
     merged = _merged(whole, vision, outer, patches)
     known = {"merged": merged * hidden, "hidden": hidden, "text": width}
@@ -285,7 +285,7 @@ def _positions(vision: Config, sight: Sight, patch: int, patches: int) -> int:
 def _merged(whole: Sighted, vision: Config, outer: Config, patches: int) -> int:
     """Patches that become one token."""
     if whole.tokens is not None:
-        return max(1, patches // outer.whole(whole.tokens, 256))
+        return max(1, patches // outer.positive(whole.tokens, 256))
     if whole.side is None:
         return 1
     stated = (vision if whole.side in vision.fields else outer).fields.get(whole.side, 2)

@@ -263,7 +263,7 @@ def _kimi_delta(config: Config, gate: str) -> DeltaNet:
 
 def _lightning(config: Config) -> Mamba2:
     """MiniMax's: states of keys by values, one of the attention's heads each."""
-    heads = config.whole("num_attention_heads")
+    heads = config.positive("num_attention_heads")
     dim = config.whole("head_dim", config.whole("hidden_size") // heads)
     return Mamba2(heads, dim, dim, heads, chunk=config.whole("block_size"), fixed_decay=True)
 
@@ -322,7 +322,8 @@ def _mixers(config: Config, kind: str, family: Family, number: int) -> list[str]
         raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
     if kind == "llama4_text" and config.has("attention_chunk_size"):
         rotated = config.numbers("no_rope_layers") or [
-            int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)
+            int((at + 1) % config.positive("no_rope_layer_interval", 4) != 0)
+            for at in range(number)
         ]
         return ["chunk" if each else "full" for each in rotated[:number]]
     if config.has("index_topk"):
@@ -387,7 +388,7 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     if not sparse:
         return [NONE if kind in ("mamba", "mamba2", "falcon_mamba") else DENSE] * number
     if kind == "jamba":
-        period, first = map(config.whole, ("expert_layer_period", "expert_layer_offset"))
+        period, first = config.positive("expert_layer_period"), config.whole("expert_layer_offset")
         has = config.whole("num_experts") > 1
         return [MOE if has and at % period == first else DENSE for at in range(number)]
     listed = config.fields.get("moe_layers")

@@ -108,6 +108,22 @@ def test_odd_values_are_refused_by_their_field(
     assert caught.value.field.startswith(f"config.json: {field}")
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("audio-spectrogram-transformer", "time_stride", 0),
+        ("videomae", "tubelet_size", 0),
+        ("jamba", "expert_layer_period", 0),
+        ("lfm2", "block_multiple_of", 0),
+        ("lfm2", "block_ffn_dim_multiplier", "x"),
+    ],
+)
+def test_what_divides_is_a_number_of_parts(kind: str, field: str, value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        imported({"model_type": kind, field: value})
+    assert caught.value.field == f"config.json: {field}"
+
+
 def test_advice_leads_to_what_is_read() -> None:
     """A language model alone only where its type is read, the base of an adapter."""
     with pytest.raises(InputError, match="trainscout live"):
