@@ -294,9 +294,10 @@ def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
     row = np.array([place[key] for key in keys])[:, None]
     change, peak = changes[row, direction, chunk], peaks[row, direction, chunk]
     kept = np.cumsum(change, axis=1)
-    # Before a pass, what earlier ones left; a forward peak already holds its own activations.
+    # Before a pass, what earlier ones left; a forward peak already holds its own activations, and
+    # behind a backward one's, where gradients come, some of them are free.
     before = kept - change
-    own = np.where(direction == FORWARD, np.minimum(peak, saved[row, chunk]), 0)
+    own = np.minimum(peak, np.where(direction == FORWARD, saved[row, chunk], 0))
     return PassBytes(before + own, peak - own, kept, lacks[row, direction, chunk])
 
 

@@ -83,6 +83,14 @@ def test_peaks_are_those_recorded(job, recorded) -> None:
     assert min(stage.kind.values()) >= 0
 
 
+@pytest.mark.parametrize("sequence", [128, 2048])
+def test_nothing_is_less_than_none(sequence) -> None:
+    """Where all gradients are there, at a step's end, layers' activations are not."""
+    job = llama("huggingface", 1, 0, 4, 1, sequence, "full", "sgd")
+    kinds = ReplaySimulator().without_error_bar(job).memory.per_stage[0].kind
+    assert min(kinds.values()) >= 0
+
+
 def test_gradients_come_as_layers_go() -> None:
     static = Static(10, 8, 4, layers=2, ends=1, reduced=3, buckets=5, made=4, in_turn=True)
     assert static.kinds == {"parameters": 13, "gradients": 16, "optimizer": 4}
