@@ -70,6 +70,7 @@ DATES: Mapping[str, float] = _TABLES["dates"]
 _STATED: Mapping[str, Mapping[str, dict[str, object]]] = _TABLES["stated"]
 _UNSAID = "unsaid"
 _TORCH = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface", "deepspeed")
+_WITH_LOSS = ("torch_eager", "huggingface", "deepspeed")
 
 
 def project_of(statement: Statement) -> str | None:
@@ -300,8 +301,12 @@ def _stated(
     if statement.says("param_gather"):
         changes["fp8_param_gather"] = QUANTISED if statement.says("param_gather", "yes") else ()
     compiles = framework.name in (*_TORCH, "nemo_automodel")
-    if compiles and statement.says("compile", "yes"):
+    if compiles and statement.says("compile", "yes", "layers"):
         changes |= {"fusion": "compiled", "fused_norm": False}
+        # A module compiled as a whole makes its loss too, but for those of LitGPT.
+        apart = project_of(statement) == "lightning" or statement.says("loss")
+        if statement.says("compile", "yes") and framework.name in _WITH_LOSS and not apart:
+            changes["cross_entropy"] = "compiled"
     if compiles and statement.says("compile", "no"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}
     if (schedule := statement.facts.get("schedule")) in SCHEDULES:

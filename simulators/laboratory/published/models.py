@@ -98,9 +98,9 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         gated_mlp=gated,
         normalization=family.normalization,
         position=statement.get("positions") or family.position,
-        linear_bias=family.linear_bias or statement.says("linear_biases"),
-        qkv_bias=family.qkv_bias or statement.says("linear_biases"),
-        qk_norm=family.qk_norm or statement.says("qk_norm"),
+        linear_bias=_has(statement, "linear_biases", family.linear_bias),
+        qkv_bias=_has(statement, "linear_biases", family.qkv_bias),
+        qk_norm=_has(statement, "qk_norm", family.qk_norm),
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
         dropout=statement.says("dropout", "yes")
@@ -148,6 +148,11 @@ def _with_ends_in_bf16(model: Model, statement: Statement) -> Model:
     return dataclasses.replace(
         model, num_layers_at_start_in_bf16=both, num_layers_at_end_in_bf16=last
     )
+
+
+def _has(statement: Statement, fact: str, usual: bool) -> bool:
+    """Whether a model has something: as its row says, else as its family does."""
+    return not statement.says(fact, "no") if statement.says(fact) else usual
 
 
 def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:

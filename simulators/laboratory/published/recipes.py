@@ -384,7 +384,10 @@ def _recompute_modules(statement: Statement, framework: Framework) -> str | None
     stated = statement.recompute.get("modules", statement.get("modules"))
     if stated and stated != "none":
         return stated
-    return None if framework.name.startswith("megatron") else "operations"
+    if framework.name.startswith("megatron") or framework.attention == "unfused":
+        # Without flash attention it is of the core attention, as Megatron-LM does it.
+        return None
+    return "operations"
 
 
 def _split(

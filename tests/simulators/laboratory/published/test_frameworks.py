@@ -34,6 +34,7 @@ FACTS = {
         (MEGATRON, "FlashAttention", "flash1"),
         (MEGATRON, "SDPA", "flash2"),
         (MEGATRON, "attention kernel: torch", "unfused"),
+        ("PyTorch (2025)", "attention by matmul and softmax", "unfused"),
         (MEGATRON, "Megatron-LM's fused softmax kernel", "unfused"),
     ],
     "fusion": [
@@ -51,6 +52,7 @@ FACTS = {
         ("NeMo 24.09", "", "fused"),
         ("transformers with DeepSpeed", "torch.compile", "compiled"),
         ("PyTorch FSDP", "torch.compile", "compiled"),
+        ("PyTorch FSDP", "torch.compile of each layer", "compiled"),
     ],
     "cross_entropy": [
         ("Megatron-LM (mcore r0.8.0)", "", "fp32"),
@@ -59,6 +61,12 @@ FACTS = {
         ("nanotron", "", "copies"),
         (TITAN, "", "compiled"),
         (TITAN, "Dec 2024; torch.compile", "eager"),
+        # The loss is made inside of a module that is compiled as a whole.
+        ("PyTorch DDP (2025)", "torch.compile", "compiled"),
+        ("transformers==4.50", "torch.compile", "compiled"),
+        ("transformers==4.50", "torch.compile of each layer", "eager"),
+        ("PyTorch DDP (2025)", "torch.compile; chunked cross entropy", "eager"),
+        ("LitGPT (PyTorch), 2025", "torch.compile", "eager"),
         ("transformers==4.50", "Liger kernels", "pieces"),
         ("NeMo 24.09", "chunked linear cross-entropy", "pieces"),
         ("NeMo 24.09", "fused cross entropy loss", "in_place"),
@@ -206,6 +214,7 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("InternLM-Train 2023", "internevo"),
         ("NeMo AutoModel (PyTorch FSDP2)", "nemo_automodel"),
         ("HF Trainer, accelerate + FSDP", "huggingface"),
+        ("Megatron-LM through Hugging Face Accelerate (2025)", "megatron_core"),
         ("torchtune 0.4", "torch_fsdp2"),
         ("llm.c (C/CUDA), 2024", "llm_c"),
         ("PyTorch FSDP2", "torch_fsdp2"),

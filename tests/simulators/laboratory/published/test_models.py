@@ -29,6 +29,12 @@ def test_words_outrank_a_family():
     assert model.qk_norm
     assert not model.tied_embeddings
     assert replayable(notes="tied embeddings").job.model.tied_embeddings
+    without = "no biases; no norm of queries and keys; no rotary positions"
+    qwen = replayable(model="Qwen3-14B", notes=without).job.model
+    assert (qwen.qk_norm, qwen.position) == (False, "none")
+    gpt = replayable(model="GPT-175B", gated_mlp=0, notes=without).job.model
+    assert not gpt.linear_bias
+    assert not gpt.qkv_bias
 
 
 def test_llama3_8b_has_8_03_billion_parameters():

@@ -205,6 +205,12 @@ def test_interleaving_without_a_number_of_chunks():
     assert any("virtual stages" in text for text in outcome.assumptions)
 
 
+def test_fsdp_that_keeps_parameters_after_the_forward_pass_shares_out_gradients():
+    changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp2"}
+    kept = replayable(**changes, notes="parameters not resharded after forward").job.recipe
+    assert (kept.zero_stage, replayable(**changes).job.recipe.zero_stage) == (2, 3)
+
+
 def test_fsdp_takes_the_whole_share_as_one_micro_batch():
     changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp", "micro_batch": None}
     assert replayable(**changes, framework="TorchTitan").job.recipe.micro_batch == 2
@@ -237,6 +243,11 @@ def test_scaling_recipes_of_8_bits():
 def test_what_selective_recomputation_covers(notes, modules):
     recipe = replayable(recompute="selective", notes=notes).job.recipe
     assert (recipe.recompute, recipe.recompute_modules) == ("selective", modules)
+
+
+def test_without_flash_attention_selective_recomputation_is_of_the_core_attention():
+    old = replayable(framework="Hugging Face Transformers 4.20", recompute="selective").job
+    assert (old.framework.attention, old.recipe.recompute_modules) == ("unfused", None)
 
 
 def test_torchtitan_pipelines_cut_a_batch_by_their_stages():

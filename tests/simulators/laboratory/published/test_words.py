@@ -71,6 +71,12 @@ def test_containers_are_dated_with_a_v_before_them_too():
 def test_what_narrows_or_negates_is_read_first():
     assert statement(notes="no flash attention").says("attention", "unfused")
     assert statement(notes="no CUDA graphs").says("graphs", "no")
+    without = statement(notes="no rotary positions and no norm of queries and keys; no biases")
+    assert without.says("positions", "none")
+    assert without.says("qk_norm", "no")
+    assert without.says("linear_biases", "no")
+    assert not without.says("norm")
+    assert statement(notes="no fused rotary positions").says("positions", "rope")
     assert statement(notes="1F1B non-interleaved").says("schedule", "plain")
     recipe = statement(notes="router fusion off, rope fusion off, moments in bf16")
     assert recipe.says("router_fusion", "no")
