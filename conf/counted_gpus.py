@@ -30,7 +30,10 @@ def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluste
     found = _COUNTED.fullmatch(text)
     if found is None or not int(found[2]) * int(found[1] or 1):
         turned = re.fullmatch(r"([a-z][\w. -]*?) ?[x*] ?([0-9]+)", text, re.IGNORECASE)
+        numbered = re.fullmatch(r"(\d+) ?x ?(\d{4})", text, re.IGNORECASE)
         meant = f"{turned[2]}x{turned[1]}" if turned else None
+        if numbered and f"rtx{numbered[2]}" in gpus:
+            meant = f"{numbered[1]}xrtx{numbered[2]}"
         raise InputError(field, text, "does not say how many of which GPU", FORM, meant)
     stated = re.sub(r"[ .-]+", "_", found[3].strip().lower())
     own_size = int(found[2]) if found[1] else None

@@ -61,6 +61,7 @@ def test_a_count_is_a_cluster_wherever_one_is_named():
         ("2x16xH100", "more GPUs a node than the 8 .*did you mean '32xh100'"),
         ("H100", "a number and a GPU: 64xH100"),
         ("H100x64", "did you mean '64xH100'"),
+        ("2x4090", "did you mean '2xrtx4090'"),
         ("8xA100-SXM4", "names no supported GPU"),
     ],
 )

@@ -44,7 +44,7 @@ class Lora:
             raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)
         if not 0 <= self.dropout < 1:
             chance = "a chance of 0 or more and below 1"
-            raise InputError("training.lora.dropout", self.dropout, f"is not {chance}", chance)
+            raise InputError("training.lora.dropout", self.dropout, "is out of range", chance)
         require_choice("training.lora.frozen_weights", self.frozen_weights, FROZEN_WEIGHTS)
 
     @property
