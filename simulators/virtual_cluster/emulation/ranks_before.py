@@ -36,10 +36,12 @@ class RanksBefore:
         def audit(event: str, args: tuple[Any, ...]) -> None:
             if event != "open" or not isinstance(args[0], str) or (args[2] or 0) & _WRITES:
                 return
+            if args[0] in found or args[0].endswith(".pyc"):
+                return
             with contextlib.suppress(OSError):
                 state = os.stat(args[0])
                 written = self._began_s <= state.st_mtime < started_s
-                if written and stat.S_ISREG(state.st_mode) and args[0] not in found:
+                if written and stat.S_ISREG(state.st_mode):
                     found.append(args[0])
 
         if self._most:

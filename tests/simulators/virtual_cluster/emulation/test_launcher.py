@@ -145,12 +145,15 @@ def test_ranks_that_do_not_meet_break_an_invariant(
 
 SAVES = """
 import os
+import sys
 import torch
 from pathlib import Path
 
 model = torch.nn.Linear(8, 8, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 Path("tokens").exists() or Path("tokens").touch()
+sys.dont_write_bytecode = False
+import own
 start = int(open("tokens").read() or 0)
 if os.path.exists("saved.pt"):
     start = torch.load("saved.pt")["step"]
@@ -173,6 +176,7 @@ def test_a_rank_that_begins_where_another_ended_is_told_why(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").touch()
     (tmp_path / "script.py").write_text(SAVES.replace("LAST", str(last)))
     options = ["--world-size", "2", "--rank", "0,1", "--output", str(tmp_path / "traces")]
     assert main([*options, "--", "script.py"]) == 0
