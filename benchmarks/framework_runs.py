@@ -44,15 +44,7 @@ def predicted_s(row: pd.Series, folder: Path) -> float:
     else:
         script[0] = str(ROOT / script[0])
     options = ["--world-size", str(row["world_size"]), "--gpu", row["gpu"], "--no-check"]
-    command = [
-        sys.executable,
-        "-m",
-        "trainscout",
-        "run",
-        *options,
-        "--",
-        *script,
-    ]
+    command = [sys.executable, "-m", "trainscout", "run", *options, "--", *script]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)

@@ -54,10 +54,7 @@ def front_of(trials: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]
 
 
 def _format_promotion(
-    simulator: str,
-    trials: Sequence[Trial],
-    kept: Sequence[Trial],
-    outcomes: Sequence[Outcome],
+    simulator: str, trials: Sequence[Trial], kept: Sequence[Trial], outcomes: Sequence[Outcome]
 ) -> str:
     note = f"the best {len(trials)} were simulated again by {simulator} and ranked by it"
     shifts = [

@@ -363,12 +363,7 @@ class Search:
             eta_s = None if limit > considered else 0.0
         best = ledger.best(1)
         return Progress(
-            considered,
-            limit,
-            dict(ledger.counts),
-            best[0] if best else None,
-            elapsed_s,
-            eta_s,
+            considered, limit, dict(ledger.counts), best[0] if best else None, elapsed_s, eta_s
         )
 
 

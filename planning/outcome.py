@@ -192,12 +192,7 @@ def run_study(
         for number, draft in enumerate(drafts)
     ]
     return StudyOutcome(
-        study,
-        tuple(results),
-        tuple(models),
-        answers.searched,
-        answers.stored,
-        answers.elapsed_s,
+        study, tuple(results), tuple(models), answers.searched, answers.stored, answers.elapsed_s
     )
 
 

@@ -56,11 +56,7 @@ def _more_recomputation(job: Job) -> Iterator[Recipe]:
         for layers in range(recipe.recompute_layers + 1, job.largest_chunk):
             yield replace(recipe, recompute_layers=layers)
     everything = replace(
-        recipe,
-        recompute="full",
-        recompute_layers=None,
-        recompute_taper=0,
-        recompute_modules=None,
+        recipe, recompute="full", recompute_layers=None, recompute_taper=0, recompute_modules=None
     )
     if everything != recipe and (recipe.recompute != "selective" or job.attention != "unfused"):
         yield everything
@@ -120,14 +116,10 @@ MEMORY_ORDER = (
         "recompute_oom", "less recomputation never needs less memory", _more_recomputation
     ),
     SmallerTwinOutOfMemory(
-        "sequence_parallel_oom",
-        "sequence parallelism never needs more memory",
-        _sequence_parallel,
+        "sequence_parallel_oom", "sequence parallelism never needs more memory", _sequence_parallel
     ),
     SmallerTwinOutOfMemory(
-        "micro_batch_oom",
-        "a smaller micro-batch never needs more memory",
-        _smaller_micro_batches,
+        "micro_batch_oom", "a smaller micro-batch never needs more memory", _smaller_micro_batches
     ),
     SmallerTwinOutOfMemory(
         "virtual_stages_oom",

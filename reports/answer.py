@@ -39,11 +39,7 @@ _WIDE = 100
 _MARKS = {Grade.MEASURED: "m", Grade.FITTED: "f", Grade.ESTIMATED: "e", Grade.ASSUMED: "a"}
 
 
-def figures(
-    prediction: Prediction,
-    job: Job,
-    assumed: Collection[str] = (),
-) -> Table:
+def figures(prediction: Prediction, job: Job, assumed: Collection[str] = ()) -> Table:
     """What one recipe takes, needs and costs; at the right, what each figure rests on.
 
     Args:

@@ -61,10 +61,7 @@ class Evidence:
         return {name: graded.grade.value for name, graded in grades.items()}
 
 
-_TIMES = (
-    *("step_time_s", "mfu", "mfu_causal", "hfu"),
-    *("tokens_per_s", "tokens_per_s_per_gpu"),
-)
+_TIMES = (*("step_time_s", "mfu", "mfu_causal", "hfu"), *("tokens_per_s", "tokens_per_s_per_gpu"))
 _COSTS = ("cost_per_step_usd", "cost_per_billion_tokens_usd", "cost_of_run_usd")
 
 

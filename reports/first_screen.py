@@ -54,10 +54,7 @@ _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
 
 
 def first_screen(
-    result: SearchResult,
-    job_of: JobOf,
-    directory: Path | None,
-    assumed: Collection[str] = (),
+    result: SearchResult, job_of: JobOf, directory: Path | None, assumed: Collection[str] = ()
 ) -> RenderableType:
     """The answer of a search of one objective, in 30 lines of 100 columns.
 

@@ -74,11 +74,7 @@ class LiveBar(View[P]):
         at = self._standing(progress)
         words = f"elapsed{at.left}: {at.news}"
         self._bar.update(
-            self._task,
-            completed=at.done,
-            total=at.total,
-            description=words,
-            counted=at.counted,
+            self._task, completed=at.done, total=at.total, description=words, counted=at.counted
         )
 
     def __enter__(self) -> Self:

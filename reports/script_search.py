@@ -123,10 +123,7 @@ def to_json(result: SearchResult) -> str:
 
 def _launch_dict(launch: Launch) -> dict[str, Any]:
     def plain(start: Start) -> dict[str, Any]:
-        return asdict(start) | {
-            "environment": dict(start.environment),
-            "files": dict(start.files),
-        }
+        return asdict(start) | {"environment": dict(start.environment), "files": dict(start.files)}
 
     return plain(launch.start) | {"traced": [plain(start) for start in launch.traced]}
 

@@ -32,10 +32,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tune": ("commands.tune", "search over your own script's settings"),
         "trace": ("", "show, collate, replay, export traces; read profiles of real GPUs"),
         "trace show": (f"{_CLUSTER}.traces.commands:show", "what one rank's trace amounts to"),
-        "trace collate": (
-            f"{_CLUSTER}.traces.commands:join",
-            "put a job together; check it",
-        ),
+        "trace collate": (f"{_CLUSTER}.traces.commands:join", "put a job together; check it"),
         "trace replay": (f"{_CLUSTER}.execution.command", "what a traced job's step takes"),
         "trace export": (f"{_CLUSTER}.traces.commands:export", "write Perfetto or Chakra files"),
         "trace kineto": (f"{_CLUSTER}.profiles.command", "a real profile beside prices"),

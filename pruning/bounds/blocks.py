@@ -138,11 +138,7 @@ def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
 
 
 def slot_counts(
-    kind: ChunkKind,
-    slots: Slots,
-    full: NDArray[np.bool_],
-    layers: Ints,
-    taper: Ints,
+    kind: ChunkKind, slots: Slots, full: NDArray[np.bool_], layers: Ints, taper: Ints
 ) -> Ints:
     """How many of each slot a chunk holds, shape (rows, slots).
 

@@ -340,11 +340,7 @@ class Columns:
         )
 
     def stage_ends(
-        self,
-        kind: type[Any],
-        what: str,
-        reads: tuple[str, ...],
-        make: Callable[[int], list[Any]],
+        self, kind: type[Any], what: str, reads: tuple[str, ...], make: Callable[[int], list[Any]]
     ) -> dict[str, NDArray[Any]]:
         """The fields of ``kind``, which depend on what ``make`` reads, as arrays of shape
         (combinations, stages); zero where a layout has fewer stages to look at."""

@@ -237,10 +237,7 @@ def _scaling_plot(model: Record, names: Sequence[str], with_fabric: bool) -> str
     marks = [mark for curve in curves for mark in curve.marks]
     start = 10.0 * math.floor(min(mark.y for mark in marks) / 10 - 0.1)
     gpus = Axis(
-        "GPUs",
-        lambda value: f"{value:,.0f}",
-        logarithmic=True,
-        ticks=[mark.x for mark in marks],
+        "GPUs", lambda value: f"{value:,.0f}", logarithmic=True, ticks=[mark.x for mark in marks]
     )
     efficiency = Axis("% of the smallest size", lambda value: f"{value:g}", start=max(start, 0.0))
     note = f"Tokens/s per GPU; the axis starts at {efficiency.start:g} %."

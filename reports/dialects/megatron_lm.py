@@ -286,23 +286,12 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--lr", lambda job: "1e-4"),
     Setting("--mock-data", lambda job: True),
     Setting("--attention-backend", megatron_core.attention_backend),
-    Setting(
-        "--bf16",
-        lambda job: job.precision == "bf16" or _scaled(job) or _in_four_bits(job),
-    ),
+    Setting("--bf16", lambda job: job.precision == "bf16" or _scaled(job) or _in_four_bits(job)),
     Setting("--fp16", lambda job: job.precision == "fp16"),
     Setting("--fp8-format", lambda job: megatron_core.FP8[job.precision][1], when=_scaled),
     Setting("--fp8-recipe", lambda job: megatron_core.FP8[job.precision][0], when=_scaled),
-    Setting(
-        "--fp4-format",
-        lambda job: megatron_core.FP4[job.precision][1],
-        when=_in_four_bits,
-    ),
-    Setting(
-        "--fp4-recipe",
-        lambda job: megatron_core.FP4[job.precision][0],
-        when=_in_four_bits,
-    ),
+    Setting("--fp4-format", lambda job: megatron_core.FP4[job.precision][1], when=_in_four_bits),
+    Setting("--fp4-recipe", lambda job: megatron_core.FP4[job.precision][0], when=_in_four_bits),
     *(Setting(flag, partial(_sets, flag)) for flag in megatron_core.QUANTISED_PARAMETERS),
     Setting("--first-last-layers-bf16", _kept),
     # Without a number it keeps one at either end.

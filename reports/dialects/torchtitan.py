@@ -197,11 +197,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
         lambda job: job.recipe.tp > 1 and not job.recipe.sp,
     ),
     _knob("ep", lambda job: job.model.moe is not None),
-    Setting(
-        _SCHEDULE.name,
-        lambda job: _schedules(job)[job.schedule],
-        when=_piped,
-    ),
+    Setting(_SCHEDULE.name, lambda job: _schedules(job)[job.schedule], when=_piped),
     Setting(
         "--parallelism.pipeline-parallel-schedule-csv",
         lambda job: file_path(job.schedule),

@@ -72,12 +72,7 @@ def option(words: tuple[str, ...]) -> str:
 
 def resumed(words: str) -> list[str]:
     """Lines that define ``resume`` as ``words`` where CHECKPOINTS is set, else as nothing."""
-    return [
-        "resume=()",
-        'if [[ -n "${CHECKPOINTS:-}" ]]; then',
-        f"  resume=({words})",
-        "fi",
-    ]
+    return ["resume=()", 'if [[ -n "${CHECKPOINTS:-}" ]]; then', f"  resume=({words})", "fi"]
 
 
 # Expands to nothing where ``resume`` is empty, with the bash of 2011 (4.2) too.

@@ -20,7 +20,7 @@ def imported_report(imported: ImportedLaunch, *, everything: bool = False) -> Re
         (
             f"{imported.framework}:",
             f"{len(reading.used)} arguments understood, from {imported.origin}",
-        ),
+        )
     ]
     lines += [("Note:", note) for note in reading.notes]
     lines += [

@@ -67,14 +67,6 @@ def _parser() -> argparse.ArgumentParser:
         "trainscout accuracy --kernels kernels.json --collectives collectives.json",
     )
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
-    parser.add_argument(
-        "--collectives",
-        type=Path,
-        help="JSON of trainscout collectives validate",
-    )
-    parser.add_argument(
-        "--kernels",
-        type=Path,
-        help="JSON of trainscout kernels validate",
-    )
+    parser.add_argument("--collectives", type=Path, help="JSON of trainscout collectives validate")
+    parser.add_argument("--kernels", type=Path, help="JSON of trainscout kernels validate")
     return parser

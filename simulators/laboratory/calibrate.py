@@ -238,9 +238,7 @@ def factor_rows(calibration: Calibration) -> tuple[FactorRow, ...]:
         kinds.setdefault(f"{run.traits.gpu}, {run.traits.software}", []).append(row)
     rows = [
         FactorRow(
-            f"whole steps on {kind}",
-            float(np.median(scales[of])),
-            float(np.median(unknown[of])),
+            f"whole steps on {kind}", float(np.median(scales[of])), float(np.median(unknown[of]))
         )
         for kind, of in kinds.items()
     ]

@@ -81,11 +81,7 @@ _QUESTION = {
     "framework": Framework,
 }
 
-_SIMULATOR = {
-    "simulator": SimulatorChoice,
-    "network": NetworkChoice,
-    "topology": SwitchFabric,
-}
+_SIMULATOR = {"simulator": SimulatorChoice, "network": NetworkChoice, "topology": SwitchFabric}
 
 COMMANDS = {
     "optimize": "search_schema",
@@ -132,11 +128,7 @@ def groups_of(command: str) -> dict[str, type]:
     }
 
 
-_OPEN = {
-    "optimize": ("space",),
-    "explain": ("a", "b", "space"),
-    "plan": ("sweep", "space"),
-}
+_OPEN = {"optimize": ("space",), "explain": ("a", "b", "space"), "plan": ("sweep", "space")}
 """Groups that may be given names of any kind: choices of a knob that its file computes, a recipe
 whose rest is said by launch arguments or by the other one, targets and prices of a study. What
 they may say is checked when a space is compiled, a recipe or study (``planning.study``) read."""

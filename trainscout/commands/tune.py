@@ -114,10 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     question = _question(args, spec)
     space = compile_script_space(spec, words, question, args.space.parent)
     options = dataclasses.replace(
-        EARLY_STOP,
-        sampler=args.search,
-        n_trials=args.trials,
-        patience=args.patience or None,
+        EARLY_STOP, sampler=args.search, n_trials=args.trials, patience=args.patience or None
     )
     search = prepare_script_search(space, spec, options, args.seed)
     executor = ExecutorOptions(

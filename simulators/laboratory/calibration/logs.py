@@ -95,9 +95,7 @@ def read_steps(path: Path, field: str) -> tuple[Format, list[Step]]:
     raise InputError(field, path, "has no step of a known framework", f"a log of {names}")
 
 
-def _matches(
-    lines: Iterator[tuple[int, str]],
-) -> Iterator[tuple[int, Format, str, re.Match[str]]]:
+def _matches(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Format, str, re.Match[str]]]:
     """Lines that say how long a step took, and those that do with what they are wrapped to."""
     begun: list[str] = []
     at = 0

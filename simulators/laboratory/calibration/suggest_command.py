@@ -88,11 +88,7 @@ def suggest(
 
 
 def _regret(
-    expected: Vector,
-    covariance: Vector,
-    rows: list[int],
-    truth: Vector,
-    seen: Vector,
+    expected: Vector, covariance: Vector, rows: list[int], truth: Vector, seen: Vector
 ) -> float:
     """Mean logarithm of the step that is chosen with these candidates measured."""
     own = covariance[np.ix_(rows, rows)] + _REPEATED**2 * np.eye(len(rows))

@@ -87,10 +87,7 @@ def gpu_generation(gpu: str) -> str:
 
 
 def _scatter(
-    rows: Sequence[Row],
-    point: Callable[[Row], tuple[float, float]],
-    x_label: str,
-    y_label: str,
+    rows: Sequence[Row], point: Callable[[Row], tuple[float, float]], x_label: str, y_label: str
 ) -> str:
     figure, axes = _figure(7.0, 6.0)
     groups: dict[str, list[tuple[float, float]]] = {}

@@ -170,12 +170,7 @@ def _refuse_unknown_techniques(statement: Statement) -> None:
 
 
 def _overlaps_gradients(
-    row: Row,
-    statement: Statement,
-    era: Era,
-    zero: int,
-    degrees: Degrees,
-    assumed: list[str],
+    row: Row, statement: Statement, era: Era, zero: int, degrees: Degrees, assumed: list[str]
 ) -> bool:
     """Whether data-parallel communication runs beside compute."""
     if row.grad_overlap is not None:
@@ -391,11 +386,7 @@ def _recompute_modules(statement: Statement, framework: Framework) -> str | None
 
 
 def _split(
-    statement: Statement,
-    recipe: Recipe,
-    model: Model,
-    framework: Framework,
-    assumed: list[str],
+    statement: Statement, recipe: Recipe, model: Model, framework: Framework, assumed: list[str]
 ) -> Recipe:
     """Split layers that do not divide as the software of the row did, or nearly."""
     chunks = recipe.pp * recipe.vpp

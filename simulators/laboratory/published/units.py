@@ -52,22 +52,13 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "measured_tokens_per_s_per_gpu": {_RATE: 1.0, rf"[kK] ?(?:{_RATE})": 1e3},
     "measured_tflops_per_gpu": {rf"T(?:{_FLOPS})": 1.0, rf"P(?:{_FLOPS})": 1e3},
     "measured_mfu": {r"(?:%|percent)": 1.0},
-    "measured_peak_mem_gib": {
-        "GiB": 1.0,
-        "MiB": 2.0**-10,
-        "GB": 1e9 / 2**30,
-        "MB": 1e6 / 2**30,
-    },
+    "measured_peak_mem_gib": {"GiB": 1.0, "MiB": 2.0**-10, "GB": 1e9 / 2**30, "MB": 1e6 / 2**30},
     "inter_link_gbps_per_gpu": {
         r"Gb(?:it)?(?:/s|ps)?|G": 1.0,
         r"GB(?:/s|ps)": 8.0,
         r"Tb(?:it)?(?:/s|ps)": 1e3,
     },
-    "params_b": {
-        r"(?i:b|bn|billion)": 1.0,
-        r"(?i:m|million)": 1e-3,
-        r"(?i:t|trillion)": 1e3,
-    },
+    "params_b": {r"(?i:b|bn|billion)": 1.0, r"(?i:m|million)": 1e-3, r"(?i:t|trillion)": 1e3},
     "vocab": {"[kK]": 1e3},
 }
 _STEPS_A_SECOND = re.compile(r"(?:it|iters?|iterations?|steps?)(?:/s(?:ec)?| per second)", re.I)

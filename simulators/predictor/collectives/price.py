@@ -281,11 +281,7 @@ def _price_wired(call: _Call, wiring: Wiring, algorithm: str) -> CollectivePrice
 
 @functools.lru_cache(maxsize=65536)
 def price_send_recv(
-    size_bytes: int,
-    crosses_nodes: bool,
-    communicator: Communicator,
-    gpu: Gpu,
-    cluster: Cluster,
+    size_bytes: int, crosses_nodes: bool, communicator: Communicator, gpu: Gpu, cluster: Cluster
 ) -> CollectivePrice:
     """Price one transfer to a neighbour, ``size_bytes`` sent (and as many received).
 
@@ -456,8 +452,5 @@ def price_exchange(
     sent = op.bytes * (1 - 1 / communicator.size)
     seconds = sent / (SHARE_OF_NVLINK * gpu.nvlink_bytes_per_s) + PEER_S * (communicator.size - 1)
     return replace(
-        price,
-        seconds=seconds,
-        channels=SMS,
-        wire_bytes_per_s=op.stored_bytes / seconds,
+        price, seconds=seconds, channels=SMS, wire_bytes_per_s=op.stored_bytes / seconds
     )

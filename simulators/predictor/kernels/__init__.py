@@ -3,9 +3,4 @@
 from .prices import EVIDENCE_ORDER, KernelPrices, price_kernels
 from .uncertainty import kernel_uncertainty
 
-__all__ = [
-    "EVIDENCE_ORDER",
-    "KernelPrices",
-    "kernel_uncertainty",
-    "price_kernels",
-]
+__all__ = ["EVIDENCE_ORDER", "KernelPrices", "kernel_uncertainty", "price_kernels"]

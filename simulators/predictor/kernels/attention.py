@@ -43,10 +43,7 @@ OVERLAP_EXPONENT = 2.0
 # 1,024 to 8,192 tokens, heads of 64 and 128, causal or not). Medians; they range from 9.6 to 14.6
 # and 6.5 to 26, 30 to 36 and 17 to 25. FlashAttention-3 has no dropout: the newest kernel is
 # cuDNN's then.
-DROPOUT_INSTRUCTIONS = {
-    "flash2": {"fwd": 12.0, "bwd": 16.0},
-    "flash": {"fwd": 34.0, "bwd": 20.0},
-}
+DROPOUT_INSTRUCTIONS = {"flash2": {"fwd": 12.0, "bwd": 16.0}, "flash": {"fwd": 34.0, "bwd": 20.0}}
 
 
 def attention_seconds(

@@ -29,7 +29,7 @@ def assumptions_of(
     recipe, architecture = job.recipe, job.gpu.architecture
     stated = [
         f"{architecture.runtime} context, {architecture.library} buffers and memory fragmentation "
-        "are estimated",
+        "are estimated"
     ]
     if job.world_size > 1:
         alike = f"GPUs' speeds spread by {100 * architecture.speed_spread:g}%"

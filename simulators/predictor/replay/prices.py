@@ -351,9 +351,7 @@ def calibrated_price(
     if factor == 1:
         return price
     return replace(
-        price,
-        seconds=price.seconds * factor,
-        wire_bytes_per_s=price.wire_bytes_per_s / factor,
+        price, seconds=price.seconds * factor, wire_bytes_per_s=price.wire_bytes_per_s / factor
     )
 
 

@@ -137,10 +137,7 @@ def ruled(program: Program, assembler: Assembler, rules: Rules) -> Program:
         side=None,
     )
     whole = replace(
-        structure,
-        edges=(earlier, later),
-        edge_lag_slot=lag_slot,
-        lag_slot=lag_slot[order],
+        structure, edges=(earlier, later), edge_lag_slot=lag_slot, lag_slot=lag_slot[order]
     )
     return replace(program, tasks=tasks, structure=whole, edge_lags=lags)
 

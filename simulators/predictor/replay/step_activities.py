@@ -348,10 +348,7 @@ class _Build:
             self.message_of[key] = len(self.messages)
             self.messages.append(
                 Message(
-                    gang.made,
-                    moving_s / gang.unit_s,
-                    least_s - gang.hops_s,
-                    part.op.communicator,
+                    gang.made, moving_s / gang.unit_s, least_s - gang.hops_s, part.op.communicator
                 )
             )
         return self.message_of[key]

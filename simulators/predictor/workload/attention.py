@@ -52,13 +52,7 @@ def projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     widths = projected_widths(shard, attention)
     width = sum(widths)
     forward, backward = linear(
-        shard,
-        "qkv",
-        shard.tokens,
-        model.hidden_size,
-        width,
-        parallel="column",
-        joined=widths,
+        shard, "qkv", shard.tokens, model.hidden_size, width, parallel="column", joined=widths
     )
     q, k, v = _qk_bytes(shard)
     if attention.reuses_kv:
@@ -360,10 +354,7 @@ def unfused_core(shard: Shard, keys: int | None = None) -> Part:
     scores = groups * s * k
     d, dv, dtype = model.qk_head_dim, model.v_head_dim, shard.dtype
     softmax, softmax_back, saved = _softmax(shard, scores)
-    forward: list[Op] = [
-        Gemm("scores", s, k, d, dtype, batch=groups),
-        *softmax,
-    ]
+    forward: list[Op] = [Gemm("scores", s, k, d, dtype, batch=groups), *softmax]
     backward: list[Op] = [
         Gemm("values_dgrad", s, k, dv, dtype, batch=groups),
         Gemm("values_wgrad", k, dv, s, dtype, batch=groups, layout="NT"),

@@ -88,9 +88,7 @@ def _output(shard: Shard, mixer: CompressedAttention) -> Part:
     rank, groups, dtype = mixer.out_rank, mixer.out_groups, shard.linear_dtype
     elements = tokens * shard.heads * model.v_head_dim
     rotate, rotate_back = rope_ops(shard, elements)
-    backward: list[Op] = [
-        Gemm("group_output_dgrad", tokens, each, rank, dtype, groups, "NN"),
-    ]
+    backward: list[Op] = [Gemm("group_output_dgrad", tokens, each, rank, dtype, groups, "NN")]
     if shard.trains:
         fused = shard.fused_wgrad
         backward.append(Gemm("group_output_wgrad", rank, each, tokens, dtype, groups, "NT", fused))

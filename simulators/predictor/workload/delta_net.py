@@ -122,10 +122,7 @@ def _rule(shard: Shard, delta: DeltaNet) -> Part:
     kept = tokens * (heads * v + 2 * delta.k_heads // shard.tp * k) * size
     triangle = batch * length * length * size
     return Part(
-        (
-            *forward,
-            Streaming("delta_rule_fwd", "delta_fwd", moved + 2 * passed, launches=6),
-        ),
+        (*forward, Streaming("delta_rule_fwd", "delta_fwd", moved + 2 * passed, launches=6)),
         (
             *remade,
             *backward,

@@ -29,12 +29,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         joined=(local, local) if model.gated_mlp else (),
     )
     fc2_forward, fc2_backward = linear(
-        shard,
-        f"{prefix}fc2",
-        shard.tokens,
-        local,
-        model.hidden_size,
-        parallel="row",
+        shard, f"{prefix}fc2", shard.tokens, local, model.hidden_size, parallel="row"
     )
     act_forward, act_backward = activation_ops(shard, f"{prefix}activation", shard.tokens * local)
     if model.linear_bias:
@@ -53,8 +48,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     saved = [
         Alloc(f"{prefix}fc1_output", fc1_output),
         Alloc(
-            f"{prefix}activation",
-            int(shard.tokens * local * input_bytes(shard, f"{prefix}fc2")),
+            f"{prefix}activation", int(shard.tokens * local * input_bytes(shard, f"{prefix}fc2"))
         ),
     ]
     saved += clamped_inputs(shard, shard.tokens * fc1_width)

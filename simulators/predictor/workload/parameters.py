@@ -279,6 +279,5 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
         bias = model.hidden_size if model.linear_bias else 0
         norms += model.hidden_size**2 + bias + norms + shard.head_rows
     return LocalParameters(
-        weight + norms + collapse,
-        quantised=LocalParameters(weight) if shard.fp8_output else None,
+        weight + norms + collapse, quantised=LocalParameters(weight) if shard.fp8_output else None
     )

@@ -248,12 +248,7 @@ def mamba1_parts(shard: Shard, ssm: Mamba1) -> list[Part]:
         Part(
             tuple(out),
             tuple(out_back),
-            (
-                Alloc(
-                    "ssm_out_input",
-                    int(tokens * inner * input_bytes(shard, "ssm_out")),
-                ),
-            ),
+            (Alloc("ssm_out_input", int(tokens * inner * input_bytes(shard, "ssm_out"))),),
             forward_peak_bytes=full,
             backward_peak_bytes=2 * full,
         ),

@@ -24,11 +24,7 @@ aten = torch.ops.aten
 
 _MAKE = aten._sparse_coo_tensor_with_dims_and_tensors.default
 _EMBEDDING_BAG = aten._embedding_bag_backward.default
-_TO_SPARSE = (
-    aten._to_sparse.default,
-    aten._to_sparse.sparse_dim,
-    aten._to_sparse_csr.default,
-)
+_TO_SPARSE = (aten._to_sparse.default, aten._to_sparse.sparse_dim, aten._to_sparse_csr.default)
 _LAYOUTS = (torch.sparse_coo, torch.sparse_csr)
 # What the meta tensor inside knows itself.
 _META_ATTRIBUTES = (

@@ -319,13 +319,7 @@ def occupancy(steps: Steps) -> Occupancy:
             if launch_s is not None:
                 gaps += max(0.0, min(launch_s, ended) - began)
         share = busy(kernels)
-        parts = (
-            share.computing_s,
-            share.communicating_s,
-            share.exposed_s,
-            length(idle),
-            gaps,
-        )
+        parts = (share.computing_s, share.communicating_s, share.exposed_s, length(idle), gaps)
         sums = [total + part for total, part in zip(sums, parts, strict=True)]
     count = max(len(steps.kernels), 1)
     return Occupancy(*(total / count for total in sums))

@@ -218,13 +218,7 @@ class FlowEngine:
         if not len(late):
             return
         rollback.roll_back(
-            late,
-            times,
-            self._used,
-            self._flows,
-            self._links,
-            self._history,
-            self._counters,
+            late, times, self._used, self._flows, self._links, self._history, self._counters
         )
         self._behind = self._behind or bool(times[0] <= self._now)
 
@@ -232,12 +226,7 @@ class FlowEngine:
         last = t.NONE
         while True:
             status, reached, solves = play.play(
-                until,
-                to_drained,
-                self._flows,
-                self._links,
-                self._history,
-                self._counters,
+                until, to_drained, self._flows, self._links, self._history, self._counters
             )
             last = max(last, int(reached))
             self.solves += int(solves)

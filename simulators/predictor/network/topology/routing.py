@@ -26,10 +26,7 @@ def mixed(state: Hashes, value: NDArray[np.int64] | int) -> Hashes:
 
 
 def flow_hash(
-    seed: int,
-    source: NDArray[np.int64],
-    destination: NDArray[np.int64],
-    label: NDArray[np.int64],
+    seed: int, source: NDArray[np.int64], destination: NDArray[np.int64], label: NDArray[np.int64]
 ) -> Hashes:
     """One hash a flow, the same for every engine; arrays of shape (n,) give shape (n,).
 

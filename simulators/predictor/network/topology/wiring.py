@@ -164,7 +164,7 @@ def _check_ports(fabric: SwitchFabric, tiers: _Tiers) -> None:
     if most is None:
         return
     needed = {
-        "topology.nics_per_leaf": (fabric.nics_per_leaf, fabric.nics_per_leaf + tiers.spines),
+        "topology.nics_per_leaf": (fabric.nics_per_leaf, fabric.nics_per_leaf + tiers.spines)
     }
     if tiers.spines:
         below = min(tiers.leaves, tiers.leaves_per_pod)
@@ -198,11 +198,7 @@ def _first(count: dict[str, int]) -> tuple[dict[str, int], int]:
 
 def _pooled(network: Network) -> Network:
     """Every switch's cables to the tier above (every two pods' cables) as one link."""
-    into = {
-        "leaf": network.spines,
-        "spine": network.spines * network.cores,
-        "pod": network.cables,
-    }
+    into = {"leaf": network.spines, "spine": network.spines * network.cores, "pod": network.cables}
     count = dict(network.count)
     rates = []
     for kind in KINDS:

@@ -141,10 +141,7 @@ class Values:
         self._payloads = payloads
 
     def communicate(
-        self,
-        exchange: Exchange,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
+        self, exchange: Exchange, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Callable[[], None] | None:
         """Take note of a collective or transfer, after its launch.
 
