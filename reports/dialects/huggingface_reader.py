@@ -17,6 +17,7 @@ from typing import Any
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.fine_tuning import SWIFT, tool_of
+from trainscout.reports.dialects.optimizers import moments_of, optimizer_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
 from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
@@ -24,7 +25,13 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import FROZEN, LORA_TARGETS, Dpo, Lora
+from trainscout.simulators.predictor.question.tuning import (
+    FROZEN,
+    LORA_TARGETS,
+    Distillation,
+    Dpo,
+    Lora,
+)
 
 TITLE = "Hugging Face Trainer"
 _KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"
@@ -101,6 +108,9 @@ class HuggingFaceReader:
         older = {} if tool is None else {own: (name, None) for own, name in tool.names.items()}
         self.options = options = Options(plain, older, {} if tool is None else tool.defaults)
         self.model_name = options.text("--model_name_or_path")
+        teachers = map(options.text, ("--teacher_model_name_or_path", "--teacher_model"))
+        named = next((name for name in teachers if name), None)
+        self.teacher_name = named if self._stage() == "gkd" else None
         for name in ("--deepspeed", "--deepspeed_config", "--accelerate_config"):
             options.has(name)
         self._zero = options.whole("--ds.zero_optimization.stage")
@@ -271,6 +281,7 @@ class HuggingFaceReader:
             ),
             lora=lora,
             dpo=dpo,
+            distillation=self._distillation(base.distillation),
             frozen=frozen or base.frozen,
         )
 
@@ -301,7 +312,7 @@ class HuggingFaceReader:
     def _dpo(self, base: Training) -> Dpo | None:
         """By the name of TRL's script, or as LLaMA-Factory and ms-swift call it."""
         options = self.options
-        stage = options.text("--stage") or options.text("--rlhf_type") or self._stage_of_program()
+        stage = self._stage()
         ready = bool(self.options.on("--precompute_ref_log_probs"))
         if stage == "dpo" and (loss := options.text("--pref_loss")) in _ALONE:
             stage = loss
@@ -322,20 +333,18 @@ class HuggingFaceReader:
             options.assume(f"a training called {stage}", "sequences one by one, as declared")
         return base.dpo
 
-    def _stage_of_program(self) -> str | None:
-        """What a script of TRL's trains, by its name: ``trl/scripts/grpo.py``, ``gkd.py``."""
+    def _stage(self) -> str | None:
+        """What is trained, by a script of TRL's as it is called: ``trl/scripts/grpo.py``."""
+        if stated := self.options.text("--stage") or self.options.text("--rlhf_type"):
+            return stated
         stem = Path(self.program).stem.removeprefix("train_").removesuffix("_trainer")
         return stem if stem in (*_GENERATING, *_OTHER_STAGES) else None
 
     def _teacher(self, is_declared: bool) -> None:
         """Say what is predicted of distillation on the student's own sequences."""
-        names = ("--teacher_model_name_or_path", "--teacher_model")
-        teacher = next(
-            (stated for name in names if (stated := self.options.text(name))), "its teacher"
-        )
         if not is_declared:
             self.options.assume(
-                f"distillation from {teacher}",
+                f"distillation from {self.teacher_name or 'its teacher'}",
                 "the student alone: training=distill training.distillation.teacher=... adds it",
             )
         share = self.options.text("--lmbda") or "0.5"
@@ -344,6 +353,21 @@ class HuggingFaceReader:
                 f"the share of {share} that the student generates (--lmbda)",
                 "every sequence comes with the data",
             )
+
+    def _distillation(self, declared: Distillation | None) -> Distillation | None:
+        """The teacher as the tools keep it: in 16 bits unless told another type; sharded by
+        DeepSpeed's stage 3, which ms-swift can set apart for it, and by ms-swift under FSDP
+        (TRL's GKDTrainer hands it to ``Accelerator.prepare_model(evaluation_mode=True)``)."""
+        if declared is None or self.teacher_name is None:
+            return declared
+        swift = self._tool is not None and self._tool.title == SWIFT
+        own = (self.options.text("--teacher_deepspeed") or "3").lower()
+        named = re.search(r"zero_?([0-3])", own)
+        sharded = swift or self.software == "deepspeed"
+        sharded &= named is None or named[1] == "3"
+        loaded = " ".join(self.options.texts("--teacher_model_init_kwargs") or [])
+        loss = "jsd_pieces" if swift else "jsd"
+        return replace(declared, sharded=sharded, fp32="float32" in loaded, loss=loss)
 
     def _precision(self, declared: str) -> str:
         for name in ("fp16", "bf16"):
@@ -359,42 +383,7 @@ class HuggingFaceReader:
 
     def _optimizer(self, *, halves: bool) -> str:
         """``halves``: a tool that loads bf16 weights would keep them and moments so here."""
-        kind, plain = self._optimizer_named()
-        if plain == "sgd":
-            return "sgd"
-        is_adam = plain.startswith("adam") and "4bit" not in plain and "fp8" not in plain
-        if not is_adam:
-            self.options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
-        if "paged" in kind.lower():
-            self.options.note(f"{kind}: moments lie on the GPU, where they are while it has room")
-        name = "adam_8bit" if is_adam and "8bit" in plain else "adam"
-        halves &= plain.startswith("adam") and bool(self.options.on("--pure_bf16"))
-        return f"{name}_pure_bf16" if halves else name
-
-    def _optimizer_named(self) -> tuple[str, str]:
-        """The optimizer as it is called, and without its module and that it is torchao's or
-        paged."""
-        kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
-        plain = kind.lower().rpartition(".")[2]
-        return kind, re.sub(r"^(ao|paged)_?", "", plain)
-
-    def _moments(self, recipe: Recipe) -> dict[str, object]:
-        """What the optimizer switches in the software.
-
-        Raises:
-            InputError: for bitsandbytes' under the second FSDP, whose shards it does not update
-                (0.50.2: mixed torch.Tensor and DTensor).
-        """
-        kind, plain = self._optimizer_named()
-        made = {"fused_optimizer": True} if re.search("fused|paged|bnb", kind.lower()) else {}
-        torchao = re.search(r"^ao_|torch", kind.lower()) is not None
-        if "8bit" not in plain or torchao:
-            return made | ({"moments_8bit": "all"} if "8bit" in plain else {})
-        second = self.options.text("--fsdp_version") == "2" and recipe.zero_stage >= 2
-        if second and plain.startswith("adam"):
-            problem = "does not update the shards of the second FSDP"
-            raise InputError("--optim", kind, problem, "adamw_torch_8bit, adamw_torch")
-        return made
+        return optimizer_of(self.options, halves=halves)
 
     def _lora(self, declared: Lora | None) -> Lora | None:
         options = self.options
@@ -454,7 +443,7 @@ class HuggingFaceReader:
         self, base: Framework, model: Model, recipe: Recipe, training: Training
     ) -> Framework:
         """The software with what arguments switch in it."""
-        changes = segments_of(self.environment) | self._moments(recipe)
+        changes = segments_of(self.environment) | moments_of(self.options, recipe)
         if recipe.zero_stage >= 2 and self.software == "huggingface":
             changes |= self._units(recipe.zero_stage)
         if recipe.recompute == "full" and self._reenters():

@@ -53,6 +53,7 @@ class MegatronReader:
 
     title = TITLE
     model_name: str | None = None
+    teacher_name: str | None = None
     software: str | None = None
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:

@@ -50,6 +50,7 @@ class MegatronSwiftReader(MegatronReader):
         super().__init__([*own, *([_TYPES[dtype]] if dtype in _TYPES else [])], environment)
         self._tuning = HuggingFaceReader(tuned, environment, started=SWIFT)
         self.model_name = self._tuning.model_name
+        self.teacher_name = self._tuning.teacher_name
         said = ", ".join(f"{name[2:]} {value}" for name, value in taken.items())
         self.options.notes = [f"{self.title}'s defaults: {said}"] if taken else []
         if self.model_name is None:
@@ -66,6 +67,7 @@ class MegatronSwiftReader(MegatronReader):
             sequence_length=None if length == model.sequence_length else length,
             lora=tuned.lora,
             dpo=tuned.dpo,
+            distillation=tuned.distillation,
             frozen=tuned.frozen,
         )
 

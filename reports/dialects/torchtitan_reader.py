@@ -58,6 +58,7 @@ class TorchTitanReader:
     degrees = 1
     # Its settings name a model, and describe none.
     whole = False
+    teacher_name = None
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.environment = environment

@@ -32,8 +32,10 @@ def untrainable(
         reasons.append("training.frozen (no frozen parts are written for it)")
     if job.training.dpo is not None:
         reasons.append("training.dpo (no training on pairs is written for it)")
-    if job.training.distillation is not None and not distils:
-        reasons.append("training.distillation (no teacher is written for it)")
+    taught = job.training.distillation
+    if taught is not None and not (distils and taught.loss == "kl"):
+        what = f"loss of {taught.loss}" if distils else "teacher"
+        reasons.append(f"training.distillation (no {what} is written for it)")
     return tuple(reasons)
 
 

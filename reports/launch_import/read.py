@@ -52,6 +52,8 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.tuning import Distillation
 
 
 @dataclass(frozen=True)
@@ -380,7 +382,8 @@ def _question(
     cluster = _cluster(count, base.cluster, reader, stated)
     recipe = reader.recipe(model, cluster.num_gpus)
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
-    training = reader.training(base.training, model, recipe, replicas)
+    trained = _taught(reader, base.training, model, model_named)
+    training = reader.training(trained, model, recipe, replicas)
     training = _kept("training", training, base.training, stated)
     framework = base.framework
     if reader.software is not None and "framework" not in stated:
@@ -402,6 +405,21 @@ def _declared_model(
             raise
         reader.options.note(f"{reader.model_name} is not known here: it is model={base.name}")
         return base
+
+
+def _taught(
+    reader: Reader, base: Training, model: Model, model_named: Callable[[str], Model]
+) -> Training:
+    """With the teacher that arguments name, if it is known and can teach the model."""
+    if reader.teacher_name is None or base.distillation is not None:
+        return base
+    try:
+        taught = Distillation(model_named(reader.teacher_name))
+        taught.check_for(model, None)
+    except InputError as error:
+        reader.options.note(f"{error.value} {error.problem}")
+        return base
+    return replace(base, distillation=taught)
 
 
 def _named(model: Model, base: Model, origin: str) -> Model:

@@ -74,6 +74,7 @@ _TRAININGS = (
     {"dpo": Dpo(precomputed=True)},
     {"dpo": Dpo(), "packed_lengths": (5, 9, 40)},
     {"distillation": Distillation(TEACHER)},
+    {"distillation": Distillation(TEACHER, sharded=False, loss="jsd_pieces")},
 )
 _FRAMEWORKS: tuple[dict[str, object], ...] = (
     {},

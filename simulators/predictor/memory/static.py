@@ -112,7 +112,7 @@ def static_of(job: Job, stage: Stage) -> Static:
         kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
         return Static(
-            here * kept + (away + frozen) * weight + packed,
+            here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
             here * kept,
             moment_bytes(parameters, job),
             layers=2 * (_largest_layer(stage) * weight + of_layer),
@@ -131,7 +131,9 @@ def static_of(job: Job, stage: Stage) -> Static:
     elif job.framework.keeps_16bit_grads and replicated and gradient > weight:
         buckets = kept_gradients * weight
     return Static(
-        parameters.held.total * weight + _quantised_copies(job, parameters),
+        parameters.held.total * weight
+        + _quantised_copies(job, parameters)
+        + _teacher_bytes(job, stage),
         kept_gradients * gradient,
         here * master_bytes(job) + moment_bytes(parameters, job),
         buckets=buckets,
@@ -149,6 +151,20 @@ def _packed_bytes(job: Job, stage: Stage) -> tuple[int, int]:
     less = kept.packed - parameter_bytes(job)
     shards = owned_parameters(weights.held, job) * less + weights.held.total * kept.scales
     return int(shards), int(_quantised(_largest_quantised(stage)) * less)
+
+
+def _teacher_bytes(job: Job, stage: Stage) -> int:
+    """What a teacher's weights take beyond as many in the type of the trained model's, and those
+    that every rank has whole."""
+    taught = job.training.distillation
+    if taught is None:
+        return 0
+    size = 4 if taught.fp32 or job.precision in ("fp32", "tf32") else 2
+    runs = [run for run in stage.runs if run.reference]
+    held = sum((run.held.times(run.count) for run in runs), LocalParameters()).held
+    counted = owned_parameters(held, job) if job.recipe.zero_stage == 3 else held.total
+    whole = sum(run.whole * run.count for run in runs)
+    return counted * (size - parameter_bytes(job)) + whole * size
 
 
 def _ends(stage: Stage) -> int:

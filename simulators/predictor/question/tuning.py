@@ -62,13 +62,26 @@ class Dpo:
     """The frozen copy's log-probabilities come with the data: it is neither held nor run."""
 
 
+_LOSSES = ("kl", "jsd", "jsd_pieces")
+
+
 @dataclass(frozen=True)
 class Distillation:
     """Distillation of logits (Hinton et al. 2015): the loss is the divergence of the trained
     model's probabilities from those of a teacher, over the vocabulary."""
 
     teacher: Model
-    """The frozen model that each micro-batch passes forward, sharded as the trained one is."""
+    """The frozen model that each micro-batch passes forward, cut by the recipe's degrees as the
+    trained one is."""
+    sharded: bool = True
+    """Under ``zero_stage=3`` its weights are shared out as the trained model's; without, every
+    rank has them whole, as under lower stages."""
+    fp32: bool = False
+    """Its weights are kept in fp32 where training has fewer bits, too."""
+    loss: str = "kl"
+    """ModelOpt's Kullback-Leibler divergence (``kl``), or as PyTorch runs Jensen and Shannon's,
+    of all logits at once (``jsd``: TRL's GKDTrainer) or by pieces of 512 tokens, all of which are
+    kept (``jsd_pieces``: ms-swift)."""
 
     def check(self) -> None:
         """Refuse an impossible teacher.
@@ -76,6 +89,7 @@ class Distillation:
         Raises:
             InputError: naming the field.
         """
+        require_choice("training.distillation.loss", self.loss, _LOSSES)
         try:
             self.teacher.check()
         except InputError as error:

@@ -8,6 +8,8 @@ in fp32 at four bytes.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .ir import Alloc, HostSync, Op, Streaming
 from .shard import Shard
 
@@ -178,22 +180,41 @@ def logged_losses(shard: Shard, logits: int) -> list[Op]:
     return [op for _ in range(shard.logged_losses) for op in one]
 
 
-# Of a loss over the vocabulary that compares with a teacher's logits (ModelOpt's
-# ``LogitsKLLoss``, eager): bytes a logit that kernels move, what they are launches of, what the
-# backward pass needs, and the most that either pass holds beside that.
-_ONE_MODEL = 6 + 8 + 24 + 8  # to fp32, by the temperature, log of the sum, subtracted
-_DIVERGENCE = 36  # exponential, difference, product, sum
-_DIVERGENCE_BACKWARD = 20 + 4 + 12 + 12 + 8 + 6
-DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD = 8, 28, 12
+class Divergence(NamedTuple):
+    """Of a loss over the vocabulary that compares with a teacher's logits: bytes a logit that the
+    backward pass needs (``kept``), that either pass holds most beside, both models' logits among
+    them, and that kernels move; their launches, for every ``piece`` of tokens, if any."""
+
+    kept: int
+    held: tuple[int, int]
+    moved: tuple[int, int]
+    launches: tuple[int, int]
+    piece: int | None = None
 
 
-def divergence_ops(logits: int) -> Passes:
+# ModelOpt's ``LogitsKLLoss``, eager: of each model to fp32, by the temperature, log of the sum,
+# subtracted (6 + 8 + 24 + 8), then exponential, difference, product and sum. The others were
+# recorded on a virtual GPU, at beta 0.5: ``generalized_jsd_loss`` of TRL 1.16's GKDTrainer, and
+# ``gkd_loss`` of ms-swift, by pieces; of fp32 logits, which Accelerate makes of those under
+# autocast, and of 16-bit ones.
+DIVERGENCES = {
+    "kl": Divergence(8, (28, 12), (2 * 46 + 36, 62), (20, 9)),
+    "jsd": Divergence(28, (40, 20), (200, 234), (30, 23)),
+    "jsd_16bit": Divergence(14, (20, 10), (114, 144), (28, 22)),
+    "jsd_pieces": Divergence(28, (25, 8), (180, 324), (22, 18), 512),
+    "jsd_pieces_16bit": Divergence(14, (13, 4), (94, 194), (22, 18), 512),
+}
+
+
+def divergence_ops(shard: Shard, logits: int) -> Passes:
     """The divergence of this rank's ``logits`` from as many of a teacher."""
-    forward = (2 * _ONE_MODEL + _DIVERGENCE) * logits
-    return (
-        [Streaming("divergence_fwd", "elementwise", forward, launches=20)],
-        [Streaming("divergence_bwd", "elementwise", _DIVERGENCE_BACKWARD * logits, launches=9)],
+    loss = DIVERGENCES[shard.loss]
+    pieces = 1 if loss.piece is None else -(-shard.tokens // loss.piece)
+    forward, backward = (
+        Streaming(f"divergence_{name}", "elementwise", moved * logits, launches * pieces)
+        for name, moved, launches in zip(("fwd", "bwd"), loss.moved, loss.launches, strict=True)
     )
+    return [forward], [backward]
 
 
 def loss_ops(shard: Shard, logits: int) -> Passes:

@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from .diffusion import first_diffusion_parts, last_diffusion_parts
 from .elementwise import (
-    DIVERGENCE_BACKWARD,
-    DIVERGENCE_FORWARD,
-    DIVERGENCE_KEPT,
+    DIVERGENCES,
     divergence_ops,
     logged_losses,
     loss_ops,
@@ -83,10 +81,10 @@ def head_parts(shard: Shard) -> list[Part]:
     if shard.loss == "none":
         peak = logits * size + (full * size if shard.sp else 0)
         return [*ahead, Part(tuple(forward), (), forward_peak_bytes=peak)]
-    teaches = shard.loss == "divergence"
+    teaches = shard.loss in DIVERGENCES
     gathers = shard.gathers_logits and shard.tp > 1 and not teaches
     logits *= shard.tp if gathers else 1
-    loss_forward, loss_backward = divergence_ops(logits) if teaches else loss_ops(shard, logits)
+    loss_forward, loss_backward = (divergence_ops if teaches else loss_ops)(shard, logits)
     if gathers:
         loss_forward = [
             Collective("logits_gather", "all_gather", logits * size, "tp"),
@@ -151,8 +149,8 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
-    if shard.loss == "divergence":
-        return DIVERGENCE_KEPT, DIVERGENCE_FORWARD, DIVERGENCE_BACKWARD
+    if (compared := DIVERGENCES.get(shard.loss)) is not None:
+        return compared.kept, *compared.held
     kept, beside = {
         "in_place": (size, 0),
         "pieces": (0, 0),

@@ -21,7 +21,7 @@ class Run:
 
     ``reference``: of a frozen model that has no backward pass. ``borrows``: its parameters are
     those of other runs, which hold them. ``kept``: gathered in the forward pass, they stay until
-    the backward pass.
+    the backward pass. ``whole``: so many others are on every rank, and never gathered.
     """
 
     forward: Block
@@ -31,10 +31,11 @@ class Run:
     reference: bool = False
     borrows: bool = False
     kept: bool = False
+    whole: int = 0
 
     @cached_property
     def digest(self) -> tuple[object, ...]:
-        kind = (self.count, self.parameters, self.reference, self.borrows, self.kept)
+        kind = (self.count, self.parameters, self.reference, self.borrows, self.kept, self.whole)
         return self.forward.digest, self.backward.digest, *kind
 
     @property

@@ -32,24 +32,29 @@ class Reference:
 
     ``borrows`` the weights of the one that is trained. ``leads``: it runs before that. ``layers``
     of each of its kinds are in every chunk; None: as many as the chunk has of the trained one's.
+    ``whole``: sharded replicas have all its weights each.
     """
 
     shard: Shard
     borrows: bool = False
     leads: bool = False
     layers: tuple[int, ...] | None = None
+    whole: bool = False
 
     @classmethod
     def of(cls, job: Job) -> Reference | None:
         if job.reference is None:
             return None
-        shard = Shard.of(job.reference)
-        if job.training.distillation is None:
+        shard, taught = Shard.of(job.reference), job.training.distillation
+        if taught is None:
             borrowed = replace(shard, frozen_weights=job.frozen_weights)
             return cls(borrowed, borrows=job.training.lora is not None)
         model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
         each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
-        return cls(replace(shard, loss="none"), leads=True, layers=tuple(each))
+        # What is kept in fp32 is cast where it is used.
+        shard = replace(shard, loss="none", autocast=taught.fp32 and job.autocasts)
+        whole = job.recipe.zero_stage == 3 and not taught.sharded
+        return cls(shard, leads=True, layers=tuple(each), whole=whole)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -67,8 +72,10 @@ def reference_runs(
         stream = shard.local_tokens * model.residual_width * shard.element_bytes
         forward = replace(forward, peak_bytes=forward.peak_bytes + stream)
         empty = Block(f"{name}_backward", ())
-        held = parameters.frozen
-        return Run(forward, empty, count, held, reference=True, borrows=reference.borrows)
+        held, how = parameters.frozen, {"reference": True, "borrows": reference.borrows}
+        if reference.whole:
+            return Run(forward, empty, count, LocalParameters(), whole=held.held.total, **how)
+        return Run(forward, empty, count, held, **how)
 
     layers = zip(model.layer_kinds, reference.layers or own_layers, strict=True)
     runs = [

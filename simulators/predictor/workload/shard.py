@@ -45,10 +45,10 @@ class Shard:
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
     is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
     group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
-    ``loss``: of the ``next`` token, ``divergence`` from a teacher's probabilities, ``log_softmax``
-    in 16 bits (of pairs, see ``_loss``), or ``none``. ``replicas``: data-parallel ranks whose
-    sequences a contrastive loss compares, whose towers are checkpointed with the layers
-    (``checkpoints_towers``).
+    ``loss``: of the ``next`` token, from a teacher's probabilities (``DIVERGENCES``),
+    ``log_softmax`` in 16 bits (of pairs, see ``_loss``), or ``none``. ``replicas``: data-parallel
+    ranks whose sequences a contrastive loss compares, whose towers are checkpointed with the
+    layers (``checkpoints_towers``).
     """
 
     model: Model
@@ -298,9 +298,10 @@ _OF_RECIPE_OR_MODEL = {
 def _loss(job: Job) -> str:
     """TRL takes 16-bit logits of pairs as they are, row by row (``trl/trainer/utils.py``:
     ``selective_log_softmax``, since 0.15); under autocast Accelerate has made them fp32."""
-    if job.training.distillation is not None:
-        return "divergence"
-    framework = job.framework
+    framework, taught = job.framework, job.training.distillation
+    if taught is not None:
+        whole = taught.loss == "kl" or framework.autocast
+        return taught.loss if whole else f"{taught.loss}_16bit"
     as_they_are = framework.cross_entropy == "eager" and not framework.autocast
     return "log_softmax" if job.training.dpo is not None and as_they_are else "next"
 

@@ -181,8 +181,8 @@ def test_pairs_of_packs_attend_as_packs_do() -> None:
 TEACHER = replace(LLAMA, name="teacher", num_layers=24, hidden_size=512)
 
 
-def taught(model=LLAMA, teacher=TEACHER, **recipe):
-    training = {"distillation": Distillation(teacher)}
+def taught(model=LLAMA, teacher=TEACHER, how=None, facts=None, **recipe):
+    training = {"distillation": Distillation(teacher, **(how or {})), **(facts or {})}
     return make_job(model, batch=16, training=training, **recipe)
 
 
@@ -206,6 +206,38 @@ def test_a_teacher_is_held_in_16_bits_and_kept_out_of_the_optimizer() -> None:
     assert with_it["optimizer"] == without["optimizer"]
     fsdp = static(taught(zero_stage=3))["parameters"]
     assert fsdp < with_it["parameters"]
+    assert static(taught(how={"fp32": True}))["parameters"] - with_it["parameters"] == 2 * held
+    # Beside weights that autocast keeps in fp32 it has 16 bits still.
+    casting = {"autocast": True, "fused_wgrad": False}
+    own = static(make_job(LLAMA, batch=16, training=casting))["parameters"]
+    assert static(taught(facts=casting))["parameters"] - own == 2 * held
+
+
+def test_a_teacher_that_is_not_sharded_is_whole_everywhere_and_never_gathered() -> None:
+    sharded, whole = taught(zero_stage=3), taught(how={"sharded": False}, zero_stage=3)
+    held = build_workload(tuned(TEACHER)).stages[0].parameters.total
+    each = static(sharded)["parameters"] - static(tuned(LLAMA, zero_stage=3))["parameters"]
+    largest = static(tuned(TEACHER, zero_stage=3))["parameters"]
+    more = static(whole)["parameters"] - static(sharded)["parameters"]
+    assert 2 * held - each <= more < 2 * held < largest + more
+    simulate = ReplaySimulator().without_error_bar
+    times = [simulate(job).breakdown_s["dp_communication"] for job in (whole, sharded)]
+    assert times[0] <= times[1]
+    check_job(whole)
+
+
+@pytest.mark.parametrize(
+    ("loss", "autocasts", "bytes_a_logit"),
+    [("kl", False, 36), ("jsd", True, 68), ("jsd", False, 34), ("jsd_pieces", False, 27)],
+)
+def test_what_a_divergence_holds(loss: str, autocasts: bool, bytes_a_logit: int) -> None:
+    """As recorded on a virtual GPU: 68, 34 and 26.75 bytes a logit at the peak of the forward."""
+    large, teacher = (replace(each, vocab_size=100_000) for each in (LLAMA, TEACHER))
+    facts = {"autocast": autocasts, "fused_wgrad": not autocasts}
+    job = taught(large, teacher, {"loss": loss}, facts)
+    forward = build_workload(job).stages[0].runs[-1].forward
+    logits = LLAMA.sequence_length * large.padded_vocab_size(1)
+    assert forward.peak_bytes == pytest.approx(bytes_a_logit * logits, rel=0.02)
 
 
 def test_the_divergence_holds_several_fp32_copies_of_both_logits() -> None:

@@ -1,0 +1,50 @@
+"""The optimizers of Transformers' Trainer, of torchtune and of NeMo AutoModel by their names."""
+
+from __future__ import annotations
+
+import re
+
+from trainscout.reports.dialects.options import Options
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.recipe import Recipe
+
+
+def optimizer_of(options: Options, *, halves: bool) -> str:
+    """What ``training.optimizer`` is; ``halves``: weights would be kept in bf16 here."""
+    kind, plain = _named(options)
+    if plain == "sgd":
+        return "sgd"
+    is_adam = plain.startswith("adam") and "4bit" not in plain and "fp8" not in plain
+    if not is_adam:
+        options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
+    if "paged" in kind.lower():
+        options.note(f"{kind}: moments lie on the GPU, where they are while it has room")
+    name = "adam_8bit" if is_adam and "8bit" in plain else "adam"
+    halves &= plain.startswith("adam") and bool(options.on("--pure_bf16"))
+    return f"{name}_pure_bf16" if halves else name
+
+
+def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
+    """What the optimizer switches in the software.
+
+    Raises:
+        InputError: for bitsandbytes' under the second FSDP, whose shards it does not update
+            (0.50.2: mixed torch.Tensor and DTensor).
+    """
+    kind, plain = _named(options)
+    made = {"fused_optimizer": True} if re.search("fused|paged|bnb", kind.lower()) else {}
+    torchao = re.search(r"^ao_|torch", kind.lower()) is not None
+    if "8bit" not in plain or torchao:
+        return made | ({"moments_8bit": "all"} if "8bit" in plain else {})
+    second = options.text("--fsdp_version") == "2" and recipe.zero_stage >= 2
+    if second and plain.startswith("adam"):
+        problem = "does not update the shards of the second FSDP"
+        raise InputError("--optim", kind, problem, "adamw_torch_8bit, adamw_torch")
+    return made
+
+
+def _named(options: Options) -> tuple[str, str]:
+    """The optimizer as it is called, and without its module and that it is torchao's or paged."""
+    kind = options.text("--optim") or options.text("--ds.optimizer.type") or "adamw"
+    plain = kind.lower().rpartition(".")[2]
+    return kind, re.sub(r"^(ao|paged)_?", "", plain)
