@@ -259,6 +259,7 @@ class TorchKernels:
             "embedding": self._lookup,
             "embedding_bwd": self._lookup_backward,
             "permute": self._lookup,
+            "token_permute": self._lookup,
             "optimizer": self._adam,
         }
         # What PyTorch has is its plain norm, which tables know by this name.

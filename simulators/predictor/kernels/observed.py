@@ -23,7 +23,7 @@ _STREAMING = {
     "norm_fwd": "norm", "norm_bwd": "norm", "norm_fwd_plain": "norm", "norm_bwd_plain": "norm",
     "softmax_fwd": "softmax", "softmax_bwd": "softmax", "embedding_bwd": "embedding",
     "activation": "elementwise", "cast": "elementwise", "dropout": "elementwise",
-    "permute": "copy", "memcpy": "copy",
+    "permute": "copy", "token_permute": "copy", "memcpy": "copy",
 }  # fmt: skip
 
 

@@ -141,8 +141,9 @@ class Streaming:
 
     ``kind`` is its class: elementwise, activation, norm_fwd, norm_bwd (``_plain``: as PyTorch has
     them), softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer,
-    cast, permute, memcpy, reduce, scan_fwd, scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd,
-    norm_bwd_groups (these seven: what mixers with a state move).
+    cast, permute (by PyTorch's kernels), token_permute (by experts'), memcpy, reduce, scan_fwd,
+    scan_bwd, delta_fwd, delta_bwd, conv_fwd, conv_bwd, norm_bwd_groups (these seven: what mixers
+    with a state move).
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
     """
 

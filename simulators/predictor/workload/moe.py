@@ -265,13 +265,13 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
     moe = shard.moe
     if moe.dispatcher == "allgather":
         gathered = _among_all(shard, f"dispatch{suffix}", "all_gather")
-        return [*gathered, Streaming(f"permute{suffix}", "permute", 2 * received, launches=2)]
+        return [*gathered, Streaming(f"permute{suffix}", _mover(shard), 2 * received, launches=2)]
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = busiest(shard, sent)
         ops: list[Op] = [
             _exchanged_once(f"dispatch{suffix}", traffic, shard),
-            Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
+            Streaming(f"permute{suffix}", _mover(shard), copies + arrived, launches=2),
         ]
     else:
         ops = _permute(shard, f"permute{suffix}", sent)
@@ -295,7 +295,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     """Expert outputs back to their tokens, weighted by the router."""
     moe = shard.moe
     if moe.dispatcher == "allgather":
-        unpermute = Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)
+        unpermute = Streaming(f"unpermute{suffix}", _mover(shard), 2 * received, launches=2)
         return [unpermute, *_among_all(shard, f"combine{suffix}", "reduce_scatter")]
     ops = _sort(shard, f"unsort{suffix}", received)
     if shard.etp > 1:
@@ -307,7 +307,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = busiest(shard, sent)
-        ops.append(Streaming(f"unpermute{suffix}", "permute", copies + arrived, launches=2))
+        ops.append(Streaming(f"unpermute{suffix}", _mover(shard), copies + arrived, launches=2))
         ops.append(_exchanged_once(f"combine{suffix}", traffic, shard))
         return ops
     if shard.ep > 1:
@@ -316,12 +316,17 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     return ops + _permute(shard, f"unpermute{suffix}", sent)
 
 
+def _mover(shard: Shard) -> str:
+    """What moves tokens: kernels made for it, or PyTorch's that pick rows by index."""
+    return "permute" if shard.written_dispatch else "token_permute"
+
+
 def _permute(shard: Shard, name: str, sent: int) -> list[Op]:
     """Token copies put in their experts' order, or back from it: moved, or multiplied by a mask
     of each token and each place that experts have (``Framework.masked_dispatch``)."""
     groups = _mask_groups(shard)
     if not groups:
-        return [Streaming(name, "permute", 2 * sent, launches=2)]
+        return [Streaming(name, _mover(shard), 2 * sent, launches=2)]
     tokens, places = shard.local_tokens // groups, routed_rows(shard) // groups
     return [Gemm(name, places, _travelling(shard), tokens, shard.dtype, batch=groups)]
 
@@ -365,7 +370,7 @@ def _sort(shard: Shard, name: str, received: int) -> list[Op]:
     ordered = shard.moe.dispatcher == "deepep" and shard.ep > 1
     if ordered or shard.moe.num_experts == shard.ep or shard.ep * shard.etp == 1:
         return []
-    return [Streaming(name, "permute", 2 * received)]
+    return [Streaming(name, _mover(shard), 2 * received)]
 
 
 def is_exchange(op: Collective) -> bool:

@@ -73,6 +73,7 @@ _STREAMING = {
     "activation": "elementwise",
     "cast": "elementwise",
     "permute": "copy",
+    "token_permute": "copy",
 }
 
 

@@ -26,7 +26,8 @@ from .tensors import FREE, Lowered, in_place, touched_bytes
 RULE = "fused region"
 # Of the classes in a kernel, the one that the whole is priced as: the slowest per byte first.
 _CLASSES = (
-    "embedding_bwd", "embedding", "norm_bwd_plain", "norm_fwd_plain", "permute", "cross_entropy",
+    "embedding_bwd", "embedding", "norm_bwd_plain", "norm_fwd_plain", "permute", "token_permute",
+    "cross_entropy",
     "softmax_bwd", "softmax_fwd", "reduce", "dropout", "activation", "elementwise",
 )  # fmt: skip
 

@@ -26,6 +26,7 @@ KINDS = [
     "optimizer",
     "cast",
     "permute",
+    "token_permute",
     "memcpy",
     "reduce",
 ]
