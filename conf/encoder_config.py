@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.layers import AttentionMixer, Mixe
 from trainscout.simulators.predictor.question.tower import Convolution
 
 if TYPE_CHECKING:
-    from trainscout.conf.config_json import Config
+    from trainscout.conf.config_fields import Config
 
 # Towers without learned positions take images of any size: of 448 to 512 pixels a side there are
 # about so many patches.

@@ -9,7 +9,7 @@ from trainscout.conf.hub_names import FILE
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
-    from trainscout.conf.config_json import Config
+    from trainscout.conf.config_fields import Config
 
 _SIZES = {
     "num_attention_heads": "heads",

@@ -31,7 +31,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 
 if TYPE_CHECKING:
-    from trainscout.conf.config_json import Config
+    from trainscout.conf.config_fields import Config
     from trainscout.conf.families import Family
 
 _PLAIN = Mixer(attention=AttentionMixer())
