@@ -75,6 +75,8 @@ FACTS = {
         (TITAN, "Dec 2025; torch.compile", "fp32"),
         (TITAN, "July 2026; compiled", ""),
         (TITAN, "July 2026; not compiled", "fp32"),
+        ("Hugging Face Transformers (June 2026)", "", "half"),
+        ("transformers==4.50", "", ""),
     ],
     "wgrad_placeholders": [
         ("NeMo 24.09", "", False),
