@@ -273,7 +273,8 @@ def _torchtitan(row: Row, statement: Statement) -> dict[str, object]:
     if statement.says("compile", "mid-2024"):
         changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
     if statement.says("compile", "no"):
-        changes["written_dispatch"] = "fp32"
+        # Nor the loss (torchtitan/components/loss.py; ``--training.compile`` before).
+        changes |= {"written_dispatch": "fp32", "cross_entropy": "eager"}
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
         changes["accumulate_grads_fp32"] = True

@@ -55,6 +55,9 @@ FACTS = {
         ("PyTorch FSDP", "torch.compile of each layer", "compiled"),
     ],
     "cross_entropy": [
+        (TITAN, "July 2026", "compiled"),
+        (TITAN, "July 2026; not compiled", "eager"),
+        (TITAN, "July 2026; not compiled; chunked linear cross-entropy", "pieces"),
         ("Megatron-LM (mcore r0.8.0)", "", "fp32"),
         ("NeMo (MLPerf v3.0)", "", "copies"),
         ("Megatron-Bridge (NeMo 26.02)", "", "in_place"),
