@@ -120,10 +120,6 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
     experts = _experts(config, family) if MOE in mlps else None
     latent = _latent(config) if config.has("kv_lora_rank") else None
     heads = config.whole("num_attention_heads", 1)
-    flags = {
-        each: _flag(config, getattr(family, each))
-        for each in ("qkv_bias", "linear_bias", "post_norms")
-    }
     norm = family.qk_norm
     if family.qk_norm_field is not None and not config.has(family.qk_norm_field):
         norm = None
@@ -144,7 +140,9 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "residual_streams": config.whole("residual_streams", 1),
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),
-        **flags,
+        "qkv_bias": _flag(config, family.qkv_bias),
+        "linear_bias": _flag(config, family.linear_bias),
+        "post_norms": _flag(config, family.post_norms),
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
         "dropout": config.has("resid_pdrop") or config.has("hidden_dropout_prob"),
@@ -173,16 +171,24 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         encoder, heard = encoder_fields(config, family.encoder, fields)
         fields["simplified"] += (f"inputs are {heard} each",)
         fields["towers"] = (Tower(**encoder),)
-    if not family.encoder and _tells_apart(content):
-        of_tokens = _classes(content)[0].endswith(_OF_TOKENS)
-        behind = family.bidirectional or family.masked_head
-        between = (hidden,) * (1 + (family.token_head if of_tokens else behind))
-        number = number_of_classes(config)
-        what = "tokens" if of_tokens else "sequences"
-        fields["simplified"] += (f"{what} are told apart: {number} classes",)
-        fields |= {"pooled": {"widths": (*between, number), "every_token": of_tokens}}
-        fields |= {"masked_head": False, "tied_embeddings": False}
+    elif _tells_apart(content):
+        fields |= _classified(config, family, fields, _classes(content)[0].endswith(_OF_TOKENS))
     return fields | _declared_layers(layers, mixers, experts)
+
+
+def _classified(
+    config: Config, family: Family, fields: Mapping[str, Any], of_tokens: bool
+) -> dict[str, Any]:
+    """What of a model's fields is another where classes are told apart, and no words predicted."""
+    behind = family.token_head if of_tokens else family.bidirectional or family.masked_head
+    number, what = number_of_classes(config), "tokens" if of_tokens else "sequences"
+    widths = (*(fields["hidden_size"],) * (1 + behind), number)
+    return {
+        "simplified": (*fields["simplified"], f"{what} are told apart: {number} classes"),
+        "pooled": {"widths": widths, "every_token": of_tokens},
+        "masked_head": False,
+        "tied_embeddings": False,
+    }
 
 
 def _with_images(content: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
