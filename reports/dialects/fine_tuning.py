@@ -117,7 +117,10 @@ def words_of_arguments(table: Mapping[str, Any]) -> list[str]:
 
 def words_of_launcher(launcher: Options) -> list[str]:
     """What ``accelerate launch`` is told itself: settings of a configuration file."""
-    told = {name[2:]: launcher.text(name) for name in launcher.names if launcher.texts(name)}
+    known = {"mixed_precision", "deepspeed_config_file", *_OF_DEEPSPEED}
+    names = sorted(name[2:] for name in launcher.names)
+    read = [name for name in names if name in known or name.startswith("fsdp_")]
+    told = {name: text for name in read if (text := launcher.text(f"--{name}"))}
     kinds = {"--use_deepspeed": "DEEPSPEED", "--use_fsdp": "FSDP"}
     kind = next((each for name, each in kinds.items() if launcher.on(name)), "")
     fsdp = {name: value for name, value in told.items() if name.startswith("fsdp_")}

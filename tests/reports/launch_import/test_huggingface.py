@@ -68,7 +68,8 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
 )
 def test_what_accelerate_is_told_itself(tmp_path, options, software, stage):
     written(tmp_path, "ds.conf", {"zero_optimization": {"stage": 3}})
-    script = f"accelerate launch {options} --mixed_precision fp16 --num_processes 4 train.py "
+    script = f"accelerate launch {options} --mixed_precision fp16 --num_processes 4 "
+    script += "--main_process_port $PORT train.py "
     script += "--model_name_or_path llama3_8b --per_device_train_batch_size 2"
     imported = read(written(tmp_path, "run.sh", script))
     assert (imported.question.framework.name, imported.recipe.zero_stage) == (software, stage)
