@@ -32,7 +32,9 @@ def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
             (0.50.2: mixed torch.Tensor and DTensor).
     """
     kind, plain = _named(options)
-    made = {"fused_optimizer": True} if re.search("fused|paged|bnb", kind.lower()) else {}
+    made: dict[str, object] = {}
+    if re.search("fused|paged|bnb", kind.lower()):
+        made["fused_optimizer"] = True
     torchao = re.search(r"^ao_|torch", kind.lower()) is not None
     if "8bit" not in plain or torchao:
         return made | ({"moments_8bit": "all"} if "8bit" in plain else {})
