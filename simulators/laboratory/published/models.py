@@ -22,8 +22,9 @@ from .words import Statement
 
 _DEFAULT_VOCABULARY = 51200
 # Trained without dropout: MLPerf's GPT-3 (NVIDIA/NeMo-Framework-Launcher,
-# conf/training/gpt3/175b_mlperf.yaml) and all that GPT-NeoX configures (its configs).
-_NO_DROPOUT = ("mlperf", "gpt_neox")
+# conf/training/gpt3/175b_mlperf.yaml), all that GPT-NeoX configures (its configs), and what
+# trainers like nanoGPT do (its train.py: "for pretraining 0 is good") and llm.c (it has none).
+_NO_DROPOUT = ("mlperf", "gpt_neox", "pytorch", "ddp", "llm_c")
 # How much more than the mean the busiest GPU of an expert-parallel group has to do under a router
 # whose balance is not forced, in the first tens of iterations, which benchmarks time, and trained.
 # The step of Megatron-LM's release test of Mixtral falls from 11.1 s in its first 30 iterations to

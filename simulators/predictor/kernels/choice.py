@@ -172,9 +172,9 @@ class AttentionChoice:
 def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
     """The best coefficients for a GPU, a precision and a generation of attention kernels.
 
-    Same architecture and precision first, then that of its products, then the architecture's
-    16-bit set. Where the architecture has no set for an older generation, its newest is that
-    generation (Ampere's is FlashAttention-2).
+    Same architecture, or that whose kernels it runs, and precision first, then that of its
+    products, then the architecture's 16-bit set. Where the architecture has no set for an older
+    generation, its newest is that generation (Ampere's is FlashAttention-2).
 
     Raises:
         InputError: when the GPU has no such arithmetic, or for an unknown generation.
@@ -182,7 +182,9 @@ def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> Attenti
     gpu.peak(precision)
     require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
     wanted = ATTENTION_CLASS[precision]
-    family = [fit for fit in family_of(gpu) if fit.attention] or [median_architecture(gpu)]
+    lender = gpu.architecture.attention_of
+    family = [fit for fit in (fitted_gpus(lender) if lender else family_of(gpu)) if fit.attention]
+    family = family or [median_architecture(gpu)]
     for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
         sets = [fit for fit in family if section in fit.attention]
         for key in dict.fromkeys((wanted, PRECISION_CLASS[precision], "half")):

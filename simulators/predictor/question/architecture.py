@@ -133,6 +133,8 @@ class Architecture:
     """Fused attention that its software has: flash (the newest), flash2, flash1, flash1_triton."""
     newest_attention: str
     """The published generation that ``flash`` is here."""
+    attention_of: str
+    """Whose fused attention runs here too ("": its own)."""
     gemm_tiles: tuple[str, ...]
     """Tile shapes that a fit of matrix products tries."""
     misaligned_factors: dict[str, float]

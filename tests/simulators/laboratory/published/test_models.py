@@ -219,7 +219,14 @@ def test_what_a_script_leaves_on_is_read():
 
 
 @pytest.mark.parametrize(
-    ("framework", "dropout"), [("NeMo (MLPerf v4.1)", False), ("GPT-NeoX", False), ("NeMo", True)]
+    ("framework", "dropout"),
+    [
+        ("NeMo (MLPerf v4.1)", False),
+        ("GPT-NeoX", False),
+        ("NeMo", True),
+        ("nanoGPT (PyTorch 2.1)", False),
+        ("Hugging Face Transformers", True),
+    ],
 )
 def test_who_trains_gpts_without_dropout(framework, dropout):
     model = replayable(model="GPT3-175B", gated_mlp=0, framework=framework).job.model

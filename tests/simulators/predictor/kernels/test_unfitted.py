@@ -56,7 +56,8 @@ def test_nothing_of_an_unfitted_gpu_counts_as_fitted() -> None:
         chosen = choice.choose_gemm(gpu, precision)
         assert chosen.evidence is Evidence.ESTIMATED
         assert chosen.fit.name == median_architecture(gpu).name
-    assert choice.choose_attention(gpu, "bf16").evidence is Evidence.ESTIMATED
+    attention = choice.choose_attention(gpu, "bf16", "flash2")
+    assert (attention.fit.architecture, attention.evidence) == ("ampere", Evidence.ESTIMATED)
     assert kernel_uncertainty(gpu)["gemm"] > kernel_uncertainty(GPUS["h200"])["gemm"]
 
 

@@ -35,7 +35,7 @@ def test_every_figure_of_a_file_has_a_source(name: str) -> None:
 
     own = read_yaml(group.file(name))
     stated = set(own) - told
-    flags = {"fp8_transposes", "microscaling", "newest_attention"}
+    flags = {"fp8_transposes", "microscaling", "newest_attention", "attention_of"}
     flags |= {"split_accumulation_factor", "per_tensor_factor"}
     needed = stated - (flags if name == "generic" else set())
     assert needed <= set(own["sources"])
