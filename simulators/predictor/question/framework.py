@@ -218,6 +218,10 @@ class Framework:
     """Tokens are picked for experts by index, weighed and summed by PyTorch's operations, each a
     kernel: in 16 bits (``half``: Transformers from version 5 on), or in ``fp32`` unless DeepEP
     exchanges them (TorchTitan); "": by kernels that permute and weigh at once."""
+    gathers_for_experts: bool = False
+    """Tensor-parallel ranks gather a layer's tokens before its router and scatter the sum after
+    its experts (TorchTitan): with ``etp`` each sends all of them to experts, instead of its own,
+    which experts' ranks gather."""
     reduce_grads_fp32: bool = False
     """16-bit gradients travel in fp32."""
     copies_gathered: bool = False

@@ -6,7 +6,7 @@ capacity factor the host must also read from the device how many go where before
 the exchange. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
 ``etp``, a rank's experts process ``T * K * etp`` rows on average, shared by its ``E / ep``
 experts. Tensor parallelism comes with sequence parallelism here (``question.validity``): no
-two ranks hold the same token.
+two ranks hold the same token, unless they gather them first (``gathers_for_experts``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ _OUTER_PRODUCT = 280
 
 def moe_parts(shard: Shard) -> list[Part]:
     """Router, experts and shared experts of one layer."""
-    moe = shard.moe
-    parts = [_router(shard), _counts(shard), _experts(shard)]
+    moe, outer = shard.moe, shard
+    whole = replace(shard, sp=False) if shard.gathers_for_experts and shard.tp > 1 else shard
+    if shard.etp > 1:
+        shard = whole
+    parts = [_router(whole), _counts(shard), _experts(shard)]
     if moe.latent_size is not None:
         into, out = (
             (shard.model.hidden_size, moe.latent_size),
@@ -59,8 +62,22 @@ def moe_parts(shard: Shard) -> list[Part]:
         parts.insert(2, _projection(shard, "latent_in", *into))
         parts.append(_projection(shard, "latent_out", *out))
     if moe.shared_ffn_hidden_size:
-        parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
-    return parts
+        parts.append(mlp_part(outer, moe.shared_ffn_hidden_size, "shared_"))
+    return parts if whole is outer else [_among_tp(whole, True), *parts, _among_tp(whole, False)]
+
+
+def _among_tp(shard: Shard, ahead: bool) -> Part:
+    """All tokens gathered ``ahead`` of the experts, or what these made of them summed and
+    scattered; backward the other way round."""
+    name, size = "experts_in" if ahead else "experts_out", _token_bytes(shard)
+    kinds = ("all_gather", "reduce_scatter") if ahead else ("reduce_scatter", "all_gather")
+    forward, backward = (Collective(name, kind, size, "tp", shard.dtype) for kind in kinds)
+    return Part((forward,), (backward,), module="moe")
+
+
+def _apart(shard: Shard) -> int:
+    """Ranks of an expert's tensor-parallel group that hold different tokens."""
+    return shard.etp if shard.sp else 1
 
 
 def _token_bytes(shard: Shard) -> int:
@@ -147,7 +164,7 @@ def _experts(shard: Shard) -> Part:
     shard = shard.of_module("experts")
     moe, model, size = shard.moe, shard.model, shard.element_bytes
     rows_out = routed_rows(shard)
-    rows_in = busiest(shard, rows_out * shard.etp)
+    rows_in = busiest(shard, rows_out * _apart(shard))
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
     hidden, width = _travelling(shard), moe.ffn_hidden_size // shard.etp
@@ -282,7 +299,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
             most = busiest(shard, sent)
             ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
             ops.append(_weights(shard, suffix))
-    if shard.etp > 1:
+    if _apart(shard) > 1:
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
         )
@@ -298,7 +315,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         unpermute = Streaming(f"unpermute{suffix}", _mover(shard), 2 * received, launches=2)
         return [unpermute, *_among_all(shard, f"combine{suffix}", "reduce_scatter")]
     ops = _sort(shard, f"unsort{suffix}", received)
-    if shard.etp > 1:
+    if _apart(shard) > 1:
         ops.append(
             Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
         )

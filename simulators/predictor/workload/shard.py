@@ -83,6 +83,7 @@ class Shard:
     fused_experts: bool
     loops_experts: bool
     written_dispatch: str
+    gathers_for_experts: bool
     masked_dispatch: str
     fusion: str
     fused_norm: bool

@@ -45,6 +45,7 @@ _MEGATRON_CORE: dict[str, tuple[object, ...]] = {
     "recompute_stops_early": (False,),
     "loops_experts": (False,),
     "written_dispatch": ("",),
+    "gathers_for_experts": (False,),
     "overlap_tp_gradients": (True,),
     # Before 2023 a copy of the logits more; the installed version decides.
     "cross_entropy": ("fp32", "copies", "in_place"),

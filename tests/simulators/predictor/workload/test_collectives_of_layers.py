@@ -419,6 +419,29 @@ def test_written_dispatch_weighs_every_copy(
         assert len(exchanges) == 2 + again
 
 
+def test_ranks_that_gather_tokens_for_experts_send_them_all() -> None:
+    """TorchTitan's layers (``PrepareModuleInputOutput``): every rank of four routes all tokens and
+    exchanges them; experts' ranks have nothing to gather, and as many rows."""
+    apart = Shard.of(make_job(MOE, tp=4, sp=True, ep=2, etp=4))
+    whole = replace(apart, gathers_for_experts=True)
+
+    def found(shard: Shard) -> tuple[list[tuple[str, int]], list[Op], list[Op]]:
+        forward = layer_blocks(shard, EXPERT_LAYER, "none")[0].ops
+        exchanges = [op for op in forward if isinstance(op, Collective)]
+        sizes = [(op.name, op.bytes) for op in exchanges if "_weights" not in op.name]
+        permuted = [op for op in forward if isinstance(op, Streaming) and op.name == "permute"]
+        return sizes, permuted, [op for op in forward if isinstance(op, GroupedGemm)]
+
+    (before, permuted, products), (after, more, same) = found(apart), found(whole)
+    assert same == products
+    assert more[0].bytes == 4 * permuted[0].bytes
+    tokens = whole.tokens * MOE.hidden_size * 2
+    assert {("experts_in", tokens), ("experts_out", tokens)} <= set(after)
+    assert dict(after)["dispatch"] == 4 * dict(before)["dispatch"]
+    assert "dispatch_gather" in dict(before)
+    assert "dispatch_gather" not in dict(after)
+
+
 @pytest.mark.parametrize(("masks", "groups"), [("sequence", 4), ("micro_batch", 1)])
 def test_masks_multiply_tokens_by_places_twice_forward_and_thrice_backward(
     masks: str, groups: int
