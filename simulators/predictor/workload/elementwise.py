@@ -217,6 +217,13 @@ def divergence_ops(shard: Shard, logits: int) -> Passes:
     return [forward], [backward]
 
 
+def splits_softmax(shard: Shard) -> bool:
+    """Whether the loss is PyTorch's of DTensors sharded by the vocabulary (``loss_parallel``,
+    ``torch/distributed/tensor/parallel/loss.py``), one operation after another."""
+    eager = shard.cross_entropy == "eager" and shard.loss == "next"
+    return eager and shard.tp > 1 and not shard.gathers_logits
+
+
 def loss_ops(shard: Shard, logits: int) -> Passes:
     """Cross entropy over this rank's ``logits``.
 
@@ -225,9 +232,15 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
     ``pieces``, the gradient of the projection's input), the second makes it there. The others
     cast to fp32, subtract the maximum, exponentiate, sum and normalise (Megatron's
     vocabulary-parallel loss; PyTorch's moves as much), and cast the gradient back. A log-softmax
-    in 16 bits takes rows one by one, whose gradients are filled, made and stacked.
+    in 16 bits takes rows one by one, whose gradients are filled, made and stacked. What a
+    softmax split by DTensors moves was recorded on two virtual GPUs.
     """
     s = shard.element_bytes
+    if splits_softmax(shard):
+        return (
+            [Streaming("loss_fwd", "elementwise", (s + 40) * logits, launches=20)],
+            [Streaming("loss_bwd", "elementwise", (s + 38) * logits, launches=17)],
+        )
     if shard.loss == "log_softmax":
         return (
             [Streaming("loss_fwd", "cross_entropy", 2 * s * logits, launches=3 * shard.batch)],

@@ -11,6 +11,7 @@ from .elementwise import (
     divergence_ops,
     logged_losses,
     loss_ops,
+    splits_softmax,
 )
 from .embedding import embedding_part
 from .hyper_connections import collapse_part, expand_part
@@ -145,7 +146,8 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     piece come to a small part of what layers hold. ``compiled``: the logits, and
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
     gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
-    gradients of both its output and its input; of ``log_softmax`` the same in 16 bits.
+    gradients of both its output and its input, and split by DTensors another; of ``log_softmax``
+    the same in 16 bits.
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
@@ -159,7 +161,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "copies": (4, size + 4),
         "eager": (4, 8),
     }[shard.cross_entropy]
-    return kept, beside, beside
+    return kept, beside, beside + 4 * splits_softmax(shard)
 
 
 def _in_bf16(shard: Shard) -> Shard:

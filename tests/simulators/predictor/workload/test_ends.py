@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tuning import Dpo
 from trainscout.simulators.predictor.workload.embedding import embedding_blocks
 from trainscout.simulators.predictor.workload.ends import head_blocks
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm, Streaming
 from trainscout.simulators.predictor.workload.parameters import embedding_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -132,3 +132,23 @@ def test_logits_of_pairs_stay_in_16_bits_unless_autocast() -> None:
     # allocates as much (14.25 - 6.91 - 0.25 GiB for 2.32 of logits, its reference included).
     assert beside == [8 * logits, 6 * logits]
     assert shard(dpo=Dpo(), autocast=True).loss == words.loss
+
+
+def test_a_softmax_that_dtensors_split_moves_and_holds_more() -> None:
+    """As ``loss_parallel`` does on two virtual GPUs: 16 bytes a logit at the most, 82 moved."""
+
+    def head(**facts: object) -> tuple[Block, Block]:
+        training = {"cross_entropy": "eager", **facts}
+        model = replace(TINY, vocab_size=64_000)
+        return head_blocks(Shard.of(make_job(model, tp=2, training=training)))
+
+    logits = 64 * 32_000
+    forward, backward = head()
+    moved = [op for op in (*forward.ops, *backward.ops) if isinstance(op, Streaming)]
+    assert sum(op.bytes for op in moved if op.name.startswith("loss_")) == 82 * logits
+    held = forward.saved_bytes + backward.peak_bytes
+    assert held == pytest.approx(16 * logits, rel=0.02)
+    # Gathered logits are as many as on one rank, and their loss is that of one.
+    whole, _ = head(gathers_logits=True)
+    (loss,) = (op for op in whole.ops if isinstance(op, Streaming) and op.name == "loss_fwd")
+    assert loss.bytes == 20 * 2 * logits
