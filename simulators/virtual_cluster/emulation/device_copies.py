@@ -50,7 +50,7 @@ class DeviceCopies:
         if func is aten._to_copy.default:
             device = kwargs.get("device")
             source = args[0]
-            if device is None or device.type != "cpu" or not _on_device(source):
+            if device is None or device.type != "cpu" or not is_on_device(source):
                 return NotImplemented
             if source.numel() > LARGEST_REAL_COPY and not self._worth_copying(source):
                 return self._large_copy(func, source, args, kwargs)
@@ -85,7 +85,7 @@ class DeviceCopies:
 
         def contents(value: Any) -> Any:
             if isinstance(value, FakeTensor):
-                if _on_device(value):
+                if is_on_device(value):
                     self._launch(func, value, args[0], args, kwargs)
                 return self._contents(value, "copy to host", non_blocking)
             if type(value) in (list, tuple):
@@ -108,7 +108,7 @@ class DeviceCopies:
 
     def _contents(self, source: torch.Tensor, operation: str, non_blocking: bool) -> torch.Tensor:
         reading = self._state.values.read(source, operation)
-        if not non_blocking and _on_device(source):
+        if not non_blocking and is_on_device(source):
             self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
         elif reading.grade == "invented":
             self._state.recorder.invented(operation, _scalars(reading.value), reading.hint)
@@ -141,7 +141,7 @@ class DeviceCopies:
         self._state.memory.allocator.stream_passed(stream)
 
 
-def _on_device(tensor: Any) -> bool:
+def is_on_device(tensor: Any) -> bool:
     return isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda"
 
 
@@ -156,3 +156,19 @@ def _scalars(value: Any) -> Scalar | tuple[Scalar, ...]:
 
 def _scalar(value: Any) -> Scalar:
     return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def copied_in_turn(func: Any, args: Any) -> Any:
+    """What a copy of a list of tensors returns some of which lie in host memory: no fused kernel
+    takes them, so they are copied one by one (``foreach_tensor_copy_list_kernel_slow_`` of
+    aten/src/ATen/native/ForeachOpsKernels.cpp)."""
+    if func is aten._foreach_copy_.default:
+        (targets, sources), rest, returned = args[:2], args[2:], None
+    else:
+        # FSDP's copy of a layer's shards into the buffer that is gathered.
+        sources, buffer, sizes, elements, rank = args
+        shard = buffer.narrow(0, elements * rank, elements)
+        targets, rest, returned = shard.split(sizes), (), (shard, buffer)
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, *rest)
+    return returned

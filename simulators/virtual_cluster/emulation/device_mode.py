@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument, Op, TensorSpec
 
 from . import operations
-from .device_copies import DeviceCopies
+from .device_copies import DeviceCopies, copied_in_turn, is_on_device
 from .fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
 from .memory import Parts
 from .operations import Operation, as_argument, describe, spec_of
@@ -102,6 +102,9 @@ class DeviceMode(TorchDispatchMode):
             special = self._copies.host_copy(func, args, kwargs)
             if special is not NotImplemented:
                 return special
+        if operation.copies_lists and any(not is_on_device(each) for each in tensors):
+            with self:
+                return copied_in_turn(func, args)
         if operation.sized_by_data and state.values.is_data_dependent(func, args, kwargs):
             with state.dataless:
                 result, reading = state.values.data_dependent(func, args, kwargs)

@@ -60,6 +60,7 @@ class Operation:
     returns_one: bool
     large_factory: bool
     copies: bool
+    copies_lists: bool
     pointwise: bool
     ranges: bool
     counts: bool
@@ -127,6 +128,7 @@ def _describe(func: Any) -> Operation:
         returns_one=len(aliases) == 1,
         large_factory=base in _FACTORIES,
         copies=base in ("_to_copy", "copy_"),
+        copies_lists=base in ("_foreach_copy_", "all_gather_copy_in"),
         pointwise=torch.Tag.pointwise in func.tags,
         # Their sizes follow from numbers that need not be whole.
         ranges=base in ("arange", "range"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
-from trainscout.simulators.virtual_cluster.traces.events import Collective, Op
+from trainscout.simulators.virtual_cluster.traces.events import Collective, Op, TensorSpec
 
 pytest.importorskip("torch")
 
@@ -57,6 +57,16 @@ whole = torch.zeros(6, device="cuda")
 shared = torch.tensor(whole.untyped_storage(), dtype=torch.float32, device="cuda")
 print("shared", tuple(shared.shape), shared.data_ptr() == whole.data_ptr())
 print("default", torch.zeros(2).device.type, torch.zeros(2).dtype)
+from torch.distributed.fsdp import fully_shard
+
+# Shards of a checkpoint that stay in host memory, beside some on the device.
+layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).cuda()
+layers[0].requires_grad_(False)
+fully_shard(layers)
+kept = torch.nn.Parameter(layers[0].weight.detach().cpu(), requires_grad=False)
+layers.load_state_dict({"0.weight": kept}, strict=False, assign=True)
+layers(torch.randn(4, 64, device="cuda")).sum().backward()
+print("gathered", layers[0].weight.device.type, layers[1].weight.grad.device.type)
 from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
 staged = StateDictStager(pin_memory=False, share_memory=False).stage({"whole": whole})["whole"]
@@ -88,6 +98,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "legacy cuda torch.Size([2, 3])",
         "legacy cpu",
         "shared (6,) True",
+        "gathered cpu cuda",
         "staged cpu (6,)",
         "fitted (3, 1) (1,) (0,) (0,)",
     ],
@@ -104,3 +115,10 @@ def test_synchronised_batch_norm_gathers_between_its_kernels(run: Run) -> None:
     after = names[at : names.index("batch_norm_elemt.default")]
     assert "collective" in after
     assert "batch_norm_gather_stats_with_counts.default" in after
+
+
+def test_shards_in_host_memory_are_copied_to_the_device_before_they_are_gathered(run: Run) -> None:
+    copies = [e for e in run.trace.events if isinstance(e, Op) and e.name == "aten.copy_.default"]
+    sources = [each.inputs[1] for each in copies]
+    (kept,) = [each for each in sources if isinstance(each, TensorSpec) and each.storage is None]
+    assert kept.shape == (64 * 64 // 8,)
