@@ -48,6 +48,7 @@ SAMPLES = {
     "sixteenth": "29 November (after the fourteenth)",
     "seventeenth": "29 November (language models)",
     "eighteenth": "29 November (no language models)",
+    "nineteenth": "29 November (what the seventeenth left, and options)",
     "twentieth": "29 November (as rank 0 of 8)",
 }
 LIMIT_S = 600
