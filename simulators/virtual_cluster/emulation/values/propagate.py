@@ -296,7 +296,7 @@ STARTS = {
     *_FACTORIES,
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack", "sum"),
-    *("count_nonzero", "constant_pad_nd"),
+    *("min", "argmin", "count_nonzero", "constant_pad_nd"),
     *("index_put", "index_put_", "randperm"),
     *FINITE,
     *SOUND,

@@ -121,7 +121,7 @@ def _permutation(call: Call) -> Sequence[Shadow | None]:
 
 @unless_known
 def best(call: Call) -> Sequence[Shadow | None]:
-    """argmax(x, dim) and max(x, dim): the best one."""
+    """argmax(x, dim), max(x, dim) and those of the least: the best one."""
     scores = call.args[0]
     nothing: list[Shadow | None] = [None] * len(call.results)
     if call.argument("dim") is None or not scores.dim():
@@ -255,6 +255,7 @@ ROUTING_RULES: dict[str, Rule] = {
     "topk": _topk,
     "randperm": _permutation,
     "argmax": best,
+    "argmin": best,
     **dict.fromkeys(("sort", "argsort"), _sort),
     **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_"), _scatter),
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),

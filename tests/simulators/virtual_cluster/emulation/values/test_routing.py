@@ -245,6 +245,14 @@ def test_a_few_of_many_are_far_apart_and_counted_as_read() -> None:
         assert rank.read(rank.unknown(1, 3).argmax(dim=1)) == [1]
 
 
+def test_nearest_codes_are_among_the_codebook() -> None:
+    with FakeRank() as rank:
+        distances = rank.unknown(1000, 16)
+        for codes in (distances.argmin(dim=1), distances.min(dim=1)[1]):
+            assert len(codes.unique()) == 16
+            assert sum(rank.read(torch.bincount(codes, minlength=16))) == 1000
+
+
 def test_a_permutation_has_every_number_once() -> None:
     rank = FakeRank()
     with rank:
