@@ -21,7 +21,11 @@ from trainscout.simulators.predictor.workload.megatron import (
     compose_workload,
     layer_runs,
 )
-from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
+from trainscout.simulators.predictor.workload.parameters import (
+    LocalParameters,
+    embedding_parameters,
+    layer_parameters,
+)
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -115,10 +119,14 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
     shard = Shard.of(job)
 
     def chunk(shape: ChunkShape) -> Chunk:
-        runs = [run(embedding_layer(job))] if shape.first else []
+        runs = (
+            [_counted(run(embedding_layer(job)), embedding_parameters(shard))]
+            if shape.first
+            else []
+        )
         for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
             traced_run = run(transformer_layer(job, layer, recompute=recompute), number)
-            runs.append(_with_quantised(traced_run, layer_parameters(shard, layer)))
+            runs.append(_counted(traced_run, layer_parameters(shard, layer)))
         if shape.last:
             runs.append(_head(run(head_layer(job)), job))
         return Chunk(tuple(runs))
@@ -135,10 +143,11 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
     return replace(workload, communicators=workload.communicators | more)
 
 
-def _with_quantised(run: Run, built: LocalParameters) -> Run:
-    """A layer with which of its parameters are quantised, as the built-in source has it: traced
-    ones have 16 bits."""
-    return replace(run, parameters=run.parameters._replace(quantised=built.quantised))
+def _counted(run: Run, built: LocalParameters) -> Run:
+    """A layer with which of its parameters are quantised, and which an embedding's, as the
+    built-in source has them: a trace tells neither."""
+    counts = run.parameters._replace(quantised=built.quantised, embedding=built.embedding)
+    return replace(run, parameters=counts)
 
 
 def _head(run: Run, job: Job) -> Run:
