@@ -140,7 +140,7 @@ def _format_coverage(found: Coverage, output: Path) -> str:
     )
     return (
         f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of a random "
-        f"fifth left out and, as means over the groups,\n{held}.\n"
+        f"fifth left out and, as means over groups of three runs or more,\n{held}.\n"
         f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
     )
 

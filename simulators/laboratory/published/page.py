@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainscout.simulators.laboratory.score import summarise
-from trainscout.simulators.predictor.uncertainty.interval import UNSEEN
+from trainscout.simulators.predictor.uncertainty.interval import OTHER_VENDOR, UNSEEN
 
 from .fits import kernel_fits
 from .headline import LEFT_OUT, Report, Target, by_scale, by_size, headline, targets
@@ -195,7 +195,7 @@ def _error_bars(coverage: Mapping[str, float]) -> str:
     rows = [(f"a {group}", percent(coverage[key])) for key, group in LEFT_OUT.items()]
     rows.insert(0, ("a random fifth of the runs", percent(coverage["five_fold"])))
     sides = {name: "{:g} and {:g}".format(*each) for name, each in UNSEEN.items()}
-    end = TEXTS["error_bars_end"].format(**coverage, **sides)
+    end = TEXTS["error_bars_end"].format(**coverage, **sides, vendor=OTHER_VENDOR)
     begin = TEXTS["error_bars"].format(**coverage)
     return f"{begin}\n\n{table(('left out', 'inside'), rows)}\n\n{end}"
 

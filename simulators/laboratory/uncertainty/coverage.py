@@ -18,13 +18,16 @@ from trainscout.simulators.predictor.uncertainty.table import (
 
 FOLDS = 5
 _HALVINGS = 12
+# The share of one or two runs is 0, 50 or 100 %, which moves a mean over six architectures by
+# eight points.
+_TELLING = 3
 # How far below the level runs of one way of leaving out may be where the mean of all is at it.
 _APART = 0.04
 _ROUNDS = 2
 # Between which values each is looked for, and its digits.
 _TUNED = {
     "tail_factor": (0.1, 3.0, 3),
-    "host_error": (0.0, 1.0, 3),
+    "host_error": (0.0, 2.0, 3),
     "kernel_error": (0.0, 1.0, 3),
     "new_framework": (1.0, 3.0, 3),
     "new_gpu": (0.0, 0.3, 4),
@@ -38,7 +41,8 @@ class Coverage:
     ``five_fold``: without a random fifth of the runs. ``leave_one_source_out``: without any run
     of their publication, over all runs; ``per_source`` is the mean over publications of that.
     ``per_framework``, ``per_cluster`` (a GPU and a fabric), ``per_gpu`` and ``per_architecture``:
-    means over those, each without any run of its own; None where there is only one.
+    means over those of three runs or more, each without any run of its own, as ``per_source`` is;
+    None where there is only one.
     ``host_bound``: mean over publications, without any run of theirs, of their launch-bound runs;
     None where there are none. ``median_width`` is the median, each publication left out, of the
     interval's high end over its low end, less one.
@@ -76,7 +80,7 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     The next run is one of a publication that is not in the table, perhaps of software, on a
     cluster, a GPU or an architecture that is not either: the mean of those five is brought to the
     level, and none more than ``_APART`` below. Runs that wait for the host have an error of their
-    own, what a launch takes: ``host_bound`` is brought there by it, before the others are;
+    own, what a launch takes: ``host_bound`` is brought there by it;
     ``per_framework`` after them, by how much wider intervals of software without runs are.
 
     Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
@@ -119,10 +123,9 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
 
         return tried(_bisect(lambda value: reached(tried(value)), low, high))
 
-    tuning = tuned("tail_factor", short)
-    tuning = tuned("host_error", holds)
     for _ in range(_ROUNDS):
         tuning = tuned("tail_factor", short)
+        tuning = tuned("host_error", holds)
         if "gpu" in left_out:
             tuning = tuned("kernel_error", holds_gpus)
     tuning = tuned("new_framework", holds_frameworks)
@@ -229,8 +232,11 @@ def _inside(
 
 
 def _mean_by(groups: NDArray[np.int64], values: NDArray[np.bool_]) -> float:
-    """Mean over the groups of the share of each that holds."""
-    return float(np.mean([values[groups == group].mean() for group in np.unique(groups)]))
+    """Mean over the groups of the share of each that holds; over those of ``_TELLING`` runs or
+    more where there are any."""
+    found, runs = np.unique(groups, return_counts=True)
+    telling = found[runs >= min(_TELLING, runs.max())]
+    return float(np.mean([values[groups == group].mean() for group in telling]))
 
 
 def _bisect(reached: Callable[[float], bool], low: float, high: float) -> float:

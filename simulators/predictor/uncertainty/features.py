@@ -57,6 +57,7 @@ class Features:
 
     gpu: str
     architecture: str
+    vendor: str
     bits: int
     moe: bool
     num_gpus: int
@@ -78,6 +79,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
     return Features(
         gpu=job.gpu.name,
         architecture=job.gpu.architecture.name,
+        vendor=job.gpu.architecture.vendor,
         bits=bits if bits <= 16 else 32,
         moe=job.model.moe is not None,
         num_gpus=job.world_size,

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.uncertainty.table import (
 FEATURES = Features(
     gpu="h100",
     architecture="hopper",
+    vendor="nvidia",
     bits=16,
     moe=False,
     num_gpus=64,

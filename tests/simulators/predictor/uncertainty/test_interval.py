@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import make_job
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import error_bar
 from trainscout.simulators.predictor.uncertainty.interval import UNSEEN, log_interval
@@ -171,20 +173,43 @@ def test_strangers_lean_to_the_slow_side_the_more_the_farther_their_gpus(place, 
 
 
 @pytest.mark.parametrize(
-    ("gpu", "published", "architecture"),
+    ("gpu", "published", "errs_more"),
     [
-        ("a40", "a100_80", "ampere"),
-        ("rtx3090", "a100_80", "ampere"),
-        ("h20", "h100", "hopper"),
+        ("a40", "a100_80", False),
+        ("rtx3090", "a100_80", True),
+        ("h20", "h100", True),
+        ("l40s", "a100_80", True),
     ],
 )
-def test_gpus_that_nobody_published_are_less_sure_than_their_kin(gpu, published, architecture):
+def test_gpus_that_nobody_published_are_no_surer_than_their_kin(gpu, published, errs_more):
+    """And less sure where prices of their products err more than their kin's."""
     known = published_residuals()
     assert known.publications(gpu) == 0
-    kin = replace(FEATURES, gpu=published, architecture=architecture)
-    low, high = log_interval(known, kin)
-    far_low, far_high = log_interval(known, replace(kin, gpu=gpu))
-    assert far_high - far_low > high - low
+    low, high = log_interval(known, on(published))
+    far_low, far_high = log_interval(known, on(gpu))
+    assert far_low <= low
+    assert far_high >= high
+    assert (far_high - far_low > high - low) is errs_more
+
+
+def on(name):
+    """``FEATURES`` on a shipped GPU."""
+    gpu = load_catalogue().gpus[name]
+    errors, architecture = kernel_uncertainty(gpu), gpu.architecture
+    return replace(
+        FEATURES,
+        gpu=name,
+        architecture=architecture.name,
+        vendor=architecture.vendor,
+        kernel_error=errors.get("gemm_fp16", errors["gemm"]),
+    )
+
+
+def test_amds_gpus_reach_farther_to_the_slow_side():
+    known = published_residuals()
+    low, high = log_interval(known, FEATURES)
+    assert log_interval(known, replace(FEATURES, vendor="amd"))[0] == low
+    assert log_interval(known, replace(FEATURES, vendor="amd"))[1] > high
 
 
 def test_waits_for_the_host_widen_the_bar_by_what_neighbours_did_not_wait():
