@@ -475,36 +475,3 @@ def test_bitsandbytes_under_the_second_fsdp_is_refused(tmp_path):
         read(written(tmp_path, "a.yml", AXOLOTL | FSDP2 | {"optimizer": "adamw_8bit"}))
     whole = read(written(tmp_path, "a.yml", AXOLOTL | {"optimizer": "adamw_8bit"}))
     assert whole.question.training.optimizer == "adam_8bit_pure_bf16"
-
-
-@pytest.mark.parametrize(
-    ("script", "teacher"),
-    [
-        ("swift rlhf --deepspeed zero3", (True, False, "jsd_pieces")),
-        ("swift rlhf --deepspeed zero3 --teacher_deepspeed zero2", (False, False, "jsd_pieces")),
-        ("swift rlhf --fsdp fsdp2", (True, False, "jsd_pieces")),
-        ("python gkd.py --deepspeed zero3", (True, False, "jsd")),
-        ("python gkd.py", (False, False, "jsd")),
-        (
-            """python gkd.py --teacher_model_init_kwargs '{"dtype": "float32"}'""",
-            (False, True, "jsd"),
-        ),
-    ],
-)
-def test_a_teacher_that_a_launch_names(tmp_path, script, teacher):
-    named = "--model_name_or_path qwen3_1_7b --teacher_model_name_or_path qwen3_8b --bf16"
-    if script.startswith("swift"):
-        named = "--rlhf_type gkd --model qwen3_1_7b --teacher_model qwen3_8b"
-    found = read(written(tmp_path, "run.sh", f"{script} {named} --lmbda 0.0"))
-    taught = found.question.training.distillation
-    assert taught.teacher.name == "qwen3_8b"
-    assert (taught.sharded, taught.fp32, taught.loss) == teacher
-    assert not any("distillation" in words for words, _ in found.reading.not_modelled)
-
-
-def test_a_teacher_of_another_vocabulary_is_said(tmp_path):
-    script = "swift rlhf --rlhf_type gkd --model llama3_8b --teacher_model qwen3_8b"
-    found = read(written(tmp_path, "run.sh", script))
-    assert found.question.training.distillation is None
-    assert any("qwen3_8b has a vocabulary of" in note for note in found.reading.notes)
-    assert any("from qwen3_8b" in words for words, _ in found.reading.not_modelled)
