@@ -40,6 +40,8 @@ def test_a_setting_that_is_meant_exists(setting):
         assert name in {each.name for each in dataclasses.fields(_PARTS[part])}
     elif setting == "verbosity":
         assert value in VERBOSITIES
+    elif (DECLARATIONS / setting).is_dir():
+        assert not value
     else:
         targets = ("sweep.targets.quarter.days", "sweep.targets.budget.usd")
         assert setting in ("gpus", "objective", "hydra.run.dir", *targets, "sweep.num_gpus")
