@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,15 +132,19 @@ def _stage_memories(
     job: Job, workload: Workload, outside: dict[str, int]
 ) -> tuple[StageMemory, ...]:
     boundary, expands = workload.stage_boundary_bytes, job.framework.expandable_segments
-    passes = pass_bytes(job, workload, _enough_micro_batches(job))
-    worst = (passes.activations + passes.temporary - passes.absent.sum(axis=2)).argmax(axis=1)
+    statics = statics_of(job, workload)
+    passes = pass_bytes(job, workload, _enough_micro_batches(job), statics)
+    there = passes.activations + passes.temporary
+    if any(static.comes_and_goes for static in statics.values()):
+        there = there - passes.absent.sum(axis=2)
+    worst = there.argmax(axis=1)
     stages = np.arange(len(worst))
     activations = passes.activations[stages, worst].tolist()
     temporary = passes.temporary[stages, worst].tolist()
     absent = passes.absent[stages, worst]
     once = {
         id(stage): (
-            static_of(job, stage),
+            statics[id(stage)],
             placeholder_bytes(job, stage),
             flattened_bytes(job, stage),
             vacated_bytes(job, stage),
@@ -279,8 +283,16 @@ class PassBytes:
     absent: Ints
 
 
-def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
-    """What the passes of so many micro-batches hold on every stage."""
+def statics_of(job: Job, workload: Workload) -> dict[int, Static]:
+    """``static_of`` every stage, by its ``id``."""
+    return {id(stage): static_of(job, stage) for stage in distinct(workload.stages)}
+
+
+def pass_bytes(
+    job: Job, workload: Workload, micro_batches: int, statics: Mapping[int, Static]
+) -> PassBytes:
+    """What the passes of so many micro-batches hold on every stage; ``statics`` as ``statics_of``
+    gives them."""
     recipe, last = job.recipe, len(workload.stages) - 1
     direction, chunk = _orders(job.schedule, recipe.pp, recipe.vpp, micro_batches)
     # The result of each pass, where it is not released, stays besides what its blocks save.
@@ -289,7 +301,10 @@ def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
     keys = [(id(stage), index == last) for index, stage in enumerate(workload.stages)]
     unlike = dict(zip(keys, workload.stages, strict=True))
     place = {key: number for number, key in enumerate(unlike)}
-    tables = [_chunk_bytes(job, each, 0 if ends else output) for (_, ends), each in unlike.items()]
+    tables = [
+        _chunk_bytes(job, each, 0 if ends else output, statics[id(each)])
+        for (_, ends), each in unlike.items()
+    ]
     saved, peaks, changes, lacks = (np.array(column) for column in zip(*tables, strict=True))
     row = np.array([place[key] for key in keys])[:, None]
     change, peak = changes[row, direction, chunk], peaks[row, direction, chunk]
@@ -298,13 +313,17 @@ def pass_bytes(job: Job, workload: Workload, micro_batches: int) -> PassBytes:
     # behind a backward one's, where gradients come, some of them are free.
     before = kept - change
     own = np.minimum(peak, np.where(direction == FORWARD, saved[row, chunk], 0))
-    return PassBytes(before + own, peak - own, kept, lacks[row, direction, chunk])
+    nothing = np.broadcast_to(np.int64(0), (*direction.shape, 2))
+    absent = lacks[row, direction, chunk] if lacks.any() else nothing
+    return PassBytes(before + own, peak - own, kept, absent)
 
 
-def _chunk_bytes(job: Job, stage: Stage, output: int) -> tuple[list[int], Ints, Ints, Ints]:
+def _chunk_bytes(
+    job: Job, stage: Stage, output: int, static: Static
+) -> tuple[list[int], Ints, Ints, Ints]:
     """What each chunk of a stage saves; peaks, changes and what is absent at peaks by kind of
     pass, none the last, and chunk. ``output`` bytes of each forward pass stay."""
-    chunks, static = stage.chunks, static_of(job, stage)
+    chunks = stage.chunks
     saved = [each.saved_bytes + output for each in chunks]
     peaks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
     changes = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
@@ -349,6 +368,8 @@ def _enough_micro_batches(job: Job) -> int:
 
 def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, Absent]:
     """Most bytes one pass holds beyond what was live before it, and what is absent then."""
+    if not static.comes_and_goes:
+        return _most_held(chunk, direction), Absent(0, 0)
     live = made = 0
     found = [(0, static.absent(0, in_layer=True))]
     for run in chunk.runs if direction == FORWARD else reversed(chunk.runs):
@@ -363,3 +384,13 @@ def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, Absen
         live += run.count * block.saved_bytes
         made += run.count * gradients
     return max(found, key=lambda each: each[0] - sum(each[1]))
+
+
+def _most_held(chunk: Chunk, direction: int) -> int:
+    peak = live = 0
+    for run in chunk.runs if direction == FORWARD else reversed(chunk.runs):
+        block = run.forward if direction == FORWARD else run.backward
+        last = live + max(0, (run.count - 1) * block.saved_bytes)
+        peak = max(peak, last + block.peak_bytes)
+        live += run.count * block.saved_bytes
+    return peak

@@ -10,6 +10,7 @@ nothing.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ class Static:
     made: int = 0
     in_turn: bool = False
 
-    @property
+    @functools.cached_property
     def kinds(self) -> dict[str, int]:
         """All of it, by kind."""
         return {
@@ -61,6 +62,11 @@ class Static:
             "gradients": self.gradients + self.reduced + self.buckets,
             "optimizer": self.optimizer,
         }
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether any of it is not there at a time."""
+        return self.in_turn or self.made > 0
 
     def absent(self, made: int, *, in_layer: bool) -> Absent:
         """What of ``kinds`` is not there when the gradients of so many parameters are."""
@@ -81,6 +87,8 @@ class Static:
 
     def kinds_without(self, absent: Absent) -> dict[str, int]:
         """``kinds`` of what is there when that is not."""
+        if not any(absent):
+            return self.kinds
         less = absent._asdict()
         return {kind: held - less.get(kind, 0) for kind, held in self.kinds.items()}
 

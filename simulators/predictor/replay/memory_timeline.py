@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.memory.footprint import PassBytes, held_bytes, pass_bytes
-from trainscout.simulators.predictor.memory.static import static_of
+from trainscout.simulators.predictor.memory.footprint import (
+    PassBytes,
+    held_bytes,
+    pass_bytes,
+    statics_of,
+)
+from trainscout.simulators.predictor.memory.static import Static
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES
@@ -53,11 +59,12 @@ def memory_timeline(
         workload: the job's, where it is not the built-in source's.
     """
     workload = workload or build_workload(job)
-    during = pass_bytes(job, workload, passes.micro_batches)
+    statics = statics_of(job, workload)
+    during = pass_bytes(job, workload, passes.micro_batches, statics)
     at_s, rows, stages = [], [], []
     for index in range(len(workload.stages)):
         shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
-        times, kinds = _stage_rows(job, workload, index, passes, shown, during)
+        times, kinds = _stage_rows(job, workload, index, passes, shown, during, statics)
         at_s.append(times)
         rows.append(kinds)
         stages.append(np.full(len(times), index))
@@ -71,6 +78,7 @@ def _stage_rows(
     passes: PassTimeline,
     shown: np.ndarray,
     during: PassBytes,
+    statics: Mapping[int, Static],
 ) -> tuple[Floats, Ints]:
     """Times and bytes by kind of one stage: at the step's start, then as passes begin and end, and
     as the optimizer begins where it holds anything."""
@@ -91,7 +99,7 @@ def _stage_rows(
         optimizer = (passes.stage == index) & (passes.kind == PASS_KINDS.index("optimizer"))
         at_s[last], dynamic[last, 1] = passes.start_s[optimizer].max(), updating
     dynamic[:, 1] += held_bytes(job, stage, index, boundary)
-    static = static_of(job, stage)
+    static = statics[id(stage)]
     kinds = np.empty((len(at_s), len(MEMORY_KINDS)), dtype=np.int64)
     kinds[:, :3] = [static.kinds[kind] for kind in MEMORY_KINDS[:3]]
     kinds[:, 3:] = dynamic
