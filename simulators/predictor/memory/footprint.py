@@ -147,7 +147,7 @@ def _stage_memories(
             statics[id(stage)],
             placeholder_bytes(job, stage),
             flattened_bytes(job, stage),
-            vacated_bytes(job, stage),
+            vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),
         )
         for stage in distinct(workload.stages)
@@ -227,7 +227,7 @@ def flattened_bytes(job: Job, stage: Stage) -> int:
     return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
 
 
-def vacated_bytes(job: Job, stage: Stage) -> int:
+def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
     """What 16-bit logits leave unused at the peak of PyTorch's loss on their fp32 copy.
 
     Behind them lie the copy and its log-softmax. Of the two gradients as large, one takes the
@@ -238,7 +238,7 @@ def vacated_bytes(job: Job, stage: Stage) -> int:
     """
     if job.framework.cross_entropy != "eager" or job.precision in ("fp32", "tf32"):
         return 0
-    most, static = 0, static_of(job, stage)
+    most = 0
     for chunk in stage.chunks:
         for run in chunk.runs:
             moved = (op for op in run.forward.ops if isinstance(op, Streaming))
