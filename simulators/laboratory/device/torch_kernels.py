@@ -7,6 +7,7 @@ different weights.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -121,28 +122,31 @@ class TorchKernels:
         return Built(call, self.version)
 
     def accumulating_gemm(self, op: Gemm) -> Built:
-        """A weight gradient added into an fp32 main gradient by the product itself.
+        """A weight gradient added into the main gradient by the product itself.
 
         Raises:
             NotImplementedError: where PyTorch has no such product.
         """
-        add = self.torch.ops.aten.addmm.dtype_out
-        main = self.torch.zeros(op.m, op.n, dtype=self.torch.float32, device=self.device)
+        dtype, add = getattr(self.torch, DTYPES[op.dtype]), self.torch.addmm
+        if op.accumulate == 4:
+            dtype = self.torch.float32
+            add = functools.partial(self.torch.ops.aten.addmm.dtype_out, out_dtype=dtype)
+        main = self.torch.zeros(op.m, op.n, dtype=dtype, device=self.device)
         call = self.rotate(
             lambda: (
                 self.random(op.k, op.m, dtype=op.dtype),
                 self.random(op.k, op.n, dtype=op.dtype),
             ),
-            lambda x, y: add(main, x.mT, y, self.torch.float32, out=main),
+            lambda x, y: add(main, x.mT, y, out=main),
         )
-        return Built(call, f"{self.version}-fp32-accumulate")
+        return Built(call, f"{self.version}-fp{8 * op.accumulate}-accumulate")
 
     def scaled_gemm(self, op: Gemm) -> Built:
         """Of 8-bit operands with a scale a tensor. Hopper multiplies them in one layout only,
         into which frameworks transpose what needs it."""
         scaled, one = self.torch._scaled_mm, self.torch.ones((), device=self.device)
         scales = {"scale_a": one, "scale_b": one}
-        result = self.torch.float32 if op.accumulate else self.torch.bfloat16
+        result = self.torch.float32 if op.accumulate == 4 else self.torch.bfloat16
         # As Transformer Engine has it: sums of forward products alone may be less exact.
         options = {"out_dtype": result, "use_fast_accum": op.layout == "TN"}
 

@@ -36,15 +36,16 @@ class Gemms:
     """Matrix products of one precision.
 
     ``sizes`` (n, 4): m, n, k and how many equal products there are; ``layouts`` (n,) of
-    ``LAYOUTS``, "NT" a weight gradient; ``accumulate`` (n,) a result added into fp32; ``grouped``
-    (n,) products that share a launch but not their operands. ``one_kernel``: a grouped kernel
+    ``LAYOUTS``, "NT" a weight gradient; ``accumulate`` (n,) bytes an element of what a result is
+    added into, 0 where it is written; ``grouped`` (n,) products that share a launch but not their
+    operands. ``one_kernel``: a grouped kernel
     computes all groups, instead of one product launched after another.
     """
 
     dtype: str
     sizes: Ints
     layouts: NDArray[np.str_]
-    accumulate: Mask
+    accumulate: Ints
     grouped: Mask
     one_kernel: bool = False
 
@@ -171,7 +172,7 @@ def _gemms(ops: list[ir.Gemm | ir.GroupedGemm], dtype: str, one_kernel: bool) ->
         dtype,
         np.array([ir.product_sizes(op) for op in ops], dtype=np.int64),
         np.array(layouts),
-        np.array([op.accumulate for op in ops]),
+        np.array([op.accumulate for op in ops], dtype=np.int64),
         np.array([type(op) is ir.GroupedGemm for op in ops]),
         one_kernel,
     )

@@ -86,8 +86,8 @@ def price_convolutions(gpu: Gpu, dtype: str, ops: Sequence[Convolution]) -> tupl
     moved = np.array([element * sum(convolution_elements(op)) for op in ops], dtype=np.float64)
     sizes = np.array([implicit_gemm(op, CHANNEL_GRANULE[dtype]) for op in ops], dtype=np.int64)
     gradient = np.array([op.pass_ == "wgrad" for op in ops])
-    none = np.zeros(len(ops), dtype=bool)
-    seconds, share, _ = price_gemms(gpu, dtype, sizes, gradient, none, none, dram_bytes=moved)
+    none, written = np.zeros(len(ops), dtype=bool), np.zeros(len(ops), dtype=np.int64)
+    seconds, share, _ = price_gemms(gpu, dtype, sizes, gradient, written, none, dram_bytes=moved)
     depthwise = np.array([is_depthwise(op) for op in ops])
     if depthwise.any():
         flops = np.array([op.flops for op in ops], dtype=np.float64)

@@ -203,7 +203,7 @@ def price_gemms(
     precision: str,
     sizes: NDArray[np.int64],
     weight_gradient: NDArray[np.bool_],
-    accumulate: NDArray[np.bool_],
+    accumulate: NDArray[np.int64],
     grouped: NDArray[np.bool_],
     sustained: bool = True,
     group_launches: bool = True,
@@ -241,8 +241,8 @@ def price_gemms(
     factor = np.where(several, groups.weight_gradient_factor, WEIGHT_GRADIENT_FACTOR)
     compute *= np.where(weight_gradient, factor, 1.0)
     if dram_bytes is None:
-        # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
-        result = np.where(accumulate, 8.0, max(element, 2))
+        # fp8 products are written in 16 bits; what a result is added into is read and written.
+        result = np.where(accumulate > 0, 2.0 * accumulate, max(element, 2))
         dram_bytes = batch * (element * k * (m + n) + result * m * n)
     dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
     seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s

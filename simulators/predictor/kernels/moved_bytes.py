@@ -13,8 +13,8 @@ from trainscout.simulators.predictor.workload.ir import (
 from .convolution import convolution_elements
 from .gemm import ELEMENT_BYTES
 
-# A result added into an fp32 gradient is read and written; results of 8-bit operands have 16 bits.
-_ACCUMULATED_BYTES, _LEAST_RESULT_BYTES = 8, 2
+# Results of 8-bit operands have 16 bits.
+_LEAST_RESULT_BYTES = 2
 
 
 def moved_bytes(kernel: Kernel) -> int:
@@ -33,6 +33,7 @@ def moved_bytes(kernel: Kernel) -> int:
         keys = kernel.batch * kernel.kv_heads * kernel.seq_k
         once = (queries + keys) * (kernel.head_dim + kernel.head_dim_v)
         return int(element * once * (2 if kernel.pass_ == "bwd" else 1))
-    result = _ACCUMULATED_BYTES if kernel.accumulate else max(element, _LEAST_RESULT_BYTES)
+    # What a result is added into is read and written.
+    result = 2 * kernel.accumulate or max(element, _LEAST_RESULT_BYTES)
     m, n, k, count = product_sizes(kernel)
     return int(count * (element * k * (m + n) + result * m * n))

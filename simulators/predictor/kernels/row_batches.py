@@ -111,13 +111,13 @@ def grouped_batches(rows: pd.DataFrame, dtype: str) -> tuple[Gemms, ...]:
     first = rows.iloc[0]
     count, m, n, k = rows[["groups", "m_per_group", "n", "k"]].round().to_numpy(np.int64).T
     columns = {"TN": (m, n, k, count), "NN": (m, k, n, count), "NT": (n, k, m, count)}
-    wide = "main_grad=bf16" not in str(first["flag"])
+    main = 2 if "main_grad=bf16" in str(first["flag"]) else 4
     return tuple(
         Gemms(
             dtype,
             np.stack(columns[layout], axis=1),
             np.full(len(rows), layout),
-            np.full(len(rows), layout == "NT" and wide),
+            np.full(len(rows), main if layout == "NT" else 0),
             np.ones(len(rows), dtype=bool),
             one_kernel=bool(re.search(ONE_KERNEL, str(first["impl"]))),
         )
@@ -149,7 +149,8 @@ def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
         stated += (f"layout taken as {layout}",)
     sizes = rows[["m", "n", "k", "batch"]].to_numpy(np.int64)
     no = np.zeros(len(rows), dtype=bool)
-    accumulate = np.full(len(rows), layout == "NT" and "acc" in impl)
+    main = 0 if layout != "NT" or "acc" not in impl else 2 if "fp16-acc" in impl else 4
+    accumulate = np.full(len(rows), main)
     long = bool(re.search(SUSTAINED_FLAGS, flag))
     stated += ("timed at the power limit" if long else "timed in a short burst, at full clocks",)
     if "uninit_w" in flag or "const_w" in flag:

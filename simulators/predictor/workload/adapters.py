@@ -104,17 +104,15 @@ def _dropout(shard: Shard, name: str, elements: int) -> list[Op]:
 
 
 def _gradient(shard: Shard, name: str, rows: int, columns: int, tokens: int) -> Gemm:
-    accumulate = shard.fused_wgrad
-    return Gemm(
-        f"{name}_wgrad", rows, columns, tokens, shard.dtype, layout="NT", accumulate=accumulate
-    )
+    sums = shard.fused_sum_bytes
+    return Gemm(f"{name}_wgrad", rows, columns, tokens, shard.dtype, layout="NT", accumulate=sums)
 
 
 def expert_product(
     shard: Shard, name: str, sizes: tuple[int, int, int, int], dtype: str, layout: str
 ) -> GroupedGemm:
     """A product of all experts of a rank, of ``sizes`` as ``GroupedGemm`` has them."""
-    accumulate = layout == "NT" and shard.fused_wgrad
+    accumulate = shard.fused_sum_bytes if layout == "NT" else 0
     return GroupedGemm(name, *sizes, dtype, layout, accumulate, one_kernel=shard.fused_experts)
 
 

@@ -90,7 +90,7 @@ def _output(shard: Shard, mixer: CompressedAttention) -> Part:
     rotate, rotate_back = rope_ops(shard, elements)
     backward: list[Op] = [Gemm("group_output_dgrad", tokens, each, rank, dtype, groups, "NN")]
     if shard.trains:
-        fused = shard.fused_wgrad
+        fused = shard.fused_sum_bytes
         backward.append(Gemm("group_output_wgrad", rank, each, tokens, dtype, groups, "NT", fused))
         if not fused:
             backward += accumulation(shard, "group_output", rank * groups * each)

@@ -29,9 +29,10 @@ class Gemm:
     """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times; layout in BLAS terms.
 
     TN is a forward ``x W^T``, NN the input gradient, NT the weight gradient.
-    ``accumulate`` marks a weight gradient added in fp32 into the main gradient. ``within``: the
-    class of fused kernels that compute it (``products`` of the architecture) and keep operands and
-    result on chip. ``estimated``: it stands for a part of a kernel that no timing holds.
+    ``accumulate``: bytes an element of the main gradient that a weight gradient is added into; 0:
+    it is written. ``within``: the class of fused kernels that compute it (``products`` of the
+    architecture) and keep operands and result on chip. ``estimated``: it stands for a part of a
+    kernel that no timing holds.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Gemm:
     dtype: str
     batch: int = 1
     layout: str = "TN"
-    accumulate: bool = False
+    accumulate: int = 0
     within: str = field(default="", repr=False)
     estimated: bool = field(default=False, repr=False)
 
@@ -61,7 +62,7 @@ class GroupedGemm:
     k: int
     dtype: str
     layout: str = "TN"
-    accumulate: bool = False
+    accumulate: int = 0
     one_kernel: bool = False
 
 

@@ -79,9 +79,9 @@ def linear(
         rows = tokens // grad_cuts
         dgrad += [Gemm(f"{own}_dgrad", rows, inputs, width, dtype, layout="NN")] * grad_cuts
         if shard.trains:
-            accumulate = shard.fused_wgrad
             shape = (f"{own}_wgrad", width, inputs, tokens)
-            wgrad.append(Gemm(*shape, dtype, layout="NT", accumulate=accumulate))
+            sums = shard.fused_sum_bytes
+            wgrad.append(Gemm(*shape, dtype, layout="NT", accumulate=sums))
     reductions = len(apart) if apart and shard.inputs_apart else 1
     added: list[Op] = []
     casts = shard.casts_apart and parallel == "column"

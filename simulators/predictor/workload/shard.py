@@ -247,6 +247,12 @@ class Shard:
         return ACTIVATION_BYTES[self.precision]
 
     @property
+    def fused_sum_bytes(self) -> int:
+        """Bytes an element of the main gradient that a product adds a weight's to itself, or 0."""
+        main = 4 if self.accumulate_grads_fp32 else self.element_bytes
+        return main if self.fused_wgrad else 0
+
+    @property
     def stream_bytes(self) -> int:
         """Bytes per element of the residual stream, and in which norms run."""
         return 4 if self.autocast else self.element_bytes

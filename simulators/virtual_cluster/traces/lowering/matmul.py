@@ -40,11 +40,11 @@ def mm(op: Op) -> Lowered:
 
 def addmm(op: Op) -> Lowered:
     """``addmm(c, a, b)``, ``baddbmm(c, a, b)``: a bias is added in the epilogue."""
-    accumulate = in_place(op) and tensor(op, 0).dtype == "float32"
+    accumulate = item_bytes(tensor(op, 0)) if in_place(op) else 0
     return product(op, tensor(op, 1), tensor(op, 2), accumulate)
 
 
-def product(op: Op, left: TensorSpec, right: TensorSpec, accumulate: bool = False) -> Lowered:
+def product(op: Op, left: TensorSpec, right: TensorSpec, accumulate: int = 0) -> Lowered:
     """``left[.., m, k] right[.., k, n]`` with equal leading dimensions."""
     if len(left.shape) < 2 or len(right.shape) < 2 or left.shape[-1] != right.shape[-2]:
         shapes = f"{left.shape} x {right.shape}"
@@ -62,7 +62,7 @@ def gemm(
     dtype: str,
     batch: int = 1,
     layout: str = "TN",
-    accumulate: bool = False,
+    accumulate: int = 0,
 ) -> Lowered:
     if not (m and n and k and batch):
         return FREE

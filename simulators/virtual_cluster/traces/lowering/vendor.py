@@ -9,6 +9,7 @@ from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Strea
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.vocabulary import (
     arguments,
+    item_bytes,
     kernel_of,
     launches,
     moved_bytes,
@@ -57,9 +58,15 @@ def _gemm(name: str, args: dict[str, Argument]) -> Lowered:
         contracted(left, k),
         precision(left),
         layout=_LAYOUT_OF_USE.get(str(args["use"]), str(args["layout"])),
-        accumulate=bool(args.get("accumulate", False)),
+        accumulate=_sum_bytes(args),
     )
     return Lowered((made,), "vendor gemm")
+
+
+def _sum_bytes(args: dict[str, Argument]) -> int:
+    """Bytes an element of what a product is added into; 0: it is written."""
+    added = args.get("accumulate", False)
+    return item_bytes(next(tensors(args["out"]))) if added else 0
 
 
 def _sizes(left: TensorSpec, right: TensorSpec, layout: str) -> tuple[int, int, int]:
@@ -101,7 +108,7 @@ def _grouped(name: str, args: dict[str, Argument]) -> Lowered:
         contracted(left[0], k),
         precision(left[0]),
         layout=_LAYOUT_OF_USE.get(use, layout),
-        accumulate=bool(args.get("accumulate", False)),
+        accumulate=_sum_bytes(args),
         one_kernel=bool(args["one_kernel"]),
     )
     return Lowered((made,), "vendor grouped_gemm")

@@ -40,7 +40,7 @@ def test_gemm_has_the_shape_asked_for(layout: str, batch: int) -> None:
 
 
 def test_weight_gradient_falls_back_where_nothing_accumulates() -> None:
-    built = KERNELS.build(Gemm("", 48, 32, 16, "bf16", layout="NT", accumulate=True))
+    built = KERNELS.build(Gemm("", 48, 32, 16, "bf16", layout="NT", accumulate=4))
     assert "accumulate" not in built.impl
 
 
@@ -78,9 +78,9 @@ def test_experts_in_a_loop_are_as_many_products(
 
 
 def test_gradients_of_weights_keep_32_bits_of_8_bit_products() -> None:
-    gradient = Gemm("", 48, 32, 16, "fp8", layout="NT", accumulate=True)
+    gradient = Gemm("", 48, 32, 16, "fp8", layout="NT", accumulate=4)
     assert KERNELS.build(gradient).call().dtype == torch.float32
-    assert KERNELS.build(replace(gradient, accumulate=False)).call().dtype == torch.bfloat16
+    assert KERNELS.build(replace(gradient, accumulate=0)).call().dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

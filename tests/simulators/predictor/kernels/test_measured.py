@@ -102,7 +102,7 @@ def test_every_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
 def test_what_was_measured_is_what_is_priced(tmp_path: Path, layout: str) -> None:
     """Tables give the forward product's dimensions for every pass of experts."""
-    op = GroupedGemm("e", 8, 1024, 4096, 7168, "bf16", layout, accumulate=layout == "NT")
+    op = GroupedGemm("e", 8, 1024, 4096, 7168, "bf16", layout, accumulate=4 * (layout == "NT"))
     row = row_of(op, "h100", "bf16") | {"time_us": 5000.0, "flag": "sustained"}
     pd.DataFrame([row]).to_csv(tmp_path / "experts.csv", index=False)
     prices = price_kernels(H100, [op], load_measured(tmp_path))

@@ -16,7 +16,8 @@ from trainscout.simulators.predictor.workload import ir
         # Operands of 8 bits, a result of 16.
         (ir.Gemm("a", 3, 5, 7, "fp8"), 21 + 35 + 2 * 15),
         # The main gradient is read and written in fp32.
-        (ir.Gemm("a", 3, 5, 7, "bf16", accumulate=True), 2 * (21 + 35) + 8 * 15),
+        (ir.Gemm("a", 3, 5, 7, "bf16", accumulate=4), 2 * (21 + 35) + 8 * 15),
+        (ir.Gemm("a", 3, 5, 7, "fp8", accumulate=2), 1 * (21 + 35) + 4 * 15),
         (ir.GroupedGemm("a", 4, 3, 5, 7, "bf16"), 4 * 2 * (21 + 35 + 15)),
         # A weight gradient sums over the three rows of a group: 7 x 3 times 3 x 5.
         (ir.GroupedGemm("a", 4, 3, 5, 7, "bf16", layout="NT"), 4 * 2 * (21 + 15 + 35)),

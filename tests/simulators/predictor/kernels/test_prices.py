@@ -18,11 +18,11 @@ def mixed_ops(dtype: str) -> list:  # type: ignore[type-arg]
         gemm(2048, 9216, 12288, dtype),
         attention(2048, heads=12, dtype=dtype),
         Streaming("dropout", "dropout", 50_331_648),
-        gemm(9216, 12288, 2048, dtype, layout="NT", accumulate=True),
+        gemm(9216, 12288, 2048, dtype, layout="NT", accumulate=4),
         GroupedGemm("experts", 8, 1024, 4096, 7168, dtype),
         attention(2048, heads=12, pass_="bwd", dtype=dtype),
         Streaming("norm", "norm_bwd", 150_994_944),
-        GroupedGemm("experts", 8, 1024, 4096, 7168, dtype, layout="NT", accumulate=True),
+        GroupedGemm("experts", 8, 1024, 4096, 7168, dtype, layout="NT", accumulate=4),
         gemm(64, 64, 128, dtype, batch=96),
     ]
 
@@ -114,6 +114,6 @@ def test_one_kernel_for_all_groups_saves_their_launches() -> None:
 @pytest.mark.parametrize("gpu", ["h100", "b200", "gb300"])
 def test_no_product_waits_for_dram_longer_than_it_runs(gpu: str) -> None:
     """Gradients of many experts are little but traffic, whatever a kind of scales saves."""
-    experts = GroupedGemm("experts", 128, 64, 16384, 7168, "fp8", layout="NT", accumulate=True)
+    experts = GroupedGemm("experts", 128, 64, 16384, 7168, "fp8", layout="NT", accumulate=4)
     (share,) = price_kernels(GPUS[gpu], [experts]).memory_bound
     assert 0.8 < share <= 1

@@ -121,25 +121,28 @@ def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
-    # Fused: by its GEMM. Else: read it and the main gradient, write that, 2 + 4 + 4 bytes.
+    # Fused: by its GEMM, into so many bytes. Else: read it and the main gradient, write that,
+    # 2 + 4 + 4 bytes.
     def weights(fused: bool, fp32: bool = True) -> tuple[int, int]:
         software = {"fused_wgrad": fused, "accumulate_grads_fp32": fp32}
         job = make_job(model, training=software)
         _, backward = layer_blocks(Shard.of(job), plain_layer(model.moe is not None), "none")
         inside = separate = 0
         for op in backward.ops:
-            if isinstance(op, Gemm) and op.accumulate:
-                inside += op.m * op.n
-            elif isinstance(op, GroupedGemm) and op.accumulate:
-                inside += op.groups * op.n * op.k
+            if isinstance(op, Gemm):
+                inside += op.m * op.n * op.accumulate
+            elif isinstance(op, GroupedGemm):
+                inside += op.groups * op.n * op.k * op.accumulate
             elif isinstance(op, Streaming) and op.name.endswith("_accumulate"):
                 separate += op.bytes
         return inside, separate
 
     # The router's is added by a kernel of its own in any case.
     router = model.hidden_size * model.moe.num_experts if model.moe is not None else 0
-    matrices, alone = weights(True)
+    of_four_bytes, alone = weights(True)
+    matrices = of_four_bytes // 4
     assert alone == 10 * router
+    assert weights(True, fp32=False) == (2 * matrices, 6 * router)
     assert weights(False) == (0, 10 * (matrices + router))
     assert weights(False, fp32=False) == (0, 6 * (matrices + router))
 

@@ -38,7 +38,7 @@ X, W = t(2048, 12288), t(4608, 12288)
                 (t(4608, 12288, dtype="float32"), transposed(t(2048, 4608)), X),
                 t(4608, 12288, dtype="float32"),
             ),
-            Gemm("addmm_", 4608, 12288, 2048, "bf16", layout="NT", accumulate=True),
+            Gemm("addmm_", 4608, 12288, 2048, "bf16", layout="NT", accumulate=4),
         ),
         (
             op("aten.bmm.default", (t(12, 2048, 128), transposed(t(12, 2048, 128))), t(12, 1, 1)),

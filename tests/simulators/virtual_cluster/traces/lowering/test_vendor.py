@@ -57,7 +57,7 @@ def test_accumulated_weight_gradients() -> None:
             recipe="",
         )
     )
-    assert gemm == Gemm("gemm_into", 16, 64, 32, "bf16", layout="NT", accumulate=True)
+    assert gemm == Gemm("gemm_into", 16, 64, 32, "bf16", layout="NT", accumulate=4)
 
 
 def test_grouped_products() -> None:
@@ -76,7 +76,7 @@ def test_grouped_products() -> None:
             recipe="",
         )
     )
-    expected = GroupedGemm("grouped_gemm_into", 4, 25, 16, 64, "bf16", "NT", True, True)
+    expected = GroupedGemm("grouped_gemm_into", 4, 25, 16, 64, "bf16", "NT", 2, True)
     assert gradient == expected
 
 
