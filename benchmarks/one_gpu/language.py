@@ -1,4 +1,4 @@
-"""Language models: plain loops, transformers and its Trainer, PEFT, DDP, FSDP2, compiled."""
+"""Language models: plain loops, transformers and its Trainer, PEFT, DDP, FSDP2."""
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,12 +16,6 @@ def gpt_small(options):
     return gpt(options, batch=1, sequence=64)
 
 
-def gpt_compiled(options):
-    with GPU:
-        model = torch.compile(GPT())
-    return supervised(model, tokens(50304, 16, 1024), options)
-
-
 def gpt_ddp(options):
     start_group()
     with GPU:
@@ -29,32 +23,7 @@ def gpt_ddp(options):
     return supervised(model, tokens(50304, 16, 1024), options)
 
 
-def gpt_fp16_scaled(options):
-    """Float16 with a gradient scaler, accumulated over two micro-batches; the loss is read."""
-    with GPU:
-        model = GPT(layers=24, width=1024, heads=16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler("cuda")
-    inputs = tokens(50304, 4, 1024)
-
-    def step():
-        total = 0.0
-        for _ in range(2):
-            with torch.autocast("cuda", dtype=torch.float16):
-                loss = model(**inputs()) / 2
-            scaler.scale(loss).backward()
-            total += loss.item()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad(set_to_none=True)
-        return total
-
-    return loop(step, options)
-
-
-def llama_model(layers=16, dtype=torch.bfloat16, **more):
+def llama_model(layers=16, dtype=torch.bfloat16):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -66,7 +35,6 @@ def llama_model(layers=16, dtype=torch.bfloat16, **more):
         vocab_size=32000,
         max_position_embeddings=4096,
         use_cache=False,
-        **more,
     )
     torch.set_default_dtype(dtype)
     with GPU:
@@ -86,22 +54,6 @@ def llama(options, batch=4, sequence=2048):
 
 def llama_small(options):
     return llama(options, batch=1, sequence=64)
-
-
-def llama_checkpointed(options):
-    model = llama_model()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    return supervised(model, tokens(32000, 8, 2048), options, amp=None)
-
-
-def llama_eager_attention(options):
-    model = llama_model(layers=8, attn_implementation="eager")
-    return supervised(model, tokens(32000, 4, 2048), options, amp=None)
-
-
-def llama_compiled(options):
-    model = torch.compile(llama_model(layers=8))
-    return supervised(model, tokens(32000, 4, 2048), options, amp=None)
 
 
 def llama_lora(options):
@@ -207,26 +159,3 @@ def qwen_trainer(options):
     )
     Trainer(model=model, args=settings, train_dataset=data, callbacks=[Timer()]).train()
     return ticks.report()
-
-
-def qwen_experts(options):
-    """Qwen3-MoE of transformers: 32 experts, 4 of them a token."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    config = Qwen3MoeConfig(
-        hidden_size=1024,
-        intermediate_size=2048,
-        moe_intermediate_size=512,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        head_dim=64,
-        num_experts=32,
-        num_experts_per_tok=4,
-        vocab_size=32000,
-        use_cache=False,
-    )
-    torch.set_default_dtype(torch.bfloat16)
-    with GPU:
-        model = Qwen3MoeForCausalLM(config)
-    return supervised(model.train(), tokens(32000, 4, 2048), options, amp=None)

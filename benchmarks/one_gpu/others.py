@@ -1,4 +1,4 @@
-"""Encoders, images, recurrent networks, graphs, diffusion; timm, Lightning, PyTorch Geometric."""
+"""Encoders, images, graphs, diffusion; timm, Lightning, PyTorch Geometric."""
 
 import copy
 
@@ -46,38 +46,24 @@ def vit(options):
     return supervised(model, inputs, options)
 
 
-def timm_images(name, options, *, batch, channels_last=True, amp=torch.bfloat16):
+def resnet(options):
     import timm
 
-    layout = torch.channels_last if channels_last else torch.contiguous_format
     with GPU:
-        model = timm.create_model(name).train()
-    model = model.to(memory_format=layout)
+        model = timm.create_model("resnet50").train()
+    model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
 
     def step():
-        images = torch.randn(batch, 3, 224, 224, device=GPU).to(memory_format=layout)
-        labels = torch.randint(1000, (batch,), device=GPU)
-        with torch.autocast("cuda", dtype=amp, enabled=amp is not None):
+        images = torch.randn(256, 3, 224, 224, device=GPU).to(memory_format=torch.channels_last)
+        labels = torch.randint(1000, (256,), device=GPU)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = F.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
     return loop(step, options)
-
-
-def resnet(options):
-    return timm_images("resnet50", options, batch=256)
-
-
-def resnet_float(options):
-    """ResNet-50 in float32 (TF32 convolutions, torch's default) and contiguous."""
-    return timm_images("resnet50", options, batch=64, channels_last=False, amp=None)
-
-
-def convnext(options):
-    return timm_images("convnext_tiny", options, batch=128)
 
 
 def lightning(options):
@@ -153,26 +139,6 @@ def graph_attention(options):
     def step():
         optimizer.zero_grad()
         F.cross_entropy(model(x, edges), labels).backward()
-        optimizer.step()
-
-    return loop(step, options)
-
-
-def lstm(options):
-    """A language model of two LSTM layers, as PyTorch's example has it."""
-    with GPU:
-        words, head = nn.Embedding(33278, 1024), nn.Linear(1024, 33278)
-        recurrent = nn.LSTM(1024, 1024, 2, dropout=0.2)
-    model = nn.ModuleList([words, recurrent, head])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-
-    def step():
-        ids = torch.randint(33278, (128, 64), device=GPU)
-        states, _ = recurrent(F.dropout(words(ids), 0.2))
-        loss = F.cross_entropy(head(states).flatten(0, 1), ids.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
 
     return loop(step, options)
