@@ -281,15 +281,16 @@ class TorchTitanReader:
         components = (self.options.text("--compile.components") or "model,loss").split(",")
         changes = segments_of(self.environment)
         if not self._compiled() or "model" not in components:
+            # Its checkpoints do not stop early, which compiled layers do not feel.
             changes |= {"fusion": "eager", "fused_norm": False}
+            changes["recompute_stops_early"] = not self.recent
         if not self._compiled() or "loss" not in components:
             changes["cross_entropy"] = "eager"
         graphs = not self._on("--training.disable-cuda-graphs", not self.recent)
         if graphs and recipe.pp == 1 and model.moe is None:
             changes["cuda_graphs"] = True
         if self.recent:
-            # The second it turns off.
-            changes |= {"cross_entropy": "pieces", "recompute_stops_early": False}
+            changes["cross_entropy"] = "pieces"
         if recipe.pp > 1:
             # FSDP2 adds up unreduced gradients in the type it reduces them in.
             changes["accumulate_grads_fp32"] = True

@@ -313,6 +313,9 @@ def _recompute(
         if statement.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
             mode = "full"
+        if statement.says("project", "torchtitan") and model.moe is None:
+            # Its configurations (models/*/train_configs): whole layers from 32B on, less to 8B.
+            mode = "full" if model.hidden_size > 4096 else "selective"
         assumed.append(f"recomputation not published: {mode}")
         return mode, None
     return label, None

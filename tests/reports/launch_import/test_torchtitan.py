@@ -149,6 +149,8 @@ def test_configurations_of_0_3_bring_their_settings(tmp_path):
 
 def test_0_3_recomputes_whole_layers(tmp_path):
     assert not recent(tmp_path, "--config llama3_70b").question.framework.recompute_stops_early
+    compiled = recent(tmp_path, "--config llama3_70b --compile.enable")
+    assert compiled.question.framework.recompute_stops_early
     assert read(toml(tmp_path, TOML)).question.framework.recompute_stops_early
 
 

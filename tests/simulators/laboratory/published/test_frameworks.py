@@ -327,6 +327,19 @@ def test_other_kernels_that_a_row_states():
     assert any("deterministic" in text for text in statement.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("month", "notes", "stops"),
+    [
+        ("July 2025", "no torch.compile", True),
+        ("September 2025", "no torch.compile", False),
+        ("September 2025", "torch.compile", True),
+    ],
+)
+def test_torchtitan_runs_eager_layers_again_whole(month, notes, stops):
+    cells = {"framework": f"TorchTitan ({month})", "notes": notes, "recompute": "full"}
+    assert framework(**cells).recompute_stops_early is stops
+
+
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
     assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)

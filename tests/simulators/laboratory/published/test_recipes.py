@@ -257,6 +257,14 @@ def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
         assert titan.job.recipe.micro_batch == sequences
 
 
+@pytest.mark.parametrize(("hidden", "mode"), [(4096, "selective"), (5120, "full")])
+def test_torchtitan_recomputes_as_its_configurations_of_that_size(hidden, mode):
+    cells = {"tp": 1, "pp": 1, "dp": 64, "hidden": hidden, "recompute": ""}
+    titan = replayable(**cells, framework="TorchTitan (January 2026)")
+    assert titan.job.recipe.recompute == mode
+    assert f"recomputation not published: {mode}" in titan.assumptions
+
+
 def test_unsaid_virtual_stages_are_a_layer_each():
     notes = "micro batch, VPP and recompute not published"
     unsaid = replayable(pp=4, dp=8, vpp=None, notes=notes)
