@@ -23,9 +23,6 @@ from .words import Statement
 # Trainers whose replicas are DistributedDataParallel's, which reduces buckets during the backward
 # pass (torch/nn/parallel/distributed.py).
 _DISTRIBUTED_DATA_PARALLEL = ("ddp", "pytorch", "huggingface", "lightning", "fsdp1", "torchtune")
-# Frameworks whose ZeRO 1 and 2 gather as the last of a step (DeepSpeed's ``all_gather_dp_groups``,
-# InternEvo's ``broadcast_params``).
-_GATHER_LAST = ("deepspeed", "megatron_deepspeed", "internevo")
 
 
 def precision_of(
@@ -133,7 +130,7 @@ def recipe_of(
         zero_stage=zero,
         dp_shard=sharding_group(row, statement, zero, degrees, model, assumed),
         overlap_grad_reduce=overlap,
-        overlap_param_gather=overlap and zero >= (3 if framework.name in _GATHER_LAST else 1),
+        overlap_param_gather=overlap and zero >= (3 if framework.flattens_gradients else 1),
         tp_comm_overlap=tp_overlap,
         # Megatron-Core pairs layers of attention and experts alone.
         overlap_moe_expert_parallel_comm=model.moe is not None

@@ -286,8 +286,9 @@ class Framework:
     reduced back; FSDP copies a unit's into one tensor of the type that they are reduced in, which
     the first FSDP (without ``copies_gathered``) divides before that."""
     flattens_gradients: bool = False
-    """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
-    (DeepSpeed)."""
+    """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with;
+    ZeRO 1 and 2 gather as the last of a step (DeepSpeed's ``all_gather_dp_groups``, InternEvo's
+    ``broadcast_params``)."""
     host_optimizer: str = "none"
     """How the host's CPU updates parameters whose optimizer states lie in its memory: tensor by
     tensor, while gradients of others come and parameters of others go (``pipelined``:
