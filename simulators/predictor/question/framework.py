@@ -22,7 +22,7 @@ ATTENTION_KERNELS = ("flash", "flash2", "flash1", "flash1_triton", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 MASKS = ("", "sequence", "micro_batch")
-WRITTEN_DISPATCHES = ("", "half", "fp32")
+WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
 CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager")
@@ -216,8 +216,9 @@ class Framework:
     (MaxText) or of a ``micro_batch`` (DeepSpeed); "": by kernels that move them."""
     written_dispatch: str = ""
     """Tokens are picked for experts by index, weighed and summed by PyTorch's operations, each a
-    kernel: in 16 bits (``half``: Transformers from version 5 on), or in ``fp32`` unless DeepEP
-    exchanges them (TorchTitan); "": by kernels that permute and weigh at once."""
+    kernel: in 16 bits (``half``: Transformers from version 5 on), summed by atomics (``atomic``:
+    Megatron-Core before version 0.11), or in ``fp32`` unless DeepEP exchanges them (TorchTitan);
+    "": by kernels that permute and weigh at once."""
     gathers_for_experts: bool = False
     """Tensor-parallel ranks gather a layer's tokens before its router and scatter the sum after
     its experts (TorchTitan): with ``etp`` each sends all of them to experts, instead of its own,

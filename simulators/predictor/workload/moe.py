@@ -221,7 +221,7 @@ def _experts(shard: Shard) -> Part:
             *(clamped_inputs(shard, rows_in * fc1_width) if between_forward else []),
             *([Alloc("masks", masks)] if (masks := _mask_bytes(shard)) else []),
             # Where an expert's activation applies its weight, nothing else needs its output.
-            *([] if shard.fusion == "fused" else [_output(shard, sent)]),
+            *([_output(shard, sent)] if shard.written_dispatch or shard.fusion != "fused" else []),
         ),
         forward_peak_bytes=received + sent,
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
@@ -249,7 +249,9 @@ def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
     ``4s + 8``; then both gradients of that, one an outer product, a cast, those of padding and its
     removal, and the sum of what two first layers pass back, ``10s + 8`` (TorchTitan of December
     2025, models/moe). Rows are taken by index twice, whose gradients are summed by index; around
-    DeepEP they are summed by atomics, forward and backward.
+    DeepEP they are summed by atomics, forward and backward. Megatron-Core without fused kernels
+    takes zeros to copy rows into, a product and a sum, ``4s``; then both factors' gradients,
+    ``4s``, and sums by atomics what picked rows pass back (core 0.6, moe_utils.py).
     """
     if not shard.written_dispatch:
         return [], []
@@ -260,6 +262,8 @@ def _written(shard: Shard, elements: int) -> tuple[list[Op], list[Op]]:
         outer = _OUTER_PRODUCT * elements // shard.moe.top_k
     elif shard.written_dispatch == "fp32":
         ahead, back = ahead + _SUMMED_BY_ATOMICS, 10 * s + _SUMMED_BY_ATOMICS
+    elif shard.written_dispatch == "atomic":
+        ahead, back, launches = 4 * s, 4 * s + _SUMMED_BY_ATOMICS, (3, 4)
     return (
         [Streaming(WEIGH, "elementwise", ahead * elements, launches[0])],
         [Streaming(f"{WEIGH}_bwd", "elementwise", back * elements + outer, launches[1])],

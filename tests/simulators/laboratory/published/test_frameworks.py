@@ -80,6 +80,8 @@ FACTS = {
         (TITAN, "July 2026; not compiled", "fp32"),
         ("Hugging Face Transformers (June 2026)", "", "half"),
         ("transformers==4.50", "", ""),
+        ("Megatron-LM (mcore r0.8.0)", "", "atomic"),
+        ("Megatron-Bridge (NeMo 26.02)", "", ""),
     ],
     "wgrad_placeholders": [
         ("NeMo 24.09", "", False),

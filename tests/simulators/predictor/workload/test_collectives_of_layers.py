@@ -395,6 +395,7 @@ def test_a_loop_over_experts_launches_for_each() -> None:
         # The outer product takes as long as 280 bytes for each element of a token.
         ("fp32", "alltoall", (16, 28 + 2 * 12 + 280 // MOE.moe.top_k), 4),
         ("fp32", "deepep", (6 + 32, 20 + 32), 2),
+        ("atomic", "alltoall", (8, 8 + 32), 2),
     ],
 )
 def test_written_dispatch_weighs_every_copy(
