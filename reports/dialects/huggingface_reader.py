@@ -166,13 +166,11 @@ class HuggingFaceReader:
             stage = self._zero or 0
             if stage not in (0, 1, 2, 3):
                 raise InputError("zero_optimization.stage", stage, "is no stage", "0, 1, 2, 3")
-            requested = self.options.on("--ds.zero_optimization.overlap_comm")
             group = self._whole("--ds.zero_optimization.zero_hpz_partition_size")
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
-            # Stage 3 overlaps unless it is told not to.
-            overlap = {"zero_stage": stage, "overlap_grad_reduce": bool(requested) and stage < 3}
-            return overlap | self._offload(stage)
+            overlap = bool(self.options.on("--ds.zero_optimization.overlap_comm")) and stage < 3
+            return {"zero_stage": stage, "overlap_grad_reduce": overlap} | self._offload(stage)
         strategy = self._fsdp()
         if strategy is None:
             return {"zero_stage": 0, "overlap_grad_reduce": True}
@@ -430,10 +428,10 @@ class HuggingFaceReader:
         for method in map(options.text, ("--quant_method", "--quantization_method")):
             if method not in (None, "bnb"):
                 options.assume(f"weights quantised by {method}", "they lie as bitsandbytes' do")
-        if bits not in (4, 8):
-            options.assume(f"weights in {bits} bits", "they are kept in 4")
         if bits == 8:
             return "int8"
+        if bits != 4:
+            options.assume(f"weights in {bits} bits", "they are kept in 4")
         # FP4 lies as NF4 does.
         for name in ("--bnb_4bit_quant_type", "--quantization_type"):
             options.has(name)
@@ -446,6 +444,10 @@ class HuggingFaceReader:
         changes = segments_of(self.environment) | moments_of(self.options, recipe)
         if recipe.zero_stage >= 2 and self.software == "huggingface":
             changes |= self._units(recipe.zero_stage)
+        elif recipe.zero_stage >= 2:
+            # DeepSpeed's stage 3 overlaps unless it is told not to, stage 2 if it is told to.
+            told = self.options.on("--ds.zero_optimization.overlap_comm")
+            changes["waits_for_reductions"] = recipe.zero_stage == 2 if told is None else not told
         if recipe.recompute == "full" and self._reenters():
             changes |= {"recompute_stops_early": False, "gathers_to_recompute": True}
         self.options.refuse_slip("--attn_implementation", ("eager", "disabled", "sdpa"))

@@ -56,6 +56,18 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("stage", "overlap_comm", "waits"),
+    [(2, None, True), (2, True, False), (3, None, False), (3, False, True), (1, False, False)],
+)
+def test_what_deepspeed_does_beside_the_backward_pass(tmp_path, stage, overlap_comm, waits):
+    told = {} if overlap_comm is None else {"overlap_comm": overlap_comm}
+    zero = {**ZERO, "zero_optimization": {"stage": stage, **told}}
+    written(tmp_path, "configs/ds.json", zero)
+    found = read(written(tmp_path, "run.sh", SCRIPT)).question
+    assert found.framework.waits_for_reductions is waits
+
+
+@pytest.mark.parametrize(
     ("options", "software", "stage"),
     [
         ("--use_deepspeed --deepspeed_config_file ds.conf", "deepspeed", 3),
