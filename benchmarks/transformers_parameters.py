@@ -3,9 +3,9 @@
 ``python -m benchmarks.transformers_parameters released`` writes beside each configuration of the
 tests how many parameters its model has; ``defaults`` writes what Transformers takes for fields
 that a file leaves out; ``types`` counts the default configuration of every ``model_type`` with a
-causal, masked, image-text or sequence-to-sequence model, with us and with Transformers,
-``flops`` the products of a forward pass of those of text, and ``fields`` one change of every
-number, switch and list of those that are read. Needs ``transformers`` (5 or newer) and no network.
+causal, masked, image-text or sequence-to-sequence model, with us and with Transformers, and
+``flops`` the products of a forward pass of those of text. Needs ``transformers`` (5 or newer) and
+no network.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,11 +73,6 @@ _NEEDED: dict[str, dict[str, Any]] = {
     "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "qwen3_omni_moe_thinker": {"text_config": {"num_attention_heads": 32, "head_dim": 128}},
 }
-# What changes no weight: tokens, rates, scales.
-_WEIGHTLESS = re.compile(
-    "^_|model_type|token|_range|dropout|pdrop|eps|theta|scal|return_|output_|coef|chunk|router_"
-    "|use_cache|is_encoder|dtype|alpha|beta|prob|multiplier|cap|label|problem|rope_param"
-)
 
 
 def build(configuration: dict[str, Any], **options: Any) -> Any:
@@ -206,9 +200,9 @@ def compare(configuration: dict[str, Any]) -> tuple[str, str]:
     return ("equal" if abs(off) <= 1e-4 else "wrong"), f"{ours:,} of {theirs:,} ({off:+.3%})"
 
 
-def written(kind: str, **fields: Any) -> dict[str, Any]:
+def written(kind: str) -> dict[str, Any]:
     """The configuration of a type as Transformers writes it."""
-    config = AutoConfig.for_model(kind, **_NEEDED.get(kind, {}) | fields)
+    config = AutoConfig.for_model(kind, **_NEEDED.get(kind, {}))
     text = config.to_json_string(use_diff=False)
     configuration: dict[str, Any] = json.loads(text, object_hook=_infinity) | {"model_type": kind}
     return configuration
@@ -246,41 +240,6 @@ def types() -> None:
     print(dict(found), f"transformers {transformers.__version__}")
 
 
-def _changes(configuration: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The configuration with one field changed or left out."""
-    for name, value in configuration.items():
-        if _WEIGHTLESS.search(name) and not name.startswith("tie_"):
-            continue
-        rest = {key: each for key, each in configuration.items() if key != name}
-        if name in ("vision_config", "text_config"):
-            for inner, changed in _changes(value):
-                yield f"{name}.{inner}", rest | {name: changed}
-            continue
-        if isinstance(value, bool):
-            yield name, rest | {name: not value}
-        elif isinstance(value, int):
-            yield name, rest | {name: value * 2 if value > 1 else value + 1}
-        elif isinstance(value, list) and value and isinstance(value[0], str):
-            yield name, rest | {name: value[::-1]}
-        elif value is None:
-            yield name, rest | {name: 64}
-        yield f"without {name}", rest
-
-
-def fields() -> None:
-    """Print which changes of one field make a count wrong, and how many of each result."""
-    found: Counter[str] = Counter()
-    for kind in sorted({*families(), *READ_WITH_IMAGES} & BUILT):
-        few: dict[str, Any] = {"num_hidden_layers": 8}
-        few = {"text_config": few} if kind in READ_WITH_IMAGES else few
-        for changed, configuration in _changes(written(kind, **few)):
-            result, detail = compare(configuration)
-            found[result] += 1
-            if result == "wrong":
-                print(f"{kind:24} {changed:40} {detail}", flush=True)
-    print(dict(found), f"transformers {transformers.__version__}")
-
-
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):
-        {each.__name__: each for each in (released, defaults, types, flops, fields)}[sys.argv[1]]()
+        {each.__name__: each for each in (released, defaults, types, flops)}[sys.argv[1]]()
