@@ -46,7 +46,7 @@ class Claims:
         self._read = 0
         self._gone: set[str] = set()
         self._here: list[str] = []
-        self._holder: dict[str, str] = {}
+        self._holders: dict[str, str] = {}
         # Owner: its beat when last seen to change, and when that was by our own clock.
         self._beats: dict[str, tuple[int, float]] = {}
         self._ended = threading.Event()
@@ -68,7 +68,7 @@ class Claims:
         if self.owner in self._gone:  # somebody took us for dead: what we held is theirs
             _present.discard(self.owner)
             self._enter()
-        free = [position for position, key in enumerate(keys) if self._holder_of(key) is None]
+        free = [position for position, key in enumerate(keys) if self.holder(key) is None]
         if not free:
             return []
         # Half a fair share at a time leaves the rest to whoever is faster, and everybody starts
@@ -79,17 +79,18 @@ class Claims:
         wanted = (free[start:] + free[:start])[:share]
         self._log({"owner": self.owner, "keys": [keys[position] for position in wanted]})
         self._sync()
-        return [position for position in wanted if self._holder_of(keys[position]) == self.owner]
+        return [position for position in wanted if self.holder(keys[position]) == self.owner]
 
     def holder(self, key: str) -> str | None:
         """Who is simulating a recipe or has; None when nobody who is still there."""
-        return self._holder_of(key)
+        holder = self._holders.get(key)
+        return None if holder in self._gone else holder
 
     def wait(self, keys: Sequence[str]) -> None:
         """Wait a moment for others to simulate what they hold; find the dead among them."""
         time.sleep(_POLL_S)
         self._sync()
-        for owner in {self._holder_of(key) for key in keys} - {None, self.owner}:
+        for owner in {self.holder(key) for key in keys} - {None, self.owner}:
             if owner is not None and self._is_dead(owner):
                 self._log({"dead": owner})
 
@@ -116,18 +117,14 @@ class Claims:
             elif "keys" in entry:
                 if entry["owner"] not in self._gone:
                     for key in entry["keys"]:
-                        if self._holder_of(key) is None:
-                            self._holder[key] = entry["owner"]
+                        if self.holder(key) is None:
+                            self._holders[key] = entry["owner"]
             else:
                 owner = entry.get("left") or entry["dead"]
                 self._gone.add(owner)
                 if owner in self._here:
                     self._here.remove(owner)
         self._read = len(trials)
-
-    def _holder_of(self, key: str) -> str | None:
-        holder = self._holder.get(key)
-        return None if holder in self._gone else holder
 
     def _beat(self) -> None:
         beats = 0
