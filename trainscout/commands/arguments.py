@@ -35,9 +35,9 @@ def as_settings(config_name: str, arguments: Sequence[str]) -> list[str]:
         InputError: for ``--name value``, and for what cannot be put so.
     """
     _refuse_options(arguments)
-    return with_files(
-        [word for each in arguments for word in _settings(config_name, each, arguments)]
-    )
+    return [
+        _argument(word) for each in arguments for word in _settings(config_name, each, arguments)
+    ]
 
 
 def _refuse_options(arguments: Sequence[str]) -> None:
@@ -109,18 +109,10 @@ GROUPS = frozenset(folder.name for folder in DECLARATIONS.iterdir() if any(folde
 """What has choices."""
 
 
-def with_files(arguments: Sequence[str]) -> list[str]:
-    """The arguments with each file that stands where a choice does made a choice of this process,
-    called after it: a YAML file of any group (``cluster=ours.yaml``), the ``config.json`` of a
-    model or its directory. A model's name on the Hugging Face Hub becomes that of what ships.
-
-    Raises:
-        InputError: for a file that is not there, or declares nothing.
-    """
-    return [_argument(each) for each in arguments]
-
-
 def _argument(argument: str) -> str:
+    """The argument with a file that stands where a choice does made a choice of this process,
+    called after it: a YAML file of any group (``cluster=ours.yaml``), the ``config.json`` of a
+    model or its directory. A model's name on the Hugging Face Hub becomes that of what ships."""
     name, equals, value = argument.partition("=")
     group = name.lstrip("+").partition("@")[0]
     if group not in GROUPS or not equals:

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         run_script_search,
     )
     from trainscout.optimizer.scripts.space import compile_script_space
-    from trainscout.optimizer.tracking.tracker import TrackingError, make_tracker
+    from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
     from trainscout.optimizer.trial import Progress
     from trainscout.reports.script_search import report, save_script_search, to_json, tracked
     from trainscout.reports.script_search_page import script_search_page
@@ -154,13 +154,6 @@ def main(arguments: Sequence[str]) -> int:
     per_node = question.quantities["gpus_per_node"]
     script = words[1] if words[0] == "-m" else words[0]
     page = script_search_page(result, question, script)
-    try:
-        files = save_script_search(
-            args.output, result, as_text(shown), page, question.world_size, per_node
-        )
-    except OSError as error:
-        return unwritten(error)
-    print(f"tune: look at {args.output / PAGE}", file=sys.stderr)
     settings = {
         "script": script,
         "words": " ".join(words),
@@ -169,9 +162,13 @@ def main(arguments: Sequence[str]) -> int:
         "seed": args.seed,
     }
     try:
-        tracker.record(tracked(result, question, settings, args.output, files))
-    except (TrackingError, OSError) as error:
-        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+        files = save_script_search(
+            args.output, result, as_text(shown), page, question.world_size, per_node
+        )
+        print(f"tune: look at {args.output / PAGE}", file=sys.stderr)
+        record_or_warn(tracker, tracked(result, question, settings, args.output, files))
+    except OSError as error:
+        return unwritten(error)
     if result.unstored is not None:
         return unwritten(result.unstored)
     if result.stopped == "interrupted":
