@@ -194,23 +194,28 @@ def _machines(named: Catalogue, cluster: Any, gpu: Any) -> tuple[Cluster, Gpu]:
 def _by_part(overrides: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Overrides by the part of the question that has the field."""
     found: dict[str, dict[str, Any]] = {}
-    fields = {
-        group: {field.name for field in dataclasses.fields(cls)} - set(_EVERYWHERE)
-        for group, cls in _PARTS.items()
-    }
     for name, value in plain(overrides).items():
-        group, dot, field = name.partition(".")
-        if not dot:
-            field = name
-            group = next((part for part, names in fields.items() if name in names), "")
-        if group not in _PARTS:
-            names = sorted(set().union(*fields.values()))
+        place = part_of(name, _PARTS)
+        if place is None:
+            near = nearest_name(name, sorted(set().union(*map(fields_of, _PARTS.values()))))
             allowed = "a field of " + ", ".join(_PARTS)
-            raise InputError(
-                name, value, "is not a known name", allowed, nearest_name(name, names)
-            )
-        found.setdefault(group, {})[field] = value
+            raise InputError(name, value, "is not a known name", allowed, near)
+        found.setdefault(place[0], {})[place[1]] = value
     return found
+
+
+def part_of(name: str, parts: Mapping[str, type]) -> tuple[str, str] | None:
+    """The part that a field belongs to, of a bare name the first that has it, and what the field
+    is called there."""
+    part, dot, field = name.partition(".")
+    if not dot:
+        part, field = next((each for each in parts if name in fields_of(parts[each])), ""), name
+    return (part, field) if part in parts else None
+
+
+def fields_of(part: Any) -> set[str]:
+    """What a part may be asked otherwise in."""
+    return {field.name for field in dataclasses.fields(part)} - set(_EVERYWHERE)
 
 
 def _changed(named: Catalogue, group: str, value: Any, fields: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.api.questions import question
+from trainscout.api.questions import fields_of, part_of, question
 from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.reports.launch_import import read_launch
 from trainscout.simulators.predictor.io.values import typed_value
@@ -34,13 +34,7 @@ _PARTS: dict[str, Any] = {
     "gpu": Gpu,
 }
 _CHOSEN = ("model", "cluster", "gpus", "gpu", "training", "framework")
-_LABELS = ("name", "source", "sources")
-SETTINGS = frozenset(
-    field.name
-    for part in _PARTS.values()
-    for field in dataclasses.fields(part)
-    if field.name not in _LABELS
-) | {*_CHOSEN}
+SETTINGS = frozenset(_CHOSEN).union(*map(fields_of, _PARTS.values()))
 
 
 def settings_of(words: Sequence[str], field: str) -> dict[str, str]:
@@ -123,21 +117,13 @@ def _missing(name: str) -> InputError:
 
 
 def _part_of(name: str, value: str) -> tuple[str, str]:
-    part, dot, field = name.partition(".")
-    if not dot:
-        if name in _CHOSEN:
-            return name, ""
-        part, field = next((each for each in _PARTS if _has(each, name)), ""), name
-    if part not in _PARTS or not _has(part, field.partition(".")[0]):
+    if name in _CHOSEN:
+        return name, ""
+    place = part_of(name, _PARTS)
+    if place is None or place[1].partition(".")[0] not in fields_of(_PARTS[place[0]]):
         allowed = f"a setting as of trainscout simulate: {', '.join(_CHOSEN)}, recipe.tp, ..."
         raise InputError(name, value, "is not a known name", allowed, nearest_name(name, SETTINGS))
-    return part, field
-
-
-def _has(part: str, name: str) -> bool:
-    return name not in _LABELS and name in {
-        field.name for field in dataclasses.fields(_PARTS[part])
-    }
+    return place
 
 
 def _plain(name: str, text: str) -> Any:
