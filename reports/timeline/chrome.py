@@ -36,6 +36,7 @@ from trainscout.simulators.predictor.replay.timeline import (
 )
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ranks import Place, group_of, place_of
+from trainscout.simulators.virtual_cluster.profiles.predicted import shape_text
 from trainscout.simulators.virtual_cluster.traces.chrome import ChromeTrace, chrome_file
 
 # A row this much longer than its operation alone was slowed by what ran beside it.
@@ -74,24 +75,13 @@ def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
 
 def _of_kernel(op: ir.Kernel, seconds: float) -> dict[str, object]:
     assert isinstance(op, KERNELS)
-    shape, flops, moved = _shape(op), ir.kernel_flops(op), moved_bytes(op)
-    shown: dict[str, object] = {"shape": shape} if shape else {}
+    flops, moved = ir.kernel_flops(op), moved_bytes(op)
+    shown: dict[str, object] = {}
+    if not isinstance(op, ir.Streaming):
+        shown["shape"] = f"{shape_text([op])} {op.dtype}"
     if flops:
         shown |= {"flops": flops, **_per_s("tflop_per_s", flops / 1e12, seconds)}
     return shown | {"bytes": moved, **_per_s("gb_per_s", moved / 1e9, seconds)}
-
-
-def _shape(op: ir.Kernel) -> str:
-    if isinstance(op, ir.Gemm):
-        batch = f"{op.batch} x " if op.batch > 1 else ""
-        return f"{batch}{op.m} x {op.n} x {op.k} {op.dtype}"
-    if isinstance(op, ir.GroupedGemm):
-        return f"{op.groups} groups of {op.m_per_group} x {op.n} x {op.k} {op.dtype}"
-    if isinstance(op, ir.Attention):
-        return f"{op.batch} x {op.heads} heads x {op.seq_q} x {op.seq_k} {op.dtype}"
-    if isinstance(op, ir.Convolution):
-        return f"{op.batch} x {op.in_channels} -> {op.out_channels} {op.dtype}"
-    return ""
 
 
 def _per_s(name: str, amount: float, seconds: float) -> dict[str, object]:

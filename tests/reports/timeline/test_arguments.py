@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRe
 def test_a_product_says_its_shape_work_and_rates() -> None:
     priced = PricedOp(Gemm("fc1", 1000, 1000, 1000, "bf16"), 1e-3, Evidence.MEASURED)
     assert arguments(priced, 1e-3) == {
-        "shape": "1000 x 1000 x 1000 bf16",
+        "shape": "1000x1000x1000 TN bf16",
         "flops": 2_000_000_000,
         "tflop_per_s": 2.0,
         "bytes": 6_000_000,
