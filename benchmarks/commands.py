@@ -29,7 +29,7 @@ _EXPERTS = (
     "simulate model=mixtral_8x7b cluster=h100_64 training.global_batch_size=512 recipe.tp=2 "
     "recipe.pp=4 recipe.ep=8 recipe.sp=true"
 )
-_SCRIPT = f"-- {ROOT / 'examples/gpt2_ddp.py'} --size small --steps 3"
+_SCRIPT = f"-- {ROOT / 'examples/gpt2.py'} --size small --steps 3"
 _LIVE = "live --world-size 8 --host"
 _PRELOAD = "--preload transformers.models.gpt2.modeling_gpt2,torch.nn.parallel,torch.optim"
 CACHED = "from the cache"

@@ -20,7 +20,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
-    script = [EXAMPLES / "gpt2_ddp.py", "--size", "tiny", "--seq", str(SEQUENCE), "--batch", "4"]
+    script = [EXAMPLES / "gpt2.py", "--size", "tiny", "--seq", str(SEQUENCE), "--batch", "4"]
     return emulate(tmp_path_factory.mktemp("gpt2"), script, world_size=1024, rank=0)
 
 

@@ -65,7 +65,8 @@ def test_checkpointing_repeats_the_forward_products(llama):
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
-    script = [EXAMPLES / "gpt2_fsdp.py", "--size", "tiny", "--seq", "128", "--steps", "2"]
+    script = [EXAMPLES / "gpt2.py", "--size", "tiny", "--seq", "128", "--steps", "2"]
+    script += ["--parallel", "fsdp"]
     return emulate(tmp_path_factory.mktemp("gpt2"), script, world_size=WORLD)
 
 

@@ -1,16 +1,22 @@
-"""GPT-2 (Hugging Face) under DistributedDataParallel with autocast.
+"""GPT-2 (Hugging Face) under DistributedDataParallel with autocast, or FullyShardedDataParallel,
+the first FSDP.
 
-torchrun --nproc-per-node 8 examples/gpt2_ddp.py --size small --batch 8
+torchrun --nproc-per-node 8 examples/gpt2.py --size small --batch 8
+torchrun --nproc-per-node 8 examples/gpt2.py --size xl --batch 4 --parallel fsdp
 """
 
 import argparse
+import functools
 import os
 import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 SIZES = {  # layers, hidden, heads
     "tiny": (2, 128, 4),
@@ -27,6 +33,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="sequences per GPU")
     parser.add_argument("--seq", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--parallel", choices=["ddp", "fsdp"], default="ddp")
     parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="bf16")
     args = parser.parse_args()
 
@@ -40,9 +47,22 @@ def main() -> None:
     config = GPT2Config(n_layer=layers, n_embd=hidden, n_head=heads, n_positions=args.seq)
     model = GPT2LMHeadModel(config).to(device)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    model = DistributedDataParallel(model, device_ids=[local_rank])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[args.precision]
+    autocast = args.parallel == "ddp" and args.precision != "fp32"
+    if args.parallel == "ddp":
+        model = DistributedDataParallel(model, device_ids=[local_rank])
+        clip = functools.partial(torch.nn.utils.clip_grad_norm_, [*model.parameters()])
+    else:
+        model = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=functools.partial(
+                transformer_auto_wrap_policy, transformer_layer_cls={GPT2Block}
+            ),
+            mixed_precision=MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32),
+            use_orig_params=True,
+        )
+        clip = model.clip_grad_norm_
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     scaler = torch.amp.GradScaler("cuda", enabled=args.precision == "fp16")
 
     if dist.get_rank() == 0:
@@ -52,11 +72,11 @@ def main() -> None:
         torch.cuda.synchronize()
         start = time.perf_counter()
         tokens = torch.randint(config.vocab_size, (args.batch, args.seq), device=device)
-        with torch.autocast("cuda", dtype=dtype, enabled=args.precision != "fp32"):
+        with torch.autocast("cuda", dtype, enabled=autocast):
             loss = model(input_ids=tokens, labels=tokens).loss
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip(1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
