@@ -4,7 +4,7 @@
 
 What a table holds is recognised from its columns (``measured_rows.py``). Every row is predicted on
 the GPU and under the conditions it names, or listed with the reason why not. Errors are
-fractions of the measured time. ``--sample N`` keeps N random rows (seeded) of each table.
+fractions of the measured time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")
-SEED = 0
 
 
-def predicted_rows(tables: Sequence[Path], gpus: Any, sample: int | None) -> pd.DataFrame:
+def predicted_rows(tables: Sequence[Path], gpus: Any) -> pd.DataFrame:
     """Every row of every table: ``id`` (the row's own, if it has one), ``measured`` and
     ``predicted`` seconds, ``error``, ``assumptions``, ``reason`` (empty where it is predicted),
     and a column for each of ``GROUPINGS``.
@@ -48,9 +47,6 @@ def predicted_rows(tables: Sequence[Path], gpus: Any, sample: int | None) -> pd.
         name = f"{path.name.split('.')[0]}{f'.{kind}' if path.suffix == '.json' else ''}"
         lines = [f"{name}:{line}" for line in range(2, len(rows) + 2)]
         ids = rows["id"].astype(str).to_numpy() if "id" in rows.columns else np.array(lines)
-        if sample is not None and sample < len(rows):
-            chosen = np.sort(np.random.default_rng(SEED).permutation(len(rows))[:sample])
-            rows, ids = rows.iloc[chosen], ids[chosen]
         for group in price_rows(kind, rows, gpus):
             content = {
                 "id": ids[group.positions],
@@ -96,13 +92,11 @@ def parser() -> argparse.ArgumentParser:
     options = command_parser(
         "kernels validate",
         "Hold the prices of kernels against measured times, by class and GPU.",
-        "trainscout kernels validate measured/h200/*.csv --json kernels.json\n"
-        "trainscout kernels validate gemm.csv.gz --sample 1000",
+        "trainscout kernels validate measured/h200/*.csv --json kernels.json",
     )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--json", type=Path, help="write summaries and every row here")
     options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
-    options.add_argument("--sample", type=int, help="rows to keep of each table")
     return options
 
 
@@ -114,11 +108,9 @@ def main(arguments: Sequence[str]) -> int:
             written.
     """
     options = parser().parse_args(arguments)
-    if options.sample is not None and options.sample < 1:
-        raise InputError("--sample", options.sample, "is not a number of rows", ">= 1")
     check_output("--json", options.json, options.tables)
     gpus = declared_gpus(options.gpus)
-    rows = predicted_rows(options.tables, gpus, options.sample)
+    rows = predicted_rows(options.tables, gpus)
     report = summaries(rows)
     if options.json is not None:
         used = rows["reason"] == ""
