@@ -157,7 +157,14 @@ def defaults() -> None:
     """Write what Transformers takes for left-out fields that the reader looks at."""
     read = "".join(
         (CONF / f"{name}.py").read_text()
-        for name in ("config_json", "families", "layer_lists", "encoder_config")
+        for name in (
+            "config_json",
+            "config_fields",
+            "families",
+            "layer_lists",
+            "layer_heads",
+            "encoder_config",
+        )
     )
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
     stated = set(re.findall(r"\w+", "".join(declared)))
@@ -216,7 +223,9 @@ def _parts(kind: str) -> dict[str, Any]:
     """Of a type with images: all by default, but what no released file has."""
     whole = READ_WITH_IMAGES[kind]
     parts: dict[str, Any] = {"text_config": {}}
-    if whole.tower is not None:
+    if whole.compares is not None:
+        parts["vision_config"] = {}
+    elif whole.tower is not None:
         parts["vision_config"] = dict.fromkeys(TOWERS[whole.tower].refused, False)
     return parts | ({"audio_config": {"model_type": whole.sound}} if whole.sound else {})
 

@@ -138,6 +138,7 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
         "position": _position(config, family),
         "residual_streams": config.whole("residual_streams", 1),
+        "laurel_rank": config.whole("laurel_rank") if config.has("laurel_rank") else None,
         "clamped_mlp": config.has("swiglu_limit"),
         "scaled_rope": latent is None and _is_scaled(config),
         "qkv_bias": _flag(config, family.qkv_bias),
@@ -301,8 +302,32 @@ def _declared_layers(
 
 
 def _position(config: Config, family: Family) -> str:
+    if family.relative and config.has("relative_attention"):
+        _check_distances(config)
+    elif family.relative and config.fields.get("position_biased_input") is False:
+        return "none"
     nope = config.fields.get("position_embedding_type") == "nope" or config.has("alibi")
     return "none" if nope else family.position
+
+
+def _check_distances(config: Config) -> None:
+    """Refuse terms by distance but those of one table of as many rows as there are positions,
+    through each layer's own projections of queries and keys (DeBERTa-v3)."""
+    length = config.whole("max_position_embeddings")
+    buckets = config.whole("position_buckets", -1)
+    spans = (buckets, config.whole("max_relative_positions", -1), length)
+    rows = 2 * next(each for each in spans if each > 0)
+    must = {"share_att_key": True, "position_biased_input": False}
+    for name, value in must.items():
+        # Without a word Transformers takes the other.
+        if config.fields.get(name, not value) != value:
+            problem = "is not read beside relative_attention"
+            raise InputError(
+                f"{FILE}: {name}", config.fields.get(name), problem, str(value).lower()
+            )
+    if rows != length:
+        problem = f"makes a table of {rows} rows"
+        raise InputError(f"{FILE}: position_buckets", buckets, problem, f"{length // 2}")
 
 
 def _is_scaled(config: Config) -> bool:
@@ -325,6 +350,9 @@ def _is_gated(config: Config, family: Family) -> bool:
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
     usual = None if family.gated_mlp and is_needed else 4 * hidden
+    widths = config.fields.get(family.dense_width)
+    if isinstance(widths, list) and len(set(map(str, widths))) == 1:  # of each layer (Gemma 3n)
+        config.fields[family.dense_width] = widths[0]
     width = config.whole(family.dense_width, usual)
     if not config.has("block_auto_adjust_ff_dim"):
         return width

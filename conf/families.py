@@ -70,6 +70,9 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that must be left out or say this (the name of a field: what that says): what else
     they may say, a model cannot."""
+    relative: bool = False
+    """Where ``relative_attention`` is said, scores have terms by distance, from a table that all
+    layers share, in place of learned positions (DeBERTa)."""
     encoder: Mapping[str, str] = field(default_factory=dict)
     """Of an encoder whose output all layers look at: what its sizes are called."""
     names: Mapping[str, str] = field(default_factory=dict)

@@ -19,9 +19,23 @@ INTERNLM2 = (
 )
 
 
+DEBERTA = (
+    {
+        "model_type": "deberta-v2",
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "vocab_size": 128100,
+    }
+    | {"max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12}
+    | {"type_vocab_size": 0, "norm_rel_ebd": "layer_norm", "position_buckets": 256}
+    | {"relative_attention": True, "share_att_key": True, "position_biased_input": False}
+)
+
+
 @pytest.mark.parametrize(
     ("config", "counted"),
     [
+        (DEBERTA, 184_551_780),  # DeBERTa-v3-base, with Transformers' head
         (
             {"model_type": "chatglm", "architectures": ["ChatGLMModel"], "hidden_size": 4096}
             | {"ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32}
@@ -121,6 +135,17 @@ def test_odd_values_are_refused_by_their_field(
 def test_what_divides_is_a_number_of_parts(kind: str, field: str, value: object) -> None:
     with pytest.raises(InputError) as caught:
         imported({"model_type": kind, field: value})
+    assert caught.value.field == f"config.json: {field}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("share_att_key", None), ("position_biased_input", True), ("position_buckets", 128)],
+)
+def test_tables_of_distances_other_than_one_for_all_are_refused(field: str, value: object) -> None:
+    config = {name: each for name, each in (DEBERTA | {field: value}).items() if each is not None}
+    with pytest.raises(InputError) as caught:
+        imported(config)
     assert caught.value.field == f"config.json: {field}"
 
 

@@ -8,6 +8,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import (
+    ALTERNATING,
     CLASSES,
     CROSSING,
     GATED,
@@ -50,6 +51,7 @@ MODELS = (
     GATED,
     UNCUT,
     SHARING,
+    ALTERNATING,
     STREAMS,
     SEEING,
     TRANSLATING,

@@ -141,6 +141,8 @@ SHARING = replace(
     wide_ffn_hidden_size=2 * LLAMA.ffn_hidden_size,
     per_layer_input=PerLayerInput(vocab_size=1000, hidden_size=16),
 )
+# As Gemma 3n, whose layers work on one of several streams.
+ALTERNATING = replace(SHARING, name="tiny_alternating", residual_streams=3, laurel_rank=8)
 # As DeepSeek-V4: windows alone, with all compressed keys, and with those that an indexer chooses.
 _NEAR = CompressedAttention(q_rank=32, window=8, out_groups=2, out_rank=24)
 STREAMS = replace(

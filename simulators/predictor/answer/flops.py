@@ -93,6 +93,8 @@ def _head_flops(model: Model) -> float:
         return 2.0 * model.hidden_size * model.pooled.patch_size
     streams = model.residual_streams
     collapse = streams * model.residual_width if streams > 1 else 0
+    if model.laurel_rank is not None:
+        collapse = 2 * (streams - 1) * model.hidden_size**2
     transform = model.hidden_size**2 if model.masked_head else 0
     return 2.0 * (model.hidden_size * model.vocab_size + collapse + transform)
 
@@ -236,7 +238,12 @@ def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]
         flops["scan"] = flops.get("scan", 0.0) + _rule_flops(mixer.delta)
     if mixer is not None and mixer.compressed is not None:
         flops |= _compressed_flops(model, sequence, mixer.compressed)
-    if model.residual_streams > 1:
+    if model.laurel_rank is not None:
+        # The router twice, what makes coefficients, predictions, and the low-rank products.
+        streams = model.residual_streams
+        routed = 2 * hidden + hidden * streams + streams**2 + streams
+        flops["streams"] = 2.0 * (streams * routed + 2 * hidden * model.laurel_rank)
+    elif model.residual_streams > 1:
         halves = (0 if mixer is None else len(mixer.in_turn)) + (layer.mlp != NONE)
         flops["streams"] = 2.0 * halves * model.mixing_weights * model.residual_width
     if mixer is not None and mixer.short_conv is not None:

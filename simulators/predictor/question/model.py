@@ -123,7 +123,11 @@ class Model:
     wide_ffn_hidden_size: int | None = None
     """Inner width of the dense MLP of layers that ``layers`` calls ``wide``."""
     residual_streams: int = 1
-    """Streams of the residual, which hyper-connections mix (DeepSeek-V4: 4)."""
+    """Streams of the residual, which hyper-connections mix (DeepSeek-V4: 4), or of which layers
+    work on one where there is a ``laurel_rank``."""
+    laurel_rank: int | None = None
+    """Channels of a low-rank residual beside attention's (LAuReL), where streams are predicted and
+    corrected in place of mixed (AltUp; both of Gemma 3n)."""
     vocab_multiple: int = 128
     """Megatron pads the vocabulary to a multiple of ``vocab_multiple * tp``."""
     num_mtp_layers: int = 0
@@ -170,7 +174,8 @@ class Model:
         for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
             field, count = f"model.{name}", getattr(self, name)
             require_positive(field, count, allow_zero=True, most=self.num_layers)
-        for name in ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size"):
+        optional = ("num_query_groups", "head_dim", "value_head_dim", "wide_ffn_hidden_size")
+        for name in (*optional, "laurel_rank"):
             value = getattr(self, name)
             if value is not None:
                 require_positive(f"model.{name}", value)
@@ -194,6 +199,12 @@ class Model:
         if self.qk_norm and self.qk_norm_whole:
             problem = "is given beside norms of single heads"
             raise InputError("model.qk_norm_whole", True, problem, "qk_norm or qk_norm_whole")
+        if self.laurel_rank is not None and (
+            self.residual_streams < 2 or self.per_layer_input is None
+        ):
+            problem = "goes with streams that inputs of each layer's own are added to"
+            allowed = "residual_streams of 2 or more, and per_layer_input"
+            raise InputError("model.laurel_rank", self.laurel_rank, problem, allowed)
         if self.moe is not None:
             self.moe.check()
         if self.per_layer_input is not None:

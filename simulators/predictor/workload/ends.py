@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from .alternating_updates import ends_part
 from .diffusion import first_diffusion_parts, last_diffusion_parts
 from .elementwise import (
     DIVERGENCES,
@@ -39,7 +40,9 @@ def first_parts(shard: Shard) -> list[Part]:
         return [patches_part(shard, pooled)]
     inputs = shard.model.per_layer_input
     own = [] if inputs is None else [table_part(shard, inputs)]
-    if shard.model.residual_streams > 1:
+    if shard.model.laurel_rank is not None:
+        own.append(ends_part(shard, "streams_in"))
+    elif shard.model.residual_streams > 1:
         own.append(expand_part(shard))
     return [*tower_parts(shard), embedding_part(shard), *own]
 
@@ -74,7 +77,9 @@ def head_parts(shard: Shard) -> list[Part]:
     full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
     keep = head.linear_input_bytes if shard.trains else 0
     final = hidden_norm(shard, "final_norm", keep)
-    ahead = [collapse_part(shard)] * (model.residual_streams > 1)
+    several, alternates = model.residual_streams > 1, model.laurel_rank is not None
+    ahead = [ends_part(shard, "streams_out")] if alternates else []
+    ahead += [collapse_part(shard)] if several and not alternates else []
     ahead.append(final)
     if model.masked_head:
         ahead += _masked_head(shard)

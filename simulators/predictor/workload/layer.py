@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
 
 from .adapters import adapter_products, column_input_bytes, latent_bytes
+from .alternating_updates import correct_parts, laurel_part, others_part, predict_parts
 from .attention import attention_parts
 from .compressed_attention import compressed_parts
 from .cross_attention import cross_parts
@@ -144,14 +145,18 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         return (*own, *_kept_of_weights(shard, own))
     shard = shard.for_layer(layer)
     model, parts = shard.model, list[Part]()
-    mixer, several = model.mixer(layer), model.residual_streams > 1
+    alternates = model.laurel_rank is not None
+    mixer, several = model.mixer(layer), model.residual_streams > 1 and not alternates
     written = write_part if several else residual
+    parts += predict_parts(shard) if alternates else []
     for each in () if mixer is None else mixer.in_turn:
         parts += [read_part(shard, "attention_streams")] * several
         parts += mixer_parts(shard, each)
         if model.post_norms:
             parts.append(hidden_norm(shard, "attention_post_norm", 0))
         parts.append(written(shard, ATTENTION_RESIDUAL))
+        if alternates:
+            parts.append(laurel_part(shard))
     if layer.mlp != NONE:
         parts += [read_part(shard, "mlp_streams")] * several
         has_experts = layer.mlp == MOE
@@ -161,10 +166,12 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         if model.post_norms:
             parts.append(hidden_norm(shard, "mlp_post_norm", 0))
         parts.append(written(shard, "mlp_residual"))
+    parts += correct_parts(shard) if alternates else []
     if model.per_layer_input is not None:
         parts.append(layer_part(shard, model.per_layer_input))
         parts.append(hidden_norm(shard, "layer_input_norm", 0))
-        parts.append(residual(shard, "layer_input_residual"))
+        added = others_part(shard) if alternates else residual(shard, "layer_input_residual")
+        parts.append(added)
     if storage(shard.frozen_weights) is not None:
         parts = with_unpacked(shard, parts)
     return (*parts, *_kept_of_weights(shard, parts))

@@ -124,7 +124,11 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
     elif layer.mlp in (DENSE, WIDE):
         dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
-    if model.residual_streams > 1:
+    if model.laurel_rank is not None:
+        updates = _layer_update(model)
+        dense += updates
+        wide += updates
+    elif model.residual_streams > 1:
         streams = halves * hyper_parameters(model)
         dense += streams
         wide += streams
@@ -250,16 +254,29 @@ def index_parameters(model: Model, index: Index) -> int:
     return index.weights(model.query_inputs, model.hidden_size) + 2 * index.dim
 
 
+def _layer_update(model: Model) -> int:
+    """Of a layer with alternating updates: a router with its norm, what makes coefficients of
+    prediction and correction, the corrected stream's scale; two low-rank products, their norm."""
+    streams, hidden = model.residual_streams, model.hidden_size
+    assert model.laurel_rank is not None
+    return streams * (hidden + streams**2 + streams) + hidden * (3 + 2 * model.laurel_rank)
+
+
+def _stream_projections(model: Model) -> int:
+    """Weights at either end of the model, which make streams of the embedding and undo it."""
+    return (model.residual_streams - 1) * model.hidden_size**2
+
+
 def embedding_parameters(shard: Shard) -> LocalParameters:
     """Word embedding rows of this rank, learned positions and inputs of layers (replicated)."""
     model, rows = shard.model, shard.embedding_rows
     positions = model.sequence_length if model.position == "learned" else 0
     if model.pooled is not None and model.pooled.patch_size:
         return LocalParameters((model.pooled.patch_size + 1 + positions) * model.hidden_size)
-    own = 0
+    own = _stream_projections(model) if model.laurel_rank is not None else 0
     if (inputs := model.per_layer_input) is not None:
         width = model.num_layers * inputs.hidden_size
-        own = (inputs.vocab_size + model.hidden_size) * width
+        own += (inputs.vocab_size + model.hidden_size) * width
         own += norm_parameters(shard, inputs.hidden_size)
     count = (rows + positions) * model.hidden_size + own
     return LocalParameters(count, embedding=count)
@@ -275,6 +292,8 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     weight, norms = rows * model.hidden_size, norm_parameters(shard, model.hidden_size)
     streams = model.residual_streams
     collapse = streams * (model.residual_width + 1) + 1 if streams > 1 else 0
+    if model.laurel_rank is not None:
+        collapse = _stream_projections(model)
     if model.masked_head:
         bias = model.hidden_size if model.linear_bias else 0
         norms += model.hidden_size**2 + bias + norms + shard.head_rows
