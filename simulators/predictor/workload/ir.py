@@ -19,7 +19,8 @@ def group_launches(groups: int, each: int = 1) -> int:
     """Launches that as many as ``each`` kernels for every expert take the host.
 
     Transformer Engine launches those from C++, products dealt out over streams, in a fraction of
-    what a module of the framework takes: some 5 us against 40.
+    what a module of the framework takes: some 5 us against 40. So are PyTorch's own operations:
+    2 to 3 us of a CPU core each, forward or backward, before they come to a driver.
     """
     return 1 + each * groups // 8
 

@@ -18,7 +18,7 @@ from .adapters import expert_adapter, expert_product, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
 from .expert_loads import busiest, routed_rows
 from .frozen_weights import unpacking
-from .ir import Alloc, Collective, Gemm, HostSync, Op, Streaming
+from .ir import Alloc, Collective, Gemm, HostSync, Op, Streaming, group_launches
 from .linear import accumulation, bias_grad, linear, separate_accumulation
 from .mlp import mlp_part
 from .part import WEIGH, Part
@@ -431,17 +431,20 @@ def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], l
     """Adding the second layers' biases, weighted by the router, and the gradients of all biases.
 
     Megatron-Core writes bias times weight in fp32, adds it, puts the experts' rows together and
-    casts back: 28 bytes an element, and as many again for both factors' gradients. The first
+    casts back: 28 bytes an element, and as many again for both factors' gradients, by two
+    operations an expert forward and six backward as recorded from its ``_apply_bias``. The first
     layers' biases are added by their products.
     """
     if not shard.model.linear_bias:
         return [], []
     outputs, size = rows * _travelling(shard), shard.element_bytes
+    groups = 0 if shard.written_dispatch else shard.moe.num_experts // shard.ep
     written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
+    ahead, back = 2 + group_launches(groups, 2), 3 + group_launches(groups, 6)
     return (
-        [Streaming("expert_bias", "elementwise", outputs * written, launches=4)],
+        [Streaming("expert_bias", "elementwise", outputs * written, ahead)],
         [
-            Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), launches=6),
+            Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), back),
             *bias_grad(shard, "expert_fc1", rows * fc1_width),
         ],
     )

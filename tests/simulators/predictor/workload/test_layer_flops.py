@@ -186,6 +186,9 @@ def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
     # Weighted in fp32, added, joined and cast: 28 bytes for each of 64 x 2 rows of 256.
     (adding,) = (op for op in paying if isinstance(op, Streaming) and op.name == "expert_bias")
     assert adding.bytes == 28 * 64 * 2 * 256
+    # A product and a sum for each expert, of eight to a module's launch; joined and cast.
+    assert biased.moe is not None
+    assert adding.launches == 2 + 1 + 2 * biased.moe.num_experts // 8
 
 
 def test_latent_keys_and_values_are_written_once() -> None:
