@@ -227,7 +227,8 @@ def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     unasked = is_library(statement) and "qwen" in row.model.lower()
     eager = old or unasked or project == "megatron_deepspeed"
     if eager and row.gated_mlp:
-        return {"fusion": "eager"}
+        # Nor is Qwen's loss Transformer Engine's there (cross_entropy_fusion_impl: native).
+        return {"fusion": "eager"} | ({"cross_entropy": "fp32"} if unasked else {})
     # Positions alone had no kernel where the MLP is a fused bias and GELU.
     return {"complex_rope": True} if old else {}
 
