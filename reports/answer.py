@@ -139,7 +139,9 @@ class RecipesTable:
         pareto = len(self.objectives) > 1
         title = "Pareto-optimal recipes" if pareto else "Best recipes"
         table = plain_table(title=title, title_style="bold")
-        digits = _digits(min(prediction.step_time_s for prediction in predictions))
+        shortest_s = min(prediction.step_time_s for prediction in predictions)
+        # As many decimals as show four significant digits.
+        digits = max(0, 3 - math.floor(math.log10(shortest_s)))
         capacity = predictions[0].memory.capacity_bytes / 2**30
         columns = [
             _Column("step", "s", [f"{p.step_time_s:.{digits}f}" for p in predictions], "time"),
@@ -210,8 +212,3 @@ def format_evidence(evidence: Evidence) -> str:
         f"Memory {evidence.memory.grade}: {evidence.memory.reason}. "
         f"Price {evidence.price.grade}: {evidence.price.reason}"
     )
-
-
-def _digits(seconds: float) -> int:
-    """Decimals that show four significant digits."""
-    return max(0, 3 - math.floor(math.log10(seconds)))

@@ -260,12 +260,12 @@ class _Canvas:
 
     def write(self, column: int, row: int, text: str, style: str) -> bool:
         """Write where nothing else is, a space apart; whether there was room."""
-        if not self._is_free(column - 1, row, len(text) + 2):
+        cells, end = self._cells[row], column + len(text)
+        if column < 0 or end > len(cells):
             return False
-        cells = self._cells[row]
-        if column < 0 or column + len(text) > len(cells):
+        if any(mark != " " for mark, _ in cells[max(0, column - 1) : end + 1]):
             return False
-        cells[column : column + len(text)] = [(mark, style) for mark in text]
+        cells[column:end] = [(mark, style) for mark in text]
         return True
 
     def write_beside(self, column: int, row: int, text: str, style: str) -> None:
@@ -275,9 +275,6 @@ class _Canvas:
         if not self.write(column + 1, row, text, style):
             self.write(column - len(text), row, text, style)
         self._cells[row][column] = mark
-
-    def _is_free(self, column: int, row: int, length: int) -> bool:
-        return all(mark == " " for mark, _ in self._cells[row][max(0, column) : column + length])
 
     def lines(self) -> Iterable[Text]:
         for cells in self._cells:

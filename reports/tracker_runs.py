@@ -196,7 +196,8 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         job_of: the job of a recipe.
     """
     if not shown:
-        return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
+        lines = why_nothing_fits(result, job_of).splitlines()
+        return "\n".join(["**No recipe fits.**\n", *(f"> {line}" for line in lines)])
     best = predicted(shown[0])
     job = job_of(shown[0].recipe)
     step = format_seconds(best.step_time_s)
@@ -234,7 +235,3 @@ def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.splitlines())

@@ -96,7 +96,7 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
             label = f"step of {check.micro_batches} micro-batches"
             if check.micro_batches < check.step_micro_batches:
                 label += f" (of {check.step_micro_batches})"
-        words = _format_sent if row.label.startswith(_SENT) else _WORDS[row.unit]
+        words = _WORDS["sent" if row.label.startswith(_SENT) else row.unit]
         both = (row.builtin, row.traced)
         table.add_row(label, *map(words, both), _percent(*both))
     notes = [Text(f"  {note}") for note in (*check.notes, *_differences(_shown(check.ranks)))]
@@ -161,11 +161,8 @@ _WORDS: dict[str, Callable[[float], str]] = {
     "s": format_seconds,
     "bytes": lambda value: f"{value / 2**30:,.2f} GiB",
     "flops": lambda value: f"{value / 1e12:,.2f} TFLOP",
+    "sent": lambda value: f"{value / 1e6:,.1f} MB",
 }
-
-
-def _format_sent(count_bytes: float) -> str:
-    return f"{count_bytes / 1e6:,.1f} MB"
 
 
 def _percent(builtin: float, traced: float) -> str:

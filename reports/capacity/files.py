@@ -100,7 +100,10 @@ def new_directory(study: Path, now: datetime) -> Path:
 def last_record(study: Path, name: str) -> dict[str, Any] | None:
     """The record of the latest finished run of the study of that name, which may share its
     directory with others; None when there is none that can be read."""
-    for path in sorted(study.glob(f"*/{STUDY}"), key=_written, reverse=True):
+    found = study.glob(f"*/{STUDY}")
+    for path in sorted(
+        found, key=lambda it: (it.stat().st_mtime_ns, it.parent.name), reverse=True
+    ):
         if not _STAMP.fullmatch(path.parent.name):
             continue
         try:
@@ -112,10 +115,6 @@ def last_record(study: Path, name: str) -> dict[str, Any] | None:
         if record.get("name") == name:
             return record
     return None
-
-
-def _written(path: Path) -> tuple[int, str]:
-    return path.stat().st_mtime_ns, path.parent.name
 
 
 def save_run(directory: Path, record: Mapping[str, Any], texts: Mapping[str, str]) -> None:

@@ -205,13 +205,14 @@ def slurm_script(job: Job, script: str) -> str:
     goes on from its last checkpoint, MAX_RESTARTS times (3).
     """
     cluster = job.cluster
+    name = "".join(letter if letter.isalnum() else "_" for letter in job.model.name)
     header = [
         *title_lines(job),
         f"From its directory: sbatch {SLURM} [{script}]",
         "Add what your site asks for: --account, --partition, --time, a container.",
     ]
     directives = [
-        f"--job-name={_job_name(job)}",
+        f"--job-name={name}",
         f"--nodes={cluster.num_nodes}",
         "--ntasks-per-node=1",
         f"--gpus-per-node={cluster.gpus_per_node}",
@@ -228,7 +229,3 @@ def slurm_script(job: Job, script: str) -> str:
             template("slurm").format(script=script),
         ]
     )
-
-
-def _job_name(job: Job) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in job.model.name)

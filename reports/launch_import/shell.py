@@ -221,7 +221,8 @@ def _is_function(tokens: Sequence[Token], at: int) -> bool:
 
 def _function_end(tokens: Sequence[Token], at: int) -> int:
     """Just behind the body, in braces or parentheses, of the function defined at ``at``."""
-    at += 2 if _is_word(tokens[at], "function") else 1
+    begin = tokens[at]
+    at += 2 if isinstance(begin, Word) and begin.text == "function" else 1
     if at + 1 < len(tokens) and _is(tokens[at], "(") and _is(tokens[at + 1], ")"):
         at += 2
     while at < len(tokens) and _is(tokens[at], "\n"):
@@ -230,9 +231,10 @@ def _function_end(tokens: Sequence[Token], at: int) -> int:
     while at < len(tokens):
         token = tokens[at]
         text = "" if isinstance(token, Array) else token.text
-        if opened and text == opened[-1] and _closes(tokens, at):
+        begins = _begins_command(tokens, at)
+        if opened and text == opened[-1] and (begins or isinstance(token, Operator)):
             opened.pop()
-        elif (not opened or _begins_command(tokens, at)) and text in _BODIES:
+        elif (not opened or begins) and text in _BODIES:
             opened.append(_BODIES[text])
         at += 1
         if not opened:
@@ -241,14 +243,6 @@ def _function_end(tokens: Sequence[Token], at: int) -> int:
 
 
 _BODIES = {"{": "}", "(": ")"}
-
-
-def _closes(tokens: Sequence[Token], at: int) -> bool:
-    return isinstance(tokens[at], Operator) or _begins_command(tokens, at)
-
-
-def _is_word(token: Token, text: str) -> bool:
-    return isinstance(token, Word) and token.text == text
 
 
 _OPENING = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done"}
@@ -304,9 +298,13 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
+# A word that is nothing but one variable that is set nowhere.
+_UNSET = re.compile(r"\x00\$(\{\w+\}|\w+)\x00")
+
+
 def _test(words: Sequence[str]) -> bool | None:
     """The value of ``[ ... ]`` and its like; a variable that is set nowhere counts as empty."""
-    words = [word if is_known(word) else "" if _bare(word) else word for word in words]
+    words = ["" if _UNSET.fullmatch(word) else word for word in words]
     if any(not is_known(word) for word in words):
         return None
     bare = [word for word in words if word not in ("[", "[[", "]", "]]")]
@@ -334,11 +332,6 @@ def _test(words: Sequence[str]) -> bool | None:
             return value != ""
         case _:
             return None
-
-
-def _bare(word: str) -> bool:
-    """Whether a word is nothing but one variable that is set nowhere."""
-    return re.fullmatch(r"\x00\$(\{\w+\}|\w+)\x00", word) is not None
 
 
 def _matches(value: str, pattern: str) -> bool:

@@ -16,7 +16,6 @@ from trainscout.reports.profile.report import (
 )
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
-from trainscout.simulators.virtual_cluster.profiles.rows import OperationRow
 
 WIDTH, ROW, BAR, LEFT, RIGHT = 1000, 34, 12, 330, 200
 
@@ -31,9 +30,13 @@ def profile_page(
         '<ul class="legend"><li><span class="of0">■</span> measured</li>'
         '<li><span class="of1">■</span> predicted</li></ul>'
     )
+    operations = [
+        Line(": ".join(operation_name(row)).replace("_", " "), row.measured_s, row.predicted_s)
+        for row in first.operations
+    ]
     sections = {
         "A step by class": legend + bars(class_lines(first, observed)),
-        "A step by operation": legend + bars(_lines(first.operations)),
+        "A step by operation": legend + bars(operations),
     }
     for name, table in (
         ("Operations, ms", operation_table(first.operations, everything=True)),
@@ -78,11 +81,3 @@ def bars(lines: Sequence[Line]) -> str:
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="measured beside predicted">{"".join(parts)}</svg>'
     )
-
-
-def _lines(rows: Sequence[OperationRow]) -> list[Line]:
-    return [Line(_name(row), row.measured_s, row.predicted_s) for row in rows]
-
-
-def _name(row: OperationRow) -> str:
-    return ": ".join(operation_name(row)).replace("_", " ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -81,7 +81,8 @@ def all_groups() -> list[Group]:
     classes = {prefix: cls for name in COMMANDS for prefix, cls in groups_of(name).items()}
     for prefix, cls in classes.items():
         commands = tuple(name for name in COMMANDS if prefix in groups_of(name))
-        value = getattr(question, prefix, None) or _default(prefix, cls, commands)
+        value = getattr(question, prefix, None)
+        value = value or build_value(cls, prefix, compose(SETTINGS[commands[0]])[prefix])
         groups.append(Group(prefix, commands, value, _check(prefix, question.job)))
         groups += _inside(prefix, commands)
     plan = ("plan",)
@@ -100,10 +101,6 @@ def _check_mixer(name: str, value: Any) -> None:
     parts: dict[str, Any] = {"attention": AttentionMixer(), "compressed": _COMPRESSED}
     parts = {name: replace(parts[name], **{inner: value}) if inner else value}
     Mixer(**parts).check("kind")
-
-
-def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
-    return build_value(cls, prefix, compose(SETTINGS[commands[0]])[prefix])
 
 
 def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:

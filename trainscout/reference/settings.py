@@ -115,7 +115,8 @@ def _values(name: str, hint: Any, allowed: str | None) -> str:
     if bare in NAMED:
         return ", ".join(f"`{each}`" for each in load_catalogue().contents(name))
     kind = _kind(bare)
-    if allowed is not None and (_is_text(bare) or re.fullmatch(r"\d+(, \d+)+", allowed)):
+    is_text = bare is str or typing.get_args(bare)[:1] == (str,)
+    if allowed is not None and (is_text or re.fullmatch(r"\d+(, \d+)+", allowed)):
         # Words are no names: "a CSV file".
         choices = allowed.split(", ")
         names = ", ".join(choice if " " in choice else f"`{choice}`" for choice in choices)
@@ -127,10 +128,6 @@ def _values(name: str, hint: Any, allowed: str | None) -> str:
     unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
     text = kind if unit is None else f"{kind}, {unit}"
     return text if bare is hint else f"{text}, or `null`"
-
-
-def _is_text(hint: Any) -> bool:
-    return hint is str or typing.get_args(hint)[:1] == (str,)
 
 
 def _kind(hint: Any) -> str:

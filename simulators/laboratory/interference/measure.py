@@ -239,18 +239,15 @@ def _point(
     before_s = device.alone_s(built)
     found = device.together(built, before_s, traffic)
     alone_s = (before_s + device.alone_s(built)) / 2
+    bandwidth = (built.bytes or moved_bytes(op)) / alone_s / gpu.memory_bandwidth_bytes_per_s
     return {
         "copy_slowdown": round(found.copy_slowdown, 4),
         "slowdown": round(found.kernel_s / alone_s, 4),
         "t_alone_us": round(alone_s * 1e6, 2),
         "t_overlap_us": round(found.kernel_s * 1e6, 2),
-        "memory_throughput": _share(built.bytes or moved_bytes(op), alone_s, gpu),
+        "memory_throughput": round(min(1.0, bandwidth), 4),
         "comm_bytes_per_s": round(device.copy_bytes_per_s(traffic)),
     }
-
-
-def _share(moved: float, seconds: float, gpu: Gpu) -> float:
-    return round(min(1.0, moved / seconds / gpu.memory_bandwidth_bytes_per_s), 4)
 
 
 def _row(

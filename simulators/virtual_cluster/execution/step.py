@@ -90,7 +90,8 @@ def replay_ranks(
     job = collate(traces)
     cluster = used_part(cluster, job.world_size)
     windowed = windows(job.traces)
-    cpu = host == "traced" and _has_gaps(job.traces.values())
+    happened = (event for trace in job.traces.values() for event in trace.events)
+    cpu = host == "traced" and any(isinstance(event, HostGap) for event in happened)
     cost = HostCost.of(framework, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
     stated = stated_share(cluster, switches=switches is not None)
@@ -177,10 +178,6 @@ def used_part(cluster: Cluster, world_size: int) -> Cluster:
     if world_size < cluster.gpus_per_node:
         return dataclasses.replace(cluster, num_nodes=1, gpus_per_node=world_size)
     return dataclasses.replace(cluster, num_nodes=-(-world_size // cluster.gpus_per_node))
-
-
-def _has_gaps(traces: Iterable[Trace]) -> bool:
-    return any(isinstance(event, HostGap) for trace in traces for event in trace.events)
 
 
 def _between_steps(issued: Iterable[Issued]) -> Iterator[str]:

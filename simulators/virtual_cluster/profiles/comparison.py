@@ -270,9 +270,9 @@ def _advice(
                 f"{had} tokens a product as profiled, not {meant}: recipe.micro_batch= times "
                 "model.sequence_length=, over recipe.cp="
             )
-    shapes = dict.fromkeys(shape_text([each.op]) for each in predicted if _is_product(each))
+    shapes = dict.fromkeys(
+        shape_text([each.op])
+        for each in predicted
+        if isinstance(each.op, Gemm) and each.pass_ == PASSES[0]
+    )
     return f"the model and layout that were profiled; predicted are {', '.join([*shapes][:4])}"
-
-
-def _is_product(each: PredictedOperation) -> bool:
-    return isinstance(each.op, Gemm) and each.pass_ == PASSES[0]

@@ -276,7 +276,7 @@ def kernel_rows(
         # Operations of other names may be the same row: the one that was called most stands.
         place = tuple([value for name, value in row.items() if name not in ("time_us", "source")])
         known = tables[kernel_class(kernel)].get(place)
-        if known is None or _calls(known) < len(times):
+        if known is None or int(str(known["source"]).split()[-2]) < len(times):
             tables[kernel_class(kernel)][place] = row
     return {name: list(rows.values()) for name, rows in tables.items()}
 
@@ -287,10 +287,6 @@ def _implementation(kernel: ir.Kernel) -> str:
         return {"flash1": "FA1", "flash2": "FA2"}.get(kernel.kernel, "FA3")
     plain = isinstance(kernel, ir.Streaming) and kernel.kind.endswith("_plain")
     return "pytorch" if plain else SOURCE
-
-
-def _calls(row: Mapping[str, object]) -> int:
-    return int(str(row["source"]).split()[-2])
 
 
 def observed_record(

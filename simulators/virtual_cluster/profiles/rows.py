@@ -70,7 +70,8 @@ def operation_rows(
         of_part |= dict.fromkeys(pair.predicted, pair.predicted[0])
     counted = set(map(id, kept))
     ends = END in {each.pass_ for each in kept}
-    shaped = [at for at, each in enumerate(predicted) if _is_shaped(each) and id(each) in counted]
+    shaped = [at for at, each in enumerate(predicted) if class_of(each.op) in SHAPED]
+    shaped = [at for at in shaped if id(predicted[at]) in counted]
     for at, each in enumerate(predicted):
         kind = class_of(each.op)
         if id(each) not in counted or kind in COMMUNICATION:
@@ -104,10 +105,6 @@ def operation_rows(
             placed_s += operation.seconds
     rows = [OperationRow(*key, shapes[key], *sums[key]) for key in shapes]
     return tuple(rows), placed_s
-
-
-def _is_shaped(each: PredictedOperation) -> bool:
-    return class_of(each.op) in SHAPED
 
 
 def _places(
