@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import OPTIMIZERS
+from trainscout.simulators.predictor.question.tuning import PACKED
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
-from trainscout.simulators.predictor.workload.frozen_weights import storage
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Run, Stage
 from trainscout.simulators.predictor.workload.step_end import (
@@ -152,7 +152,7 @@ def static_of(job: Job, stage: Stage) -> Static:
 def _packed_bytes(job: Job, stage: Stage) -> tuple[int, int]:
     """Under ZeRO 3 what quantised weights have beyond 16-bit ones, or less: what a rank keeps of
     frozen ones (packed shards, and all scales), and a layer that is gathered."""
-    kept, weights = storage(job.frozen_weights), stage.parameters.quantised
+    kept, weights = PACKED.get(job.frozen_weights), stage.parameters.quantised
     if kept is None or weights is None:
         copies = _quantised_copies(job, _largest_quantised(stage)) if job.keeps_quantised else 0
         return 0, copies

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import InputError, require_choice, require_positive
 from .model import MOST_TOKENS, Model
@@ -13,8 +14,34 @@ from .model import MOST_TOKENS, Model
 LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 LANGUAGE_MODEL, TOWERS, PROJECTORS = "language_model", "towers", "projectors"
 FROZEN = (LANGUAGE_MODEL, TOWERS, PROJECTORS)
-FROZEN_WEIGHTS = ("16bit", "int8", "nf4", "nf4_double")
 _MOST_RANK = 4096
+_SCALES, _SCALES_OF_SCALES = 1 / 64, 1 / (64 * 256)
+
+
+class Storage(NamedTuple):
+    """Bytes of one weight: ``packed``, of its ``scales``, and ``moved`` by so many ``launches`` to
+    make it 16-bit, which are read and written."""
+
+    packed: float
+    scales: float
+    moved: float
+    launches: int
+
+
+# By what training.lora.frozen_weights calls them.
+PACKED = {
+    # A copy in 16 bits, multiplied by the scales where it lies.
+    "int8": Storage(1, 0, 1 + 3 * 2, 2),
+    "nf4": Storage(1 / 2, 4 * _SCALES, 1 / 2 + 4 * _SCALES + 2, 1),
+    "nf4_double": Storage(
+        1 / 2,
+        _SCALES + 4 * _SCALES_OF_SCALES,
+        # Scales are read and written in fp32, the offset added where they lie, then read.
+        1 / 2 + (1 + 4 + 8 + 4) * _SCALES + 2,
+        3,
+    ),
+}
+FROZEN_WEIGHTS = ("16bit", *PACKED)
 
 
 @dataclass(frozen=True)
@@ -50,7 +77,7 @@ class Lora:
     @property
     def packs_weights(self) -> bool:
         """Whether frozen weights are kept in fewer than 16 bits."""
-        return self.frozen_weights != "16bit"
+        return self.frozen_weights in PACKED
 
 
 @dataclass(frozen=True)

@@ -15,46 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+
+from trainscout.simulators.predictor.question.tuning import PACKED
 
 from .ir import Op, Streaming
 from .parameters import LocalParameters
 from .part import Part
 from .shard import Shard
 
-_SCALES, _SCALES_OF_SCALES = 1 / 64, 1 / (64 * 256)
 _UNPACKED = "_dequantise"
 # Outside the layers, and in 16 bits.
 _ENDS = ("logits", "head_transform", "layer_inputs", "mtp_projection")
-
-
-class Storage(NamedTuple):
-    """Bytes of one weight: ``packed``, of its ``scales``, and ``moved`` by so many ``launches`` to
-    make it 16-bit, which are read and written."""
-
-    packed: float
-    scales: float
-    moved: float
-    launches: int
-
-
-_STORED = {
-    # A copy in 16 bits, multiplied by the scales where it lies.
-    "int8": Storage(1, 0, 1 + 3 * 2, 2),
-    "nf4": Storage(1 / 2, 4 * _SCALES, 1 / 2 + 4 * _SCALES + 2, 1),
-    "nf4_double": Storage(
-        1 / 2,
-        _SCALES + 4 * _SCALES_OF_SCALES,
-        # Scales are read and written in fp32, the offset added where they lie, then read.
-        1 / 2 + (1 + 4 + 8 + 4) * _SCALES + 2,
-        3,
-    ),
-}
-
-
-def storage(kept: str) -> Storage | None:
-    """Of weights that ``training.lora.frozen_weights`` calls so; None in 16 bits."""
-    return _STORED.get(kept)
 
 
 def unpacking(
@@ -62,7 +33,7 @@ def unpacking(
 ) -> tuple[list[Op], list[Op]]:
     """What so many products of one input, with weights ``(outputs, inputs)`` together, need before
     them, forward and backward."""
-    kept = storage(shard.frozen_weights)
+    kept = PACKED.get(shard.frozen_weights)
     if kept is None or name in _ENDS:
         return [], []
     moved = int(kept.moved * inputs * outputs)
@@ -94,7 +65,7 @@ def with_unpacked(shard: Shard, parts: Sequence[Part]) -> list[Part]:
 
 
 def _largest(shard: Shard, ops: Sequence[Op]) -> int:
-    kept = storage(shard.frozen_weights)
+    kept = PACKED.get(shard.frozen_weights)
     assert kept is not None
     made = (
         op.bytes * kept.launches // op.launches
@@ -106,7 +77,7 @@ def _largest(shard: Shard, ops: Sequence[Op]) -> int:
 
 def gathered_bytes(shard: Shard, parameters: LocalParameters) -> int:
     """Of ``parameters`` gathered from their shards."""
-    size, kept = shard.element_bytes, storage(shard.frozen_weights)
+    size, kept = shard.element_bytes, PACKED.get(shard.frozen_weights)
     whole = size * parameters.held.total
     if kept is None or parameters.quantised is None:
         return whole

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
+from trainscout.simulators.predictor.question.tuning import PACKED
 
 from .adapters import adapter_products, column_input_bytes, latent_bytes
 from .alternating_updates import correct_parts, laurel_part, others_part, predict_parts
@@ -17,7 +18,7 @@ from .compressed_attention import compressed_parts
 from .cross_attention import cross_parts
 from .delta_net import delta_parts
 from .diffusion import diffusion_layer_parameters, diffusion_layer_parts
-from .frozen_weights import storage, with_unpacked
+from .frozen_weights import with_unpacked
 from .hyper_connections import read_part, write_part
 from .ir import Alloc, Block, Gemm, GroupedGemm, Op, Streaming
 from .mlp import mlp_part
@@ -172,7 +173,7 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         parts.append(hidden_norm(shard, "layer_input_norm", 0))
         added = others_part(shard) if alternates else residual(shard, "layer_input_residual")
         parts.append(added)
-    if storage(shard.frozen_weights) is not None:
+    if shard.frozen_weights in PACKED:
         parts = with_unpacked(shard, parts)
     return (*parts, *_kept_of_weights(shard, parts))
 

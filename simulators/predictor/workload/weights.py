@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import QUANTISED
+from trainscout.simulators.predictor.question.tuning import PACKED
 
-from .frozen_weights import storage
 from .ir import Op, Streaming
 from .parameters import LocalParameters
 
@@ -30,7 +30,7 @@ def parameter_bytes(job: Job) -> int:
 def kept_weight_bytes(job: Job) -> float:
     """Bytes of a quantised weight on a rank that holds it whole: of its copies, and of 16 bits
     beside where those are the parameter."""
-    if (frozen := storage(job.frozen_weights)) is not None:
+    if (frozen := PACKED.get(job.frozen_weights)) is not None:
         return frozen.packed + frozen.scales
     if job.keeps_quantised:
         return _copies_bytes(job)
@@ -39,7 +39,7 @@ def kept_weight_bytes(job: Job) -> float:
 
 def gathered_weight_bytes(job: Job) -> float:
     """Bytes of a quantised parameter that replicas gather."""
-    if (frozen := storage(job.frozen_weights)) is not None:
+    if (frozen := PACKED.get(job.frozen_weights)) is not None:
         return frozen.packed
     if not job.keeps_quantised:
         return parameter_bytes(job)

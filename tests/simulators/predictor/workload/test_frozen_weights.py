@@ -10,7 +10,6 @@ from trainscout.simulators.predictor.question.tuning import Dpo, Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
-from trainscout.simulators.predictor.workload.frozen_weights import storage
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
@@ -136,4 +135,3 @@ def test_what_is_kept_otherwise_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         check_job(quantised("nf5"))
     assert caught.value.field == "training.lora.frozen_weights"
-    assert storage("16bit") is None
