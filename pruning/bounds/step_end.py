@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainscout.pruning.bounds.layouts import Layout
-from trainscout.simulators.predictor.memory.footprint import (
-    flattened_bytes,
-    placeholder_bytes,
-    process_bytes,
-)
+from trainscout.simulators.predictor.memory.footprint import placeholder_bytes, process_bytes
 from trainscout.simulators.predictor.memory.static import static_of
+from trainscout.simulators.predictor.memory.unused import flattened_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering

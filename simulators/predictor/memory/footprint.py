@@ -9,7 +9,6 @@ framework's allocator: CUDA context and NCCL's buffers.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,8 +21,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
-from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
-from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
+from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
     FORWARD,
@@ -35,15 +33,13 @@ from trainscout.simulators.predictor.workload.passes import (
 from trainscout.simulators.predictor.workload.program import Chunk, Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import stage_order
 from trainscout.simulators.predictor.workload.step_end import (
-    host_parameters,
     host_states_bytes,
-    owned_parameters,
     update_bytes,
 )
-from trainscout.simulators.predictor.workload.weights import parameter_bytes
 
 from .bands import band_of, spread_of
 from .static import Absent, Static, is_layer, static_of
+from .unused import deferred_bytes, flattened_bytes, gathered_bytes
 
 Ints = NDArray[np.int64]
 MIB = 2**20
@@ -53,8 +49,6 @@ MIB = 2**20
 # Megatron-LM print both: 2.8 to 9.3 % more, the median 4.7 %. Expandable segments do join.
 SEGMENT_BYTES = 2 * MIB
 FRAGMENTATION = 0.047
-# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
-DEEPSPEED_BUCKET = 500_000_000
 # A connection has one buffer per protocol on the receiving side: by NCCL's defaults 4 MiB for
 # Simple, 512 KiB for LL and 4.69 MiB for LL128. Until 2.22 a channel connects at once to its
 # ring predecessor, its tree parent and one tree child; since then to what is used.
@@ -76,15 +70,16 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         workload: its blocks, with what they keep and what they need at once.
         channels: NCCL channels that all communicators of a rank open together.
 
-    ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
+    ``reserved`` is an estimate: allocated, the share that fragmentation usually adds, and what was
+    freed but serves nothing else yet.
     """
     outside = process_bytes(job.gpu, job.cluster, channels)
-    stages = _stage_memories(job, workload, outside)
     free = 1 - job.cluster.memory_reserve
     capacity = int(job.gpu.memory_bytes * free)
+    stages, needed = _stage_memories(job, workload, outside, capacity)
     host = max(host_bytes(job, stage) for stage in distinct(workload.stages))
     host_capacity = int(HostShare.of(job.gpu, job.cluster).memory_bytes * free)
-    used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
+    used = [bytes_ + sum(outside.values()) for bytes_ in needed]
     worst = int(np.argmax(used))
     probability = spread_of(job.framework).probability(used[worst], capacity)
     if host > host_capacity:
@@ -129,8 +124,10 @@ def distinct(stages: Iterable[Stage]) -> list[Stage]:
 
 
 def _stage_memories(
-    job: Job, workload: Workload, outside: dict[str, int]
-) -> tuple[StageMemory, ...]:
+    job: Job, workload: Workload, outside: dict[str, int], capacity: int
+) -> tuple[tuple[StageMemory, ...], list[int]]:
+    """Of every stage, and what of the reserved bytes each needs, of which the rest is given back
+    where it does not fit."""
     boundary, expands = workload.stage_boundary_bytes, job.framework.expandable_segments
     statics = statics_of(job, workload)
     passes = pass_bytes(job, workload, _enough_micro_batches(job), statics)
@@ -147,14 +144,16 @@ def _stage_memories(
             statics[id(stage)],
             placeholder_bytes(job, stage),
             flattened_bytes(job, stage),
+            gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),
         )
         for stage in distinct(workload.stages)
     }
-    memories = []
+    room = capacity - sum(outside.values())
+    memories, needs = list[StageMemory](), list[int]()
     for index, stage in enumerate(workload.stages):
-        static, placeholders, flattened, vacated, updating = once[id(stage)]
+        static, placeholders, flattened, gathered, vacated, updating = once[id(stage)]
         held = placeholders + buffer_bytes(job, index, boundary)
         # At a peak that comes before its pass has kept all it keeps, activations are fewer.
         later = min(0, temporary[index] + held)
@@ -171,15 +170,27 @@ def _stage_memories(
         kinds = static.kinds_without(missing) | moving
         allocated = sum(kinds.values())
         unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
+        # Of what is gathered, as much as activations took.
+        cached = min(gathered, activations[index])
+        need = _segments(allocated + unused + gathered - cached)
+        if index == 0 and job.framework.defers_frees:
+            cached += deferred_bytes(job, stage)
+        reserved = need + _segments(cached) * (need + cached < room)
+        needs.append(need)
         memories.append(
             StageMemory(
                 stage=index,
                 kind=kinds | outside,
                 peak_allocated_bytes=allocated,
-                peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
+                peak_reserved_bytes=reserved,
             )
         )
-    return tuple(memories)
+    return tuple(memories), needs
+
+
+def _segments(size: int) -> int:
+    """Bytes of the segments that hold so many."""
+    return -(-size // SEGMENT_BYTES) * SEGMENT_BYTES
 
 
 def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
@@ -195,36 +206,6 @@ def buffer_bytes(job: Job, index: int, boundary: int) -> int:
         first, last = index == 0, index == job.recipe.pp - 1
         held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
     return held
-
-
-def flattened_bytes(job: Job, stage: Stage) -> int:
-    """DeepSpeed's tensors at the end of a step, which take segments of their own: activations are
-    free by then, but as blocks too small for these.
-
-    The BF16 optimizer has its fp32 gradients in one tensor, and reduces all of it as a 16-bit copy
-    (``allreduce_bucket``: ``tensor.to(communication_data_type)``). 16-bit gradients are reduced in
-    a bucket. Of each tensor's part in the rank's partition, fp16 ones are looked through for
-    overflow as an fp32 copy, and all normed as an fp64 one; then the partition is flattened, and
-    that copied to fp32 (``stage_1_and_2.py``: ``step``). One takes the place of another that is
-    free again where it fits.
-    """
-    if not job.framework.flattens_gradients:
-        return 0
-    parameters, zero = stage.parameters, job.recipe.zero_stage
-    size, weight = gradient_bytes_per_parameter(job), parameter_bytes(job)
-    if size > weight and zero < 2:
-        return parameters.total * weight
-    tensors = [min(DEEPSPEED_BUCKET, parameters.total) * size]
-    if size < 4:
-        owned = owned_parameters(parameters, job)
-        here = owned - host_parameters(owned, job)
-        if zero in (1, 2):
-            part = min(_largest_gradient(stage), here)
-            tensors += [4 * part] if job.precision == "fp16" else []
-            tensors += [8 * part, size * here]
-        tensors.append(4 * here)
-    before = itertools.accumulate(tensors, max, initial=0)
-    return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
 
 
 def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
@@ -256,15 +237,6 @@ def placeholder_bytes(job: Job, stage: Stage) -> int:
         return 0
     shapes = frozenset().union(*(chunk.fused_weight_shapes for chunk in stage.chunks))
     return sum(rows * columns for rows, columns in shapes) * ACTIVATION_BYTES[job.precision]
-
-
-def _largest_gradient(stage: Stage) -> int:
-    """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
-    sizes = [run.parameters.total for run in stage.runs if not is_layer(run)]
-    for run in stage.runs:
-        products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
-        sizes += [product.m * product.n for product in products]
-    return max(sizes, default=0)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

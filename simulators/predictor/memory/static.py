@@ -133,10 +133,14 @@ def static_of(job: Job, stage: Stage) -> Static:
     if zero == 2:
         # Under ZeRO 2 a layer's gradient is whole until it is reduced.
         kept_gradients = min(kept_gradients, here + _largest_unit(stage))
-    buckets = 0
-    if replicated and not zero and job.framework.torch_wrappers:
+    buckets, framework = 0, job.framework
+    in_ddp = replicated and not zero
+    if in_ddp and framework.torch_wrappers:
         buckets = parameters.total * gradient
-    elif job.framework.keeps_16bit_grads and replicated and gradient > weight:
+    elif framework.sums_16bit_grads and gradient > weight:
+        buckets = parameters.total * (gradient + in_ddp * weight)
+        made, gradient = parameters.total, weight
+    elif framework.keeps_16bit_grads and replicated and gradient > weight:
         buckets = kept_gradients * weight
     return Static(
         parameters.held.total * weight

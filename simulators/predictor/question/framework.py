@@ -104,9 +104,6 @@ class Framework:
     writes_gelu: bool = False
     """GeLU of models with learned positions is eight operations, of which three keep a tensor for
     the backward pass (``gelu_new`` of Transformers' GPT-2)."""
-    packs_heads: bool = False
-    """Attention has the batch outermost, all else the sequence (nanotron): where a micro-batch has
-    several, its output is copied for the projection that follows, and kept in both layouts."""
     recompute_stops_early: bool = False
     """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
     non-reentrant checkpoints since 2.1, JAX)."""
@@ -126,8 +123,11 @@ class Framework:
     """So are weights that ZeRO 3 shards, which are gathered in fp32 (FSDP without a mixed
     precision of its own, under ``autocast``)."""
     keeps_16bit_grads: bool = False
-    """The 16-bit gradient is kept beside the fp32 one where there are replicas (DDP's buckets,
-    DeepSpeed's BF16 optimizer)."""
+    """The 16-bit gradient is kept beside the fp32 one where there are replicas (DeepSpeed's BF16
+    optimizer)."""
+    sums_16bit_grads: bool = False
+    """All 16-bit gradients of a micro-batch are there before they are added to the fp32 ones;
+    without ZeRO, DDP's buckets hold as many (nanotron's ``FP32GradientAccumulator``)."""
     master_remainders: bool = False
     """Of an fp32 master weight the optimizer keeps the 16 low bits: the high ones are the bf16
     weight (Apex's and Transformer Engine's ``store_param_remainders``)."""
@@ -272,6 +272,9 @@ class Framework:
     split_by_compute: bool = False
     """The stages of a plain pipeline end nearest to equal shares of the compute, the head's
     included."""
+    defers_frees: bool = False
+    """What NCCL has read is free once the device is there (``record_stream``), and no message that
+    is sent holds the host: what it launches ahead takes other memory."""
     expandable_segments: bool = False
     """PyTorch's allocator grows its segments in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of
     taking new ones."""

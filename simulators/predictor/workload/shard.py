@@ -98,7 +98,6 @@ class Shard:
     keeps_gathered: bool
     pads_vocabulary: bool
     writes_gelu: bool
-    packs_heads: bool
     recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
@@ -276,10 +275,10 @@ class Shard:
         """Whether the output projection keeps a copy of what attention keeps as its output.
 
         The ring puts the output together in a layout of its own; a quantised projection keeps
-        its quantised input; where heads are packed, several sequences are transposed on the way.
+        its quantised input.
         """
         quantised = self.of_product("attention_output").linear_input_bytes < self.element_bytes
-        return self.cp > 1 or quantised or (self.packs_heads and self.batch > 1)
+        return self.cp > 1 or quantised
 
     @property
     def heads(self) -> int:

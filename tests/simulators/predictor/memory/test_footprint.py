@@ -13,11 +13,9 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, ma
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory import footprint
-from trainscout.simulators.predictor.memory.footprint import (
-    NCCL_CONNECTION_BYTES,
-    flattened_bytes,
-)
+from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES
 from trainscout.simulators.predictor.memory.static import static_of
+from trainscout.simulators.predictor.memory.unused import flattened_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -268,6 +266,22 @@ def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -
     assert static_per_parameter(alone) == pytest.approx(2 + 4 + 12, rel=1e-5)
 
 
+def test_16_bit_gradients_that_are_summed_up_are_there_as_a_backward_pass_ends() -> None:
+    summed = {"sums_16bit_grads": True}
+    sharded, ddp, alone = (
+        make_job(TINY, training=summed, **recipe)
+        for recipe in ({"zero_stage": 1}, {"zero_stage": 0}, {"tp": 8})
+    )
+    assert static_per_parameter(sharded) == pytest.approx(2 + 4 + 2 + 12 / 8, rel=1e-5)
+    assert static_per_parameter(ddp) == pytest.approx(2 + 4 + 2 + 2 + 12, rel=1e-5)
+    assert static_per_parameter(alone) == pytest.approx(2 + 4 + 2 + 12, rel=1e-5)
+    stage = build_workload(sharded).stages[0]
+    static = static_of(sharded, stage)
+    for made in (0, stage.parameters.total):
+        left = 2 * (stage.parameters.total - made)
+        assert static.absent(made, in_layer=True) == (0, left)
+
+
 def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
     job = make_job(TINY, pp=4, batch=64, training={"accumulate_grads_fp32": False})
     deepspeed: dict[str, Any] = {"pipeline_buffers": "outputs", "flattens_gradients": True}
@@ -284,40 +298,6 @@ def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
         assert flat >= 2 * workload.stages[index].parameters.total
         expected = kept.peak_allocated_bytes * 1.047 + flat
         assert kept.peak_reserved_bytes == pytest.approx(expected, abs=2 * 2**20)
-
-
-@pytest.mark.parametrize(
-    ("precision", "fp32", "zero_stage", "bucket", "of_all", "of_table", "of_own"),
-    [
-        # One fp32 tensor travels as a 16-bit copy, whatever a bucket holds.
-        ("bf16", True, 1, 0, 2, 0, 0),
-        # Each larger than those before: a bucket, the embedding in fp64 (of fp16, in fp32 first),
-        # the rank's partition in 16 bits and its fp32 copy.
-        ("bf16", False, 1, 5e8, 0, 8, 2 + 4),
-        ("fp16", False, 1, 5e8, 0, 4 + 8, 2 + 4),
-        ("fp16", False, 3, 5e8, 0, 0, 4),
-    ],
-)
-def test_deepspeed_copies_gradients_to_reduce_norm_and_update_with_them(
-    precision: str,
-    fp32: bool,
-    zero_stage: int,
-    bucket: float,
-    of_all: int,
-    of_table: int,
-    of_own: int,
-) -> None:
-    facts = {
-        "accumulate_grads_fp32": fp32,
-        "flattens_gradients": True,
-        "precision": precision,
-    }
-    pp = 12 if zero_stage < 3 else 1
-    job = make_job(GPT175B, nodes=12, tp=2, pp=pp, zero_stage=zero_stage, training=facts)
-    first = build_workload(job).stages[0]
-    parameters, table = first.parameters.total, 51200 / 2 * 12288
-    expected = 2 * bucket + of_all * parameters + of_table * table + of_own * parameters / job.dp
-    assert flattened_bytes(job, first) == pytest.approx(expected, rel=0.03)
 
 
 def test_torch_pipelines_allocate_every_message_of_a_step() -> None:

@@ -86,13 +86,8 @@ def test_what_software_keeps_of_a_layer_besides() -> None:
     def changed(changes: dict[str, bool]) -> Shard:
         return replace(plain, **changes)  # type: ignore[arg-type]
 
-    # Two column-parallel layers keep seven more shares of their inputs; attention's output, once.
+    # Two column-parallel layers keep seven more shares of their inputs.
     assert kept(keeps_gathered=True) == 2 * 7 * whole // 8
-    assert kept(packs_heads=True) == whole // 8
-    one = replace(plain, batch=1)
-    assert layer_blocks(replace(one, packs_heads=True), DENSE_LAYER, "none") == layer_blocks(
-        one, DENSE_LAYER, "none"
-    )
 
 
 def test_eager_slices_without_rotation_are_not_written_again() -> None:

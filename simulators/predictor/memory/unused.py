@@ -1,0 +1,115 @@
+"""What PyTorch's allocator has reserved at a peak and cannot use there: places that were freed but
+are too small for what comes, or not free yet."""
+
+from __future__ import annotations
+
+import itertools
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Collective,
+    Free,
+    Gemm,
+    HostSync,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.program import Stage
+from trainscout.simulators.predictor.workload.step_end import (
+    host_parameters,
+    moment_bytes,
+    owned_parameters,
+)
+from trainscout.simulators.predictor.workload.weights import parameter_bytes
+
+from .static import is_layer
+
+# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
+DEEPSPEED_BUCKET = 500_000_000
+# Launches that a stream takes before it blocks the host (seen: stackoverflow.com/q/53970187). A
+# collective is its kernel, and an event recorded and waited for on either side of it.
+QUEUED_LAUNCHES = 1000
+COLLECTIVE_LAUNCHES = 5
+
+
+def flattened_bytes(job: Job, stage: Stage) -> int:
+    """DeepSpeed's tensors at the end of a step, which take segments of their own: activations are
+    free by then, but as blocks too small for these.
+
+    The BF16 optimizer has its fp32 gradients in one tensor, and reduces all of it as a 16-bit copy
+    (``allreduce_bucket``: ``tensor.to(communication_data_type)``). 16-bit gradients are reduced in
+    a bucket. Of each tensor's part in the rank's partition, fp16 ones are looked through for
+    overflow as an fp32 copy, and all normed as an fp64 one; then the partition is flattened, and
+    that copied to fp32 (``stage_1_and_2.py``: ``step``). One takes the place of another that is
+    free again where it fits.
+    """
+    if not job.framework.flattens_gradients:
+        return 0
+    parameters, zero = stage.parameters, job.recipe.zero_stage
+    size, weight = gradient_bytes_per_parameter(job), parameter_bytes(job)
+    if size > weight and zero < 2:
+        return parameters.total * weight
+    tensors = [min(DEEPSPEED_BUCKET, parameters.total) * size]
+    if size < 4:
+        owned = owned_parameters(parameters, job)
+        here = owned - host_parameters(owned, job)
+        if zero in (1, 2):
+            part = min(_largest_gradient(stage), here)
+            tensors += [4 * part] if job.precision == "fp16" else []
+            tensors += [8 * part, size * here]
+        tensors.append(4 * here)
+    before = itertools.accumulate(tensors, max, initial=0)
+    return sum(each for each, most in zip(tensors, before, strict=False) if each > most)
+
+
+def gathered_bytes(job: Job, stage: Stage) -> int:
+    """nanotron's weights at the end of a step under ZeRO 1 (``all_gather_coalesced``), flat:
+    activations are free by then, but in places too small.
+
+    All are one tensor that NCCL gathers into, as many again the shares that they are copied to,
+    and a share is sent. Shares no larger than an activation that was kept take places of such.
+    Moments, made as the first step ends, took others, whose successors are cut from these tensors.
+    """
+    if not (job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1):
+        return 0
+    weights = stage.parameters.total * parameter_bytes(job)
+    share = weights // job.dp
+    kept = (op.bytes for run in stage.runs for op in run.forward.ops if isinstance(op, Alloc))
+    shares = weights if share > max(kept, default=0) else 0
+    return max(0, weights + shares + share - moment_bytes(stage.parameters, job))
+
+
+def deferred_bytes(job: Job, stage: Stage) -> int:
+    """What the collectives of the first stage's forward passes read and nothing keeps, while the
+    host runs ahead of the device.
+
+    A stage without a pipeline runs ahead by a forward pass: its device, not its host, is taken to
+    be behind. In a pipeline a host waits for each message that it receives. The first stage
+    receives none before its warm-up is over, and its device waits to send the second result until
+    the next stage's first pass, which starts everything there, has ended: the passes behind that
+    pile up.
+    """
+    recipe = job.recipe
+    passes = 1
+    if recipe.pp > 1:
+        started = job.num_micro_batches
+        passes = (started if job.schedule == "gpipe" else min(recipe.pp, started)) - 2
+    read = launches = 0
+    for run in stage.runs:
+        for op in run.forward.ops:
+            if isinstance(op, Collective):
+                launches += run.count * COLLECTIVE_LAUNCHES
+                read += run.count * op.bytes * (op.kind != "all_gather")
+            elif not isinstance(op, Alloc | Free | HostSync):
+                launches += run.count * (op.launches if isinstance(op, Streaming) else 1)
+    return int(read * min(max(0, passes), QUEUED_LAUNCHES / launches))
+
+
+def _largest_gradient(stage: Stage) -> int:
+    """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
+    sizes = [run.parameters.total for run in stage.runs if not is_layer(run)]
+    for run in stage.runs:
+        products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
+        sizes += [product.m * product.n for product in products]
+    return max(sizes, default=0)
