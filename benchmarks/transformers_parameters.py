@@ -32,6 +32,7 @@ from trainscout.conf import config_json
 from trainscout.conf.encoder_config import SOUNDS, TOWERS
 from trainscout.conf.encoder_config import WITH_IMAGES as READ_WITH_IMAGES
 from trainscout.conf.families import families
+from trainscout.conf.sampled_sound import SAMPLED
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
@@ -49,7 +50,7 @@ OF_SOUND = auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
 OF_CLASSES = auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 COMPARED = {kind for kind, each in READ_WITH_IMAGES.items() if each.compares is not None}
 IMAGES = {kind for kind, each in TOWERS.items() if each.ahead is not None}
-BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED, *COMPARED, *IMAGES}
+BUILT = {*CAUSAL, *WITH_IMAGES, *OF_TWO, *OF_SOUND, *MASKED, *COMPARED, *IMAGES, *SAMPLED}
 RELEASED = Path("tests/conf/configurations.json")
 TOKENS = 64
 """Of a sequence whose products are counted: no window is shorter."""
@@ -87,10 +88,14 @@ def build(configuration: dict[str, Any], **options: Any) -> Any:
     elif kind in COMPARED or kind in IMAGES:
         told = kind in IMAGES and kind in OF_CLASSES
         builder = auto.AutoModelForImageClassification if told else auto.AutoModel
+    elif kind in SAMPLED:
+        clips = str(configuration.get("architectures")).endswith("ForSequenceClassification']")
+        builder = auto.AutoModelForAudioClassification if clips else auto.AutoModelForCTC
     elif kind in MASKED and kind not in CAUSAL:
         builder = auto.AutoModelForMaskedLM
     for head, built in OTHER_HEADS.items():
-        if str(configuration.get("architectures")).endswith(head + "']"):
+        told = str(configuration.get("architectures")).endswith(head + "']")
+        if told and kind not in SAMPLED:
             builder = built
     # Each token's experts as one product, which is what can be counted.
     config._experts_implementation = "batched_mm"
@@ -164,12 +169,13 @@ def defaults() -> None:
             "layer_lists",
             "layer_heads",
             "encoder_config",
+            "sampled_sound",
         )
     )
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
     stated = set(re.findall(r"\w+", "".join(declared)))
     table = {}
-    for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES}):
+    for kind in sorted({*families(), *TOWERS, *SOUNDS, *READ_WITH_IMAGES, *SAMPLED}):
         known = {}
         same = _SAME.get(kind, kind)
         # Ling's two have code of their own that Transformers has not.

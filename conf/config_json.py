@@ -31,6 +31,7 @@ from trainscout.conf.encoder_config import (
 from trainscout.conf.families import Family, families
 from trainscout.conf.hub_names import FILE, SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
+from trainscout.conf.sampled_sound import SAMPLED, sampled_fields
 from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
@@ -97,6 +98,9 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         raise InputError(f"{FILE}: model_type", kind, problem, "as the model's directory has it")
     if kind in TOWERS and TOWERS[kind].ahead is not None:
         return image_fields(kind, Config(content, kind), name)
+    if kind in SAMPLED:
+        of_clips = _tells_apart(content)
+        return sampled_fields(kind, Config(content, kind), name, of_clips=of_clips)
     if kind not in families():
         problem, read = "is no model that is read", list(families())
         if difflib.get_close_matches(str(kind), read, 1, cutoff=0.75):

@@ -17,6 +17,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.conf.config_json import model_fields, read_config
 from trainscout.conf.encoder_config import SOUNDS, TOWERS, WITH_IMAGES
 from trainscout.conf.families import families, transformers_defaults
+from trainscout.conf.sampled_sound import SAMPLED
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
@@ -290,7 +291,13 @@ def test_images_and_sound_are_towers_and_either_may_be_left_out() -> None:
 
 
 def test_defaults_are_those_of_what_is_read() -> None:
-    assert set(transformers_defaults()) == {*families(), *TOWERS, *SOUNDS, *WITH_IMAGES}
+    assert set(transformers_defaults()) == {
+        *families(),
+        *TOWERS,
+        *SOUNDS,
+        *WITH_IMAGES,
+        *SAMPLED,
+    }
     older = {"model_type": "mixtral", "num_experts": 4}
     assert imported(older).moe.num_experts == 4  # its own field, of another name, says 8
 

@@ -19,6 +19,12 @@ INTERNLM2 = (
 )
 
 
+WAV2VEC = {
+    "model_type": "wav2vec2",
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "conv_bias": True,
+} | {"num_attention_heads": 16, "num_hidden_layers": 24, "feat_extract_norm": "layer"}
 DEBERTA = (
     {
         "model_type": "deberta-v2",
@@ -36,6 +42,8 @@ DEBERTA = (
     ("config", "counted"),
     [
         (DEBERTA, 184_551_780),  # DeBERTa-v3-base, with Transformers' head
+        (WAV2VEC, 315_471_520),  # wav2vec 2.0 large, with a head of 32 letters
+        (WAV2VEC | {"architectures": ["Wav2Vec2ForSequenceClassification"]}, 315_701_634),
         (
             {"model_type": "chatglm", "architectures": ["ChatGLMModel"], "hidden_size": 4096}
             | {"ffn_hidden_size": 13696, "num_layers": 28, "num_attention_heads": 32}
@@ -146,6 +154,21 @@ def test_tables_of_distances_other_than_one_for_all_are_refused(field: str, valu
     config = {name: each for name, each in (DEBERTA | {field: value}).items() if each is not None}
     with pytest.raises(InputError) as caught:
         imported(config)
+    assert caught.value.field == f"config.json: {field}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("add_adapter", True),
+        ("conv_kernel", [10, 3]),
+        ("conv_dim", 512),
+        ("num_conv_pos_embedding_groups", 0),
+    ],
+)
+def test_encoders_of_samples_refuse_by_field(field: str, value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        imported(WAV2VEC | {field: value})
     assert caught.value.field == f"config.json: {field}"
 
 

@@ -12,6 +12,7 @@ from tests.simulators.jobs import (
     CLASSES,
     CROSSING,
     GATED,
+    HEARD,
     HYBRID,
     IMAGES,
     JOINED,
@@ -59,6 +60,7 @@ MODELS = (
     JOINED,
     CLASSES,
     IMAGES,
+    HEARD,
     PAIRS,
 )
 TEACHER = replace(LLAMA, name="teacher", num_layers=36, hidden_size=512)

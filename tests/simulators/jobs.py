@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.question.layers import (
 from trainscout.simulators.predictor.question.model import Model, PerLayerInput
 from trainscout.simulators.predictor.question.pooled import Pooled
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tower import Convolution, Tower
 from trainscout.simulators.predictor.question.training import Training
 
 NODE = replace(CLUSTER, name="test", num_nodes=1)
@@ -242,6 +242,18 @@ IMAGES = replace(
     layers="12*whole/dense",
     kinds={"whole": Mixer(AttentionMixer(causal=False))},
     pooled=Pooled((256, 10), 192),
+)
+# As wav2vec 2.0: convolutions of samples, and a letter of every frame.
+HEARD = replace(
+    IMAGES,
+    name="tiny_heard",
+    position="none",
+    pooled=Pooled(
+        (256, 32),
+        64,
+        stem=(Convolution(10, 64, 4), Convolution(192, 64, 1), Convolution(128, 256, 1)),
+        every_token=True,
+    ),
 )
 PAIRS = replace(
     CLASSES,

@@ -90,7 +90,8 @@ def _head_flops(model: Model) -> float:
         # Patches on their way in, too.
         return 4.0 * model.hidden_size * model.diffusion.patch_size
     if model.pooled is not None:
-        return 2.0 * model.hidden_size * model.pooled.patch_size
+        pooled = model.pooled
+        return 2.0 * (model.hidden_size * pooled.patch_size + pooled.input_products)
     streams = model.residual_streams
     collapse = streams * model.residual_width if streams > 1 else 0
     if model.laurel_rank is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .errors import InputError, require_choice, require_positive
-from .tower import Tower
+from .tower import Convolution, Tower
 
 # Texts and images that a contrastive loss compares: a rank's own, or those of all ranks.
 OWN, ALL = "own", "all"
@@ -23,6 +23,8 @@ class Pooled:
     included."""
     patch_size: int = 0
     """Values of a patch of an image, which goes in where words do (0: words go in)."""
+    stem: tuple[Convolution, ...] = ()
+    """Convolutions in front of the patches, which are frames of sound then (wav2vec 2.0)."""
     every_token: bool = False
     """Every token's state goes through them, not one a sequence (named entities, answers in a
     text)."""
@@ -35,6 +37,16 @@ class Pooled:
     def weights(self) -> int:
         """Of the linear layers behind, biases included."""
         return sum((one + 1) * other for one, other in pairwise(self.widths))
+
+    @property
+    def input_weights(self) -> int:
+        """Of the convolutions in front, without biases."""
+        return sum(each.inputs * each.channels for each in self.stem)
+
+    @property
+    def input_products(self) -> int:
+        """Multiplications of the convolutions for one patch."""
+        return sum(each.inputs * each.channels * each.places for each in self.stem)
 
     def replicas(self, dp: int) -> int:
         """Ranks out of ``dp`` whose sequences are compared."""
@@ -53,6 +65,10 @@ class Pooled:
             InputError: naming the field.
         """
         require_positive("model.pooled.patch_size", self.patch_size, allow_zero=True, most=_MOST)
+        for number, each in enumerate(self.stem):
+            each.check(f"model.pooled.stem.{number}")
+        if self.stem and not self.patch_size:
+            raise InputError("model.pooled.stem", "...", "is of no patches", "patch_size")
         for width in self.widths:
             require_positive("model.pooled.widths", width, most=_MOST)
         if self.contrastive is not None and self.every_token:

@@ -23,7 +23,7 @@ from .per_layer_input import table_part
 from .pooled import patches_part, pooled_parts
 from .quantise import weight_copies
 from .shard import Shard
-from .tower import tower_parts
+from .tower import stem_parts, tower_parts
 
 
 @functools.lru_cache(maxsize=1024)
@@ -37,7 +37,7 @@ def first_parts(shard: Shard) -> list[Part]:
         return first_diffusion_parts(shard)
     pooled = shard.model.pooled
     if pooled is not None and pooled.patch_size:
-        return [patches_part(shard, pooled)]
+        return [*stem_parts(shard, pooled.stem), patches_part(shard, pooled)]
     inputs = shard.model.per_layer_input
     own = [] if inputs is None else [table_part(shard, inputs)]
     if shard.model.laurel_rank is not None:

@@ -272,7 +272,8 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
     model, rows = shard.model, shard.embedding_rows
     positions = model.sequence_length if model.position == "learned" else 0
     if model.pooled is not None and model.pooled.patch_size:
-        return LocalParameters((model.pooled.patch_size + 1 + positions) * model.hidden_size)
+        ahead = (model.pooled.patch_size + 1 + positions) * model.hidden_size
+        return LocalParameters(ahead + model.pooled.input_weights)
     own = _stream_projections(model) if model.laurel_rank is not None else 0
     if (inputs := model.per_layer_input) is not None:
         width = model.num_layers * inputs.hidden_size

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixer, Layer, Mixer
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tower import Convolution, Tower
 from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 
 from .cross_attention import looked_at_part
@@ -108,7 +108,7 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
     forward, backward = linear(shard, "patches", shard.tokens, tower.patch_size, hidden)
     pixels = shard.tokens * tower.patch_size * size
     if tower.stem:
-        return [*_stem(shard, tower), Part(tuple(forward), tuple(backward)), *layers]
+        return [*stem_parts(shard, tower.stem), Part(tuple(forward), tuple(backward)), *layers]
     patches = Part(
         tuple(forward),
         # Images have no gradient.
@@ -182,11 +182,11 @@ def _pooling_parts(shard: Shard, tower: Tower) -> list[Part]:
     ]
 
 
-def _stem(shard: Shard, tower: Tower) -> list[Part]:
+def stem_parts(shard: Shard, stem: Sequence[Convolution]) -> list[Part]:
     """Convolutions as products, and their activations; what each made is kept on either side of
     its activation."""
     parts = []
-    for number, each in enumerate(tower.stem):
+    for number, each in enumerate(stem):
         rows = shard.tokens * each.places
         forward, backward = linear(shard, "stem", rows, each.inputs, each.channels)
         if not number:

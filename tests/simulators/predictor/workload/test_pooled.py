@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import CLASSES, IMAGES, make_job
+from tests.simulators.jobs import CLASSES, HEARD, IMAGES, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
@@ -37,7 +37,7 @@ def work(job, way: str) -> float:
     return sum(map(kernel_flops, operations(job, way, (Gemm, Attention))))
 
 
-@pytest.mark.parametrize("model", [IMAGES, CLASSES, TOKENS, CLIP, MODELS["siglip_so400m"]])
+@pytest.mark.parametrize("model", [IMAGES, CLASSES, TOKENS, HEARD, CLIP, MODELS["siglip_so400m"]])
 def test_products_are_what_flops_count(model) -> None:
     """Forward; causal kernels skip the half that the full square counts."""
     job = make_job(model, batch=16, micro_batch=2)
@@ -78,6 +78,7 @@ def test_layer_scale_costs_bytes_and_no_products() -> None:
     ("changes", "field"),
     [
         ({"pooled": Pooled((100, 10))}, "model.pooled.widths"),
+        ({"pooled": replace(HEARD.pooled, patch_size=0)}, "model.pooled.stem"),
         ({"pooled": Pooled((256, 10), contrastive=ALL)}, "model.pooled.contrastive"),
         ({"pooled": Pooled((256, 10), contrastive="most")}, "model.pooled.contrastive"),
         (
