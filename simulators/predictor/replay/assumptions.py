@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.expert_loads import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
 
-from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY
+from .host import COPY_EFFICIENCY, UPDATE_EFFICIENCY, host_pace
 
 
 def assumptions_of(
@@ -137,10 +137,12 @@ def _copies(job: Job, host_share: float) -> str:
 
 def _launch_bound(job: Job, share: float) -> str:
     framework, recipe = job.framework, job.recipe
+    pace = host_pace(framework, job.cluster.cpu)
+    hosts = "for every host CPU alike" if pace == 1 else f"times {pace:g} on an Arm CPU"
     whose = (
         "no framework is declared, so this is an estimate of the driver's own time"
         if framework == UNDECLARED
-        else f"as declared for {framework.name}, for every host CPU alike"
+        else f"as declared for {framework.name}, {hosts}"
     )
     forward = (
         f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"

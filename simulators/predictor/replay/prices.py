@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.uncertainty.factors import AS_IT_COMES, Fac
 from trainscout.simulators.predictor.workload import ir
 
 from .device_block import group_slowdowns, overlap_groups, sum_block
-from .host import SYNC_LAUNCHES, host_lag_s, update_s
+from .host import SYNC_LAUNCHES, host_lag_s, host_pace, update_s
 from .priced import COMMUNICATIONS, EVIDENCE, HOST, KERNELS, PART_INDEX, PricedBlock, PricedOp
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Pricer:
         self._measured = measured
         self.congestion = congestion
         self.factors = factors
-        host_time = factors.host_time
+        host_time = factors.host_time * host_pace(framework, cluster.cpu)
         self.host_launch_s = host_launch_s(framework) * host_time
         # Where graphs end before the experts, the host launches what follows them.
         self.eager_launch_s = (

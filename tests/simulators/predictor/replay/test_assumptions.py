@@ -66,7 +66,10 @@ def test_launch_bound_steps_say_what_they_rest_on() -> None:
     stated = "; ".join(found.assumptions)
     assert f"launch-bound: {share:.0%} of the step" in stated
     assert "80 us per kernel and 20 us more per operation of a module" in stated
-    assert "declared for slow" in stated
+    assert "declared for slow, for every host CPU alike" in stated
+    arm = make_job(model=TINY)
+    arm = replace(arm, cluster=replace(arm.cluster, cpu="arm"), framework=slow)
+    assert "times 2.6 on an Arm CPU" in "; ".join(ReplaySimulator().simulate(arm).assumptions)
     assert "tensor-parallel" not in stated
     sharded = ReplaySimulator().simulate(replace(make_job(model=TINY, tp=2), framework=slow))
     assert "300 us more per product of tensor-parallel ranks" in "; ".join(sharded.assumptions)

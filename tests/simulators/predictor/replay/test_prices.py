@@ -251,6 +251,18 @@ def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None
     assert Pricer(GPU, NODE, graphs, communicators(job)).block(run.forward).host_s == 0
 
 
+def test_arm_hosts_take_longer_for_modules_of_pytorch() -> None:
+    job = make_job(TINY)
+    run, groups = build_workload(job).stages[0].chunks[0].runs[1], communicators(job)
+    for forward_s, pace in ((1e-3, 2.6), (0.0, 1.0)):
+        framework = Framework(host_forward_s=forward_s)
+        x86, arm = (
+            Pricer(GPU, replace(NODE, cpu=cpu), framework, groups) for cpu in ("amd", "arm")
+        )
+        for block in (run.forward, run.backward):
+            assert arm.block(block).host_s == pytest.approx(pace * x86.block(block).host_s)
+
+
 @pytest.mark.parametrize(("nodes", "pp", "held"), [(2, 2, True), (2, 1, False), (1, 2, False)])
 def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
     nodes: int, pp: int, held: bool
