@@ -220,6 +220,7 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("InternEvo", "internevo"),
         ("InternLM-Train 2023", "internevo"),
         ("NeMo AutoModel (PyTorch FSDP2)", "nemo_automodel"),
+        ("NeMo 25.06's HFAutoModelForCausalLM", "huggingface"),
         ("HF Trainer, accelerate + FSDP", "huggingface"),
         ("Megatron-LM through Hugging Face Accelerate (2025)", "megatron_core"),
         ("torchtune 0.4", "torch_fsdp2"),
