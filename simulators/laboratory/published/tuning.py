@@ -33,14 +33,16 @@ def training_of(
     assumed: list[str] = []
     lora = None
     packed: tuple[int, ...] = ()
-    if statement.says("adapters"):
+    # The word QLoRA says how frozen weights are kept.
+    adapted = statement.says("adapters") or statement.says("frozen_weights")
+    if adapted:
         lora = _adapters(statement)
         if not (statement.says("adapter_rank") and statement.says("adapter_targets")):
             words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
             assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
     if statement.says("document_tokens"):
         packed = (int(statement.facts["document_tokens"]),)
-    elif statement.says("adapters") or statement.says("tuning"):
+    elif adapted or statement.says("tuning"):
         if project_of(statement) in ("bridge", "nemo"):
             packed = (_SQUAD_TOKENS,)
             words = f"sequences not published: of {_SQUAD_TOKENS} tokens, packed"

@@ -148,6 +148,20 @@ def test_adapters_are_those_that_are_said(notes, rank, targets):
     assert statement(notes=notes).unread == ()
 
 
+def test_frozen_weights_have_adapters():
+    notes = "QLoRA rank 8 on q_proj and v_proj; NF4"
+    lora = replayable(notes=notes, framework="Hugging Face").job.training.lora
+    assert lora == Lora(8, ("linear_qkv",), 0, "nf4")
+
+
+def test_an_optimizer_of_transformer_engine_is_no_norm():
+    notes = "Transformer Engine's FusedAdam"
+    framework = replayable(notes=notes, framework="Hugging Face").job.framework
+    assert framework.fused_optimizer
+    assert not framework.fused_norm
+    assert statement(notes=notes).unread == ()
+
+
 @pytest.mark.parametrize(
     "notes",
     [
