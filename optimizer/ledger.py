@@ -18,16 +18,18 @@ from trainscout.optimizer.trial import STATUSES, Choices, Trial
 from trainscout.pruning import History, Known, Verdict
 from trainscout.simulators.predictor.question.recipe import Recipe
 
+STABLE_TOP = 5
+
 
 class Ledger:
     """The trials so far, in the order asked; what is unseen, resolved, best and stable.
 
     ``unseen[row]`` is true for the recipes not asked yet; ``evaluations`` holds what samplers
     are told about the resolved rows; ``stable_for`` counts the recipes that fit since the
-    ``stable_top`` best (or the Pareto front) last changed.
+    ``STABLE_TOP`` best (or the Pareto front) last changed.
     """
 
-    def __init__(self, survey: Survey, objective: Objective, top_k: int, stable_top: int) -> None:
+    def __init__(self, survey: Survey, objective: Objective, top_k: int) -> None:
         self.trials: list[Trial] = []
         self.counts = dict.fromkeys(STATUSES, 0)
         self.unseen = np.ones(len(survey), dtype=np.bool_)
@@ -36,7 +38,6 @@ class Ledger:
         self.stable_for = 0
         self._survey = survey
         self._objective = objective
-        self._stable_top = stable_top
         self._invalid: set[Indices] = set()
         # Losses, row and number: equal recipes rank as they lie in the space, however found.
         self._ranking: list[tuple[tuple[float, ...], int, int]] = []
@@ -154,7 +155,7 @@ class Ledger:
         entry = (losses, row, number)
         if len(losses) == 1:
             bisect.insort(self._ranking, entry)
-            return bisect.bisect_left(self._ranking, entry) < self._stable_top
+            return bisect.bisect_left(self._ranking, entry) < STABLE_TOP
         dominated = any(
             all(a <= b for a, b in zip(other, losses, strict=True))
             for other, _, _ in self._ranking

@@ -32,12 +32,10 @@ class SearchOptions:
     """How long ``auto`` tries to prove its answer before a sampler goes on from what is known
     (None: until it is proved)."""
     patience: int | None = 100
-    """The search also ends once the ``stable_top`` best have not changed for so many recipes that
-    fit (None: never), but not before ``min_trials``."""
+    """The search also ends once the five best have not changed for so many recipes that fit
+    (None: never), but not before ``min_trials``."""
     min_trials: int = 500
     """``patience`` ends no search before so many recipes."""
-    stable_top: int = 5
-    """How many best recipes ``patience`` looks at."""
     batch_size: int = 32
     """So many recipes are proposed at a time whatever the number of workers, so that the workers
     do not change the answer."""
@@ -68,7 +66,7 @@ class SearchOptions:
             InputError: naming the field.
         """
         require_choice("search.sampler", self.sampler, SAMPLERS)
-        for name in ("n_trials", "patience", "stable_top", "batch_size", "top_k"):
+        for name in ("n_trials", "patience", "batch_size", "top_k"):
             value = getattr(self, name)
             if value is None and name in ("n_trials", "patience"):
                 continue

@@ -116,7 +116,7 @@ def search_legs(
     search began, on the monotonic clock.
     """
     options, surveyed, objective = legs[0].options, legs[0].survey, legs[0].objective
-    ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
+    ledger = Ledger(surveyed, objective, options.top_k)
     search = Search(legs, ledger, workers, screen, first)
     with workers:
         try:

@@ -26,9 +26,7 @@ from trainscout.simulators.registry import SimulatorSpec
 
 SIMULATOR = "trainscout.simulators.virtual_cluster.trials.simulator:ScriptSimulator"
 """What runs launches, where they are run."""
-EARLY_STOP = SearchOptions(
-    sampler="cmaes", n_trials=None, patience=20, min_trials=0, stable_top=5, batch_size=8
-)
+EARLY_STOP = SearchOptions("cmaes", n_trials=None, patience=20, min_trials=0, batch_size=8)
 """MAYA, section 7.3: CMA-ES, until the five best stay for 20 launches that fit."""
 
 
