@@ -163,13 +163,6 @@ def convert_bshd_to_thd(tensor: Tensor, cu_seqlens: Tensor, t: int) -> Tensor:
     return _rearranged(tensor, (t, *tensor.shape[2:]))
 
 
-def copy_to_kv_cache(
-    new_k: Tensor, new_v: Tensor, k_cache: Tensor, v_cache: Tensor, *rest: Any
-) -> None:
-    """New keys and values into their pages."""
-    launch("copy_to_kv_cache", [k_cache, v_cache], [new_k, new_v])
-
-
 def thd_read_half_tensor(tensor: Tensor, cu_seqlens: Tensor, half_idx: int) -> Tensor:
     """One half of each packed sequence, of ``[t, ...]`` or ``[2, t, ...]``."""
     shape = list(tensor.shape)

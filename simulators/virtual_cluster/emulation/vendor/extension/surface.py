@@ -54,10 +54,6 @@ def ubuf_built_with_mpi() -> bool:
     return False
 
 
-def _nothing(*arguments: Any, **options: Any) -> None:
-    """Setting up and tearing down costs no time of a step."""
-
-
 class FP8TensorMeta:
     """Scales and their history, set from outside."""
 
@@ -98,13 +94,7 @@ _WRITING = {
     "nvfp4_2d_scale_transpose": (1,),
     "nvfp4_compute_global_scale": (1,),
     "nvfp4_multi_tensor_fused_scale": (2, 3),
-    "nvshmem_send_on_current_stream": (1,),
 }
-
-
-def create_nvshmem_tensor(shape: Any, dtype: torch.dtype) -> Tensor:
-    """Memory that other ranks can write."""
-    return torch.empty(tuple(shape), dtype=dtype, device="cuda")
 
 
 _MODULES = (attention, elementwise, experts, overlap, products, quantized)
@@ -134,9 +124,6 @@ def _names() -> dict[str, Any]:
         "fused_amax_and_scale_update_after_reduction": quantized.update_scales,
         "fused_multi_row_padding": experts.pad_rows,
         "fused_multi_row_unpadding": experts.pad_rows,
-        "init_nvshmem_backend": _nothing,
-        "nvshmem_finalize": _nothing,
-        "nvshmem_wait_on_current_stream": _nothing,
         "fused_moe_aux_loss_fwd_graph_safe": experts.fused_moe_aux_loss_fwd,
         "_num_cublas_streams": _STREAMS,
     }
