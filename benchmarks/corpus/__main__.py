@@ -28,29 +28,7 @@ from benchmarks.corpus.assets import write_assets
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).with_name("scripts.yaml")
-# Their day, by ordinal: from the second on, lists committed before anything of them was fetched.
-SAMPLES = {
-    "first": "before 24 November, not listed ahead",
-    "second": "24 November",
-    "third": "27 November",
-    "fourth": "the evening of 27 November",
-    "fifth": "28 November",
-    "sixth": "the afternoon of 28 November",
-    "seventh": "28 November (after the sixth)",
-    "eighth": "the evening of 28 November",
-    "ninth": "the night of 28 November",
-    "tenth": "the night of 28 November (after the ninth)",
-    "eleventh": "29 November",
-    "twelfth": "29 November (beside the eleventh)",
-    "thirteenth": "29 November (after the twelfth)",
-    "fourteenth": "29 November (after the thirteenth)",
-    "fifteenth": "29 November (no language models)",
-    "sixteenth": "29 November (after the fourteenth)",
-    "seventeenth": "29 November (language models)",
-    "eighteenth": "29 November (no language models)",
-    "nineteenth": "29 November (what the seventeenth left, and options)",
-    "twentieth": "29 November (as rank 0 of 8)",
-}
+PAGE = Path(__file__).with_name("page.md")
 LIMIT_S = 600
 # No hub, no tracker; and what Megatron-LM asks of its environment.
 ENVIRONMENT = {
@@ -66,42 +44,6 @@ VERDICTS = {
     4: "broken invariant",
     124: f"not done in {LIMIT_S} s",
 }
-
-
-_HEAD = """\
-# Public scripts
-
-**{passed} of {run}** public training scripts that were tried, of {number} kept in
-`benchmarks/corpus/scripts.yaml`, run unmodified on virtual GPUs (two optimizer steps as rank 0,
-exit code 0). This page is written by
-`python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
-
-Those were kept because they run. How scripts fare that nobody chose for that, say first attempts:
-samples listed before anything of them was fetched. *Reached*: the emulator came to run the script;
-*no verdict*: packages, data or a Python version were not to be had.
-
-| sample | listed in 2026 | reached | passed at once | pass now | no verdict | not tried |
-|---|---|---:|---:|---:|---:|---:|
-{samples}
-Beside the samples, 62 features of PyTorch were listed on 29 November, each with a script of 10 to
-30 lines: of 59 reached, 46 (78%) ran at once as rank 0 of 1 and of 8, and 53 (90%) run now. Not:
-jagged tensors, softmax of sparse tensors, RPC (refused by name), `AdaptiveLogSoftmaxWithLoss` of
-targets made on the device, `symmetric_memory.empty`, and
-`ZeroRedundancyOptimizer.consolidate_state_dict`. Of 57 models and losses of Transformers,
-torchvision, MONAI, timm, diffusers and others, in loops of ours, 55 (96%) ran at once, all do now.
-
-## What does not run
-
-| script | source | why not |
-|---|---|---|
-{failed}
-Why there was no verdict, where it was so more than twice: {without}.
-
-## What runs
-
-| source | scripts |
-|---|---|
-{passing}"""
 
 
 @dataclass(frozen=True)
@@ -211,7 +153,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
                 failed.append(f"| {name} | {each['source']} | {why} |\n")
             else:
                 passing.setdefault(each["source"], []).extend(each["scripts"])
-    return _HEAD.format(
+    return PAGE.read_text("utf-8").format(
         passed=sum(not each.code for each in ended),
         run=len(ended),
         number=len(entries),
@@ -227,10 +169,12 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
 
 def _samples() -> list[tuple[str, str, list[dict[str, Any]]]]:
     """Of each sample its title, the day it was listed and its entries."""
-    listed = {
-        each: SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in SAMPLES
-    }
-    return [(each, day, yaml.safe_load(listed[each])) for each, day in SAMPLES.items()]
+    days = yaml.safe_load(SCRIPTS.with_name("samples.yaml").read_text("utf-8"))
+    files = [SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in days]
+    return [
+        (each, str(day), yaml.safe_load(file))
+        for (each, day), file in zip(days.items(), files, strict=True)
+    ]
 
 
 def _scripts(entries: Iterable[dict[str, Any]]) -> int:
