@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 # Read as a table: what predicts and what shows import nothing of the laboratory.
-_RUNS = DECLARATIONS.parent / "simulators/laboratory/data/published_runs.csv"
+_DATA = DECLARATIONS.parent / "simulators/laboratory/data"
 # GPT-2's 50,257 tokens are padded to 51,200.
 _PADDING = 0.03
 
@@ -90,7 +90,8 @@ def _residuals() -> tuple[dict[str, str], ...]:
 def _published() -> tuple[dict[str, str], ...]:
     """The rows of published runs behind the residuals."""
     counted = {row["id"] for row in _residuals()}
-    return tuple(row for row in _table(_RUNS) if row["id"] in counted)
+    tables = (_DATA / "published_runs.csv", *sorted(_DATA.glob("later_runs*.csv")))
+    return tuple(row for path in tables for row in _table(path) if row["id"] in counted)
 
 
 def _table(path: Path) -> tuple[dict[str, str], ...]:

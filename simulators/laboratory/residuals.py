@@ -8,54 +8,56 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
 from trainscout.simulators.predictor.uncertainty.features import features_of
 from trainscout.simulators.predictor.uncertainty.table import (
     RESIDUALS,
     Residual,
-    Tuning,
     read_table,
     table_text,
 )
 
 from .published.groups import source_group
-from .published.jobs import shipped_declarations
+from .published.jobs import read_curves, shipped_declarations
+from .published.later import Blind, read_blind
 from .published.layouts import sweep_of
-from .published.published import add_output, add_runs
+from .published.published import BLIND_TESTS, PUBLISHED_RUNS, add_output
 from .published.regularity import mark_extrapolated
 from .published.replay import Result
 from .published.rows import TRUSTED, read_rows
-from .uncertainty.coverage import Coverage, calibrate
+from .uncertainty.coverage import LEFT_OUT, Coverage, coverage
 from .validate import replay_with_progress
-
-MIN_RUNS = 30
-MIN_SOURCES = 3
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = _parser().parse_args(arguments)
-    rows = mark_extrapolated(read_rows(options.runs))
-    check_output("--output", options.output, [options.runs])
-    declarations = shipped_declarations()
-    results = replay_with_progress(rows, declarations, Bare())
-    residuals = residuals_of(results)
-    _refuse_too_few(residuals, options.runs)
-    # Tuned on what is written, which is rounded.
-    tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
-    text = table_text(residuals, tuning, _provenance(options.runs, found))
-    write_output("--output", options.output, text)
+    check_output("--output", options.output, [])
+    residuals = list(residuals_of(_predicted(PUBLISHED_RUNS)))
+    for number, test in enumerate(BLIND_TESTS, 1):
+        residuals += residuals_of(_predicted(test.runs), number, read_blind(test.predictions))
+    # Of what is written, which is rounded.
+    found = coverage(read_table(table_text(residuals, {})))
+    write_output("--output", options.output, table_text(residuals, _provenance(found)))
     show_text(_format_coverage(found, options.output))
     return OK
+
+
+def _predicted(runs: Path) -> tuple[Result, ...]:
+    rows = mark_extrapolated(read_rows(runs))
+    declarations = shipped_declarations()
+    declarations = replace(declarations, curves=read_curves(rows, runs.parent))
+    return replay_with_progress(rows, declarations, Bare())
 
 
 class Bare:
@@ -70,12 +72,16 @@ class Bare:
         return self._replay.without_error_bar(job)
 
 
-def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
+def residuals_of(
+    results: Sequence[Result], blind_test: int = 0, first: Mapping[str, Blind] | None = None
+) -> tuple[Residual, ...]:
     """The residual of every trusted row with a measured and a predicted step time.
 
-    Extrapolated rows are no measurements.
+    Of a blind test that of its ``first`` predictions, without what was refused then. Extrapolated
+    rows are no measurements.
     """
     residuals: list[Residual] = []
+    simulator = ReplaySimulator()
     sweeps: dict[object, str] = {}
     for result in results:
         job, prediction, measured_s = result.job, result.prediction, result.measured_s
@@ -83,36 +89,32 @@ def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
             continue
         if job is None or prediction is None or measured_s is None:
             continue
-        sweep = sweeps.setdefault(sweep_of(result), str(len(sweeps) + 1))
+        now_s = prediction.step_time_s
+        times = (now_s,) if first is None else first[result.row.id].times
+        if times is None:
+            continue
+        slow = on_slow_network(job)
+        slow_s = 0.0 if slow is None else simulator.step_time_s(slow)
         residuals.append(
             Residual(
                 id=result.row.id,
                 source=source_group(result.row),
-                sweep=sweep,
-                features=features_of(job, prediction.step_time_s, prediction.breakdown_s),
+                sweep=sweeps.setdefault(sweep_of(result), f"{blind_test}.{len(sweeps) + 1}"),
+                blind_test=blind_test,
+                features=features_of(job, now_s, prediction.breakdown_s, slow_s),
                 recipe=job.recipe,
-                log_residual=math.log(measured_s / prediction.step_time_s),
+                log_residual=math.log(measured_s / times[0]),
             )
         )
     return tuple(residuals)
 
 
-def _refuse_too_few(residuals: Sequence[Residual], path: Path) -> None:
-    sources = len({residual.source for residual in residuals})
-    if len(residuals) < MIN_RUNS or sources < MIN_SOURCES:
-        raise InputError(
-            "runs",
-            path,
-            f"has {len(residuals)} usable runs of {sources} sources",
-            f"at least {MIN_RUNS} runs of {MIN_SOURCES} sources",
-        )
-
-
-def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
+def _provenance(found: Coverage) -> dict[str, Any]:
     return {
         "what": "measured over predicted step times of published runs, as natural logarithms",
         "made_by": "trainscout residuals",
-        "runs": format_origin(runs),
+        "runs": format_origin(PUBLISHED_RUNS),
+        "blind_tests": [format_origin(test.runs) for test in BLIND_TESTS],
         "coverage": {
             name: round(value, 4) if isinstance(value, float) else value
             for name, value in found.to_dict().items()
@@ -127,31 +129,21 @@ def format_origin(runs: Path) -> str:
 
 
 def _format_coverage(found: Coverage, output: Path) -> str:
-    groups = {
-        "publication": found.per_source,
-        "framework": found.per_framework,
-        "GPU": found.per_gpu,
-        "cluster": found.per_cluster,
-    }
-    held = ",\n".join(
-        f"{share:.1%} of a {group} left out"
-        for group, share in groups.items()
-        if share is not None
-    )
+    held = ",\n".join(f"{share:.1%} of {LEFT_OUT[name]}" for name, share in found.inside.items())
     return (
-        f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of a random "
-        f"fifth left out and, as means over groups of three runs or more,\n{held}.\n"
-        f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
+        f"{found.n} runs of blind tests in {found.publications} publications. The "
+        f"{found.level:.0%} interval holds, each left out (mean over publications),\n{held}.\n"
+        f"Its high end is {found.width:.0%} above its low end in the median, "
+        f"{found.width_in_view:.0%} for runs in view. Written to {output}.\n"
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser(
         "residuals",
-        "Predict measured runs and write the table that error bars come from.",
-        "trainscout residuals                        # the published rows\n"
-        "trainscout residuals ours.csv --output residuals.csv",
+        "Predict the published runs and those of blind tests, and write the table that error "
+        "bars come from.",
+        "trainscout residuals\ntrainscout residuals --output residuals.csv",
     )
-    add_runs(parser)
     add_output(parser, RESIDUALS)
     return parser

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainscout.simulators.laboratory.score import Summary, summarise
+from trainscout.simulators.laboratory.uncertainty.coverage import LEFT_OUT
 
 from .fits import KernelFit, collective_fit_errors
 from .summaries import AVERAGED, NCCL, SAME_ROWS
@@ -17,13 +18,6 @@ MULTI_NODE_SWEEP = "vTrain multi-node sweep"
 DENSE_SETS = ("Korthikanti 2022, table 5", "Narayanan 2021, table 1", "Narayanan 2021, table 2")
 B200_SET = "SimuMax, eight B200"
 MIN_ROWS_OF_A_SOURCE = 8
-LEFT_OUT = {
-    "per_source": "publication",
-    "per_framework": "framework",
-    "per_gpu": "GPU",
-    "per_cluster": "cluster",
-}
-"""Coverage with all runs of one such group left out, by its key."""
 
 Report = Mapping[str, Any]
 
@@ -159,12 +153,13 @@ def _error_bars(coverage: Mapping[str, float]) -> list[Target]:
     aim = f"{level - 0.05:.0%} to {level + 0.05:.0%}"
     return [
         Target(
-            f"runs inside their {level:.0%} error bar, {group}s left out, mean over them",
+            f"runs inside their {level:.0%} error bar, left out: {words}",
             aim,
             f"{coverage[key]:.1%}",
             abs(coverage[key] - level) <= 0.05,
         )
-        for key, group in LEFT_OUT.items()
+        for key, words in LEFT_OUT.items()
+        if key in coverage
     ]
 
 

@@ -15,12 +15,11 @@ from .headline import Report
 from .markdown import TEXTS, percent, signed, table
 from .published import BlindTest
 
-_FIGURES = ("median", "p90", "bias", "inside")
+_FIGURES = ("median", "p90", "bias")
 _HEADER = (
-    *("publication", "rows"),
-    *(f"{when}: {_FIGURES[0]}" if at == 0 else each
-      for when in ("blind", "now") for at, each in enumerate(_FIGURES)),
-)  # fmt: skip
+    *("publication", "rows", "blind: median", *_FIGURES[1:], "inside"),
+    *("now: median", *_FIGURES[1:]),
+)
 
 
 Times = tuple[float, float, float]
@@ -116,23 +115,25 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
 
 
 def _cells(runs: Sequence[Report], blind: Mapping[str, Blind]) -> tuple[str, ...]:
-    first = [(run["measured"], blind[run["id"]].times) for run in runs]
-    now = [
-        (run["measured"], (run["predicted"], *(run["interval_s"] or (0.0, 0.0)))) for run in runs
+    first = [
+        (run["measured"], times) for run in runs if (times := blind[run["id"]].times) is not None
     ]
-    return (str(len(runs)), *_errors(first), *_errors(now))
+    held = [low <= measured <= high for measured, (_, low, high) in first]
+    return (
+        str(len(runs)),
+        *_errors([(measured, times[0]) for measured, times in first]),
+        f"{sum(held) / len(held):.0%}" if held else "-",
+        *_errors([(run["measured"], run["predicted"]) for run in runs]),
+    )
 
 
-def _errors(runs: Sequence[tuple[float, Times | None]]) -> tuple[str, ...]:
+def _errors(runs: Sequence[tuple[float, float]]) -> tuple[str, ...]:
     """The figures of runs by their measured and predicted times."""
-    found = [(measured, times) for measured, times in runs if times is not None]
-    if not found:
+    if not runs:
         return ("-",) * len(_FIGURES)
-    summary = summarise([step_s / measured - 1 for measured, (step_s, _, _) in found])
-    inside = sum(low <= measured <= high for measured, (_, low, high) in found) / len(found)
+    summary = summarise([predicted / measured - 1 for measured, predicted in runs])
     return (
         percent(summary.median_abs_error),
         percent(summary.p90_abs_error),
         signed(summary.bias),
-        f"{inside:.0%}",
     )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainscout.simulators.laboratory.score import summarise
-from trainscout.simulators.predictor.uncertainty.interval import OTHER_VENDOR, UNSEEN
+from trainscout.simulators.laboratory.uncertainty.coverage import LEFT_OUT
 
 from .fits import kernel_fits
-from .headline import LEFT_OUT, Report, Target, by_scale, by_size, headline, targets
+from .headline import Report, Target, by_scale, by_size, headline, targets
 from .later import Test, blind_summary, blind_tests_page
 from .markdown import (
     SUMMARY_HEADER,
@@ -192,11 +192,8 @@ def _memory_by_source(report: Report) -> str:
 
 
 def _error_bars(coverage: Mapping[str, float]) -> str:
-    rows = [(f"a {group}", percent(coverage[key])) for key, group in LEFT_OUT.items()]
-    rows.insert(0, ("a random fifth of the runs", percent(coverage["five_fold"])))
-    sides = {name: "{:g} and {:g}".format(*each) for name, each in UNSEEN.items()}
-    end = TEXTS["error_bars_end"].format(**coverage, **sides, vendor=OTHER_VENDOR)
-    begin = TEXTS["error_bars"].format(**coverage)
+    rows = [(words, percent(coverage[of])) for of, words in LEFT_OUT.items() if of in coverage]
+    begin, end = (TEXTS[name].format(**coverage) for name in ("error_bars", "error_bars_end"))
     return f"{begin}\n\n{table(('left out', 'inside'), rows)}\n\n{end}"
 
 

@@ -16,6 +16,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import PRECISION_BITS
 
+from .fabric import fabric_error
+
 _SHORTEST_LAYER_S = 1e-6
 
 LAUNCH_BOUND = 0.05
@@ -26,6 +28,7 @@ LAUNCH_BOUND = 0.05
 KINDS: Mapping[str, float] = {
     "gpu": 1.0,
     "architecture": 1.0,
+    "vendor": 1.5,
     "bits": 1.0,
     "moe": 1.5,
     "attention": 1.0,
@@ -52,7 +55,8 @@ class Features:
     ``framework`` as declared, a name of its own where it was not; ``fabric``: what the slowest
     communication crosses, with the Gb/s of one GPU's share, ``node`` inside an NVLink domain.
     ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
-    coefficients are on loan; it makes no two predictions less alike.
+    coefficients are on loan; ``fabric_error`` that of a step over a network that nobody measured,
+    ``slow_fabric_error`` to its slower side; none makes two predictions less alike.
     """
 
     gpu: str
@@ -69,10 +73,15 @@ class Features:
     communication_share: float
     host_share: float
     kernel_error: float
+    fabric_error: float
+    slow_fabric_error: float
 
 
-def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> Features:
-    """The features of a job's prediction; seconds as in ``Prediction``."""
+def features_of(
+    job: Job, step_time_s: float, breakdown_s: Mapping[str, float], slow_s: float = 0.0
+) -> Features:
+    """The features of a job's prediction; seconds as in ``Prediction``, ``slow_s`` as in
+    ``fabric_error``."""
     layers = job.model.num_layers / job.recipe.pp * job.num_micro_batches
     bits = PRECISION_BITS[job.precision]
     communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
@@ -91,14 +100,15 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         communication_share=communication_s / step_time_s,
         host_share=breakdown_s.get("host", 0.0) / step_time_s,
         kernel_error=_kernel_error(job.gpu, bits),
+        fabric_error=fabric_error(job, step_time_s, breakdown_s),
+        slow_fabric_error=fabric_error(job, step_time_s, breakdown_s, slow_s),
     )
 
 
 def _fabric(cluster: Cluster) -> str:
     if cluster.num_nodes == 1 or cluster.nvlink_domain == cluster.num_gpus:
         return "node"
-    kind = "measured" if cluster.measured_between else cluster.fabric
-    kind = kind if cluster.network_validated else f"unvalidated {kind}"
+    kind = cluster.fabric if cluster.network_validated else f"unvalidated {cluster.fabric}"
     return f"{kind} {cluster.nics_per_node * cluster.nic_gbps / cluster.gpus_per_node:g}"
 
 
@@ -140,7 +150,7 @@ _PENALTIES = np.array([distance**2 for distance in KINDS.values()])
 def unlike(kinds: NDArray[np.int64], of_kinds: NDArray[np.int64]) -> NDArray[np.float64]:
     """What of the squared distances from each of ``n`` predictions to one is for their kinds.
 
-    ``kinds`` (8, n) are codes of ``kinds_of``; those of the one have shape (8, 1).
+    ``kinds`` (9, n) are codes of ``kinds_of``; those of the one have shape (9, 1).
     """
     squared: NDArray[np.float64] = _PENALTIES @ (kinds != of_kinds)
     return squared

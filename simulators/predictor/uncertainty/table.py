@@ -1,7 +1,7 @@
 """The residuals of published runs: what each prediction was, and how far off.
 
 The file is written by ``trainscout residuals`` and says so in its header, YAML behind
-``#``, together with what was calibrated on it.
+``#``, together with how often error bars drawn from it hold runs that are left out.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ COLUMNS = (
     "id",
     "source",
     "sweep",
+    "blind_test",
     *(field.name for field in fields(Features)),
     *DEGREES,
     *SWITCHES,
     "log_residual",
 )
+ERRORS = ("kernel_error", "host_share", "fabric_error", "slow_fabric_error")
+"""Features that are relative errors of a step of their own; a step waits for the host by as much
+more or less as it is predicted to wait."""
 
 
 @dataclass(frozen=True)
@@ -47,45 +51,31 @@ class Residual:
     """One measured run beside its prediction.
 
     ``source`` is its publication, ``sweep`` names runs that did the same work in other layouts.
-    ``log_residual`` is the natural logarithm of measured over predicted step time.
+    ``blind_test``: the number of the test that predicted it before anybody had looked at the
+    publication, 0 of a run that was in view while the predictor was made.
+    ``log_residual`` is the natural logarithm of measured over predicted step time: of blind tests
+    the step that was predicted then, since that is what a stranger gets.
     """
 
     id: str
     source: str
     sweep: str
+    blind_test: int
     features: Features
     recipe: Recipe
     log_residual: float
 
 
-@dataclass(frozen=True)
-class Tuning:
-    """What is calibrated, so that intervals hold what they say (``coverage.calibrate``).
-
-    A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
-    ``host_error``: typical relative error of the time waited for the host. ``kernel_error``: how
-    much of the typical error of a GEMM's price a step has. ``new_gpu``: how far, as a logarithm,
-    an interval reaches at least to either side of its middle on a GPU without runs.
-    ``new_framework``: how much wider an interval is of software without runs.
-    """
-
-    tail_factor: float = 1.0
-    host_error: float = 0.0
-    kernel_error: float = 1.0
-    new_gpu: float = 0.0
-    new_framework: float = 1.0
-
-
 class ResidualTable:
     """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
 
-    ``residuals``, ``kernel_errors`` and ``host_shares`` (n,), ``kinds`` (8, n) and ``sizes``
-    (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings``
-    (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches
-    as numbers.
+    ``residuals`` and ``blind_tests`` (n,), ``errors`` (4, n) of ``ERRORS``, ``kinds`` (9, n) and
+    ``sizes`` (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers,
+    ``doublings`` (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n)
+    their switches as numbers.
     """
 
-    def __init__(self, cells: Sequence[Sequence[str]], tuning: Tuning) -> None:
+    def __init__(self, cells: Sequence[Sequence[str]]) -> None:
         """Of runs, each with the cells of ``COLUMNS``."""
         if not cells:
             raise ValueError("a table of residuals needs rows")
@@ -95,11 +85,10 @@ class ResidualTable:
         columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
         columns["moe"] = tuple(str(bool(int(cell))) for cell in columns["moe"])
         self._columns = columns
-        self.tuning = tuning
         self.ids = frozenset(columns["id"])
         self.residuals = self._numbers("log_residual")
-        self.kernel_errors = self._numbers("kernel_error")
-        self.host_shares = self._numbers("host_share")
+        self.blind_tests = np.array([int(cell) for cell in columns["blind_test"]])
+        self.errors = np.array([self._numbers(name) for name in ERRORS])
         codes, self._vocabulary = [], list[dict[str, int]]()
         for name in KINDS:
             known = {kind: number for number, kind in enumerate(dict.fromkeys(columns[name]))}
@@ -112,7 +101,6 @@ class ResidualTable:
         self._unlike: dict[tuple[str, ...], NDArray[np.float64]] = {}
         pairs = set(zip(columns["gpu"], columns["source"], strict=True))
         self._publications = Counter(gpu for gpu, _ in pairs)
-        self._architectures = dict(zip(columns["gpu"], columns["architecture"], strict=True))
         self.source_names = tuple(sorted(set(columns["source"])))
         self.sources = numbered(columns["source"])
 
@@ -133,48 +121,19 @@ class ResidualTable:
         return np.array([numbered(self._columns[name]) for name in SWITCHES])
 
     @property
-    def gpus(self) -> NDArray[np.int64]:
-        """Each run's GPU as a number, (n,)."""
-        return self._column("gpu")
-
-    @property
-    def architectures(self) -> NDArray[np.int64]:
-        """Each run's GPU architecture as a number, (n,)."""
-        return self._column("architecture")
-
-    @property
-    def frameworks(self) -> NDArray[np.int64]:
-        """Each run's framework as a number, (n,)."""
-        return self._column("framework")
-
-    @property
     def clusters(self) -> NDArray[np.int64]:
         """Each run's kind of cluster as a number, (n,): GPU and fabric."""
-        return numbered(
-            [
-                f"{gpu} {fabric}"
-                for gpu, fabric in zip(self.gpus, self._column("fabric"), strict=True)
-            ]
-        )
+        pairs = zip(self.column("gpu"), self.column("fabric"), strict=True)
+        return numbered([f"{gpu} {fabric}" for gpu, fabric in pairs])
 
-    def _column(self, kind: str) -> NDArray[np.int64]:
+    def column(self, kind: str) -> NDArray[np.int64]:
+        """Each run's value of one of ``KINDS`` as a number, (n,)."""
         column: NDArray[np.int64] = self.kinds[list(KINDS).index(kind)]
         return column
 
     def publications(self, gpu: str) -> int:
         """How many sources have runs on this GPU."""
         return self._publications.get(gpu, 0)
-
-    def kin(self, gpu: str, architecture: str) -> str | None:
-        """The GPU of this architecture with the most sources; None where ``gpu`` has its own."""
-        kin = [each for each, own in self._architectures.items() if own == architecture]
-        return (
-            None if gpu in self._architectures else max(kin, key=self.publications, default=None)
-        )
-
-    def knows(self, kind: str, value: str) -> bool:
-        """Whether a run has this value of one of ``KINDS``."""
-        return value in self._vocabulary[list(KINDS).index(kind)]
 
     @functools.cached_property
     def even(self) -> NDArray[np.float64]:
@@ -190,7 +149,7 @@ class ResidualTable:
         return similarity(self._unlike[kinds], self.sizes, np.array([sizes_of(features)]).T)
 
     def codes(self, features: Features) -> NDArray[np.int64]:
-        """``kinds_of`` as the table numbers them, (8, 1); -1 for what it has not seen."""
+        """``kinds_of`` as the table numbers them, (9, 1); -1 for what it has not seen."""
         pairs = zip(self._vocabulary, kinds_of(features), strict=True)
         return np.array([[known.get(kind, -1)] for known, kind in pairs], dtype=np.int64)
 
@@ -223,33 +182,33 @@ def read_table(text: str) -> ResidualTable:
     Raises:
         ValueError, KeyError, TypeError: when it did not.
     """
-    header, rows = read_headed_csv(text, "residuals")
+    _, rows = read_headed_csv(text, "residuals")
     if tuple(rows.fieldnames or ()) != COLUMNS:
         raise ValueError(f"columns {rows.fieldnames} instead of {', '.join(COLUMNS)}")
-    return ResidualTable(list(rows.reader), Tuning(**header["tuning"]))
+    return ResidualTable(list(rows.reader))
 
 
-def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, Any]) -> str:
-    """The table as a file: ``provenance`` and ``tuning`` as its header, one line per run."""
+def table_text(rows: Sequence[Residual], provenance: dict[str, Any]) -> str:
+    """The table as a file: ``provenance`` as its header, one line per run."""
     lines = []
     for row in rows:
         cells: dict[str, Any] = {
             "id": row.id,
             "source": row.source,
             "sweep": row.sweep,
+            "blind_test": row.blind_test,
             **asdict(row.features),
             **{name: getattr(row.recipe, name) for name in (*DEGREES, *SWITCHES)},
             "log_residual": f"{row.log_residual:.5f}",
         }
         cells["moe"] = int(row.features.moe)
         cells["layer_s"] = f"{row.features.layer_s:.4g}"
-        cells["communication_share"] = f"{row.features.communication_share:.4f}"
-        cells["host_share"] = f"{row.features.host_share:.4f}"
-        cells["kernel_error"] = f"{row.features.kernel_error:.4f}"
+        for name in ("communication_share", *ERRORS):
+            cells[name] = f"{cells[name]:.4f}"
         for name in SWITCHES:
             cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
         lines.append(cells)
-    return headed_csv({**provenance, "tuning": asdict(tuning)}, COLUMNS, lines)
+    return headed_csv(provenance, COLUMNS, lines)
 
 
 # Every publication, weighing the same, adds this much weight however far it is, so that where

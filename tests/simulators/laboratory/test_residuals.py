@@ -7,7 +7,13 @@ import pytest
 from tests.in_process import command
 from tests.simulators.jobs import make_job
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
-from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory import residuals
+from trainscout.simulators.laboratory.published.later import Blind
+from trainscout.simulators.laboratory.published.published import (
+    BLIND_TESTS,
+    PUBLISHED_RUNS,
+    stored_coverage,
+)
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.residuals import Bare, residuals_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -16,8 +22,8 @@ from trainscout.simulators.predictor.uncertainty.table import read_table
 main = command("residuals")
 
 
-def found(*rows):
-    return residuals_of(replay_rows(rows, declarations(), TwoSeconds(), lambda: None))
+def found(*rows, **blind):
+    return residuals_of(replay_rows(rows, declarations(), TwoSeconds(), lambda: None), **blind)
 
 
 def test_a_residual_is_measured_over_predicted():
@@ -26,6 +32,16 @@ def test_a_residual_is_measured_over_predicted():
     assert residual.log_residual == pytest.approx(math.log(RUN.measured_iter_s / 2.0))
     assert residual.id == RUN.id
     assert residual.features.num_gpus == RUN.num_gpus
+
+
+def test_of_a_blind_test_what_was_predicted_first_counts():
+    refused = replace(RUN, id="refused")
+    first = {RUN.id: Blind(False, (4.0, 3.0, 5.0)), "refused": Blind(True, None)}
+    (residual,) = found(RUN, refused, blind_test=3, first=first)
+    assert residual.blind_test == 3
+    assert residual.log_residual == pytest.approx(math.log(RUN.measured_iter_s / 4.0))
+    # Its features are those of what is predicted now.
+    assert residual.features == found(RUN)[0].features
 
 
 def test_only_trusted_measured_runs_count():
@@ -50,42 +66,34 @@ def test_residuals_are_made_without_error_bars():
     assert Bare().simulate(job) == replace(ReplaySimulator().simulate(job), interval_s=None)
 
 
-@pytest.fixture
-def some_runs(tmp_path):
-    """Fifteen runs of each of four publications."""
-    path = tmp_path / "runs.csv"
-    with PUBLISHED_RUNS.open(encoding="utf-8", newline="") as file:
+def _kept(path, source, *prefixes):
+    """Five rows of each of some publications in a file of their own."""
+    with source.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    kept = [
-        row
-        for prefix in ("vtrain_m", "bloom", "dgxc", "simumax")
-        for row in [each for each in rows if each["id"].startswith(prefix)][:15]
-    ]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
-        writer.writerows(kept)
+        for prefix in prefixes:
+            writer.writerows([row for row in rows if row["id"].startswith(prefix)][:5])
     return path
 
 
-def test_the_command_writes_a_table_that_says_where_it_is_from(some_runs, tmp_path, capsys):
+def test_the_command_writes_a_table_that_says_where_it_is_from(tmp_path, capsys, monkeypatch):
+    runs = _kept(tmp_path / "runs.csv", PUBLISHED_RUNS, "vtrain_m", "bloom", "dgxc", "simumax")
+    monkeypatch.setattr(residuals, "PUBLISHED_RUNS", runs)
+    test = BLIND_TESTS[9]
+    blind = replace(test, runs=_kept(tmp_path / "blind.csv", test.runs, "twist", "mi355", "ddfd"))
+    monkeypatch.setattr(residuals, "BLIND_TESTS", [blind])
     output = tmp_path / "residuals.csv"
-    assert main([str(some_runs), "--output", str(output)]) == 0
+    assert main(["--output", str(output)]) == 0
     text = output.read_text()
     assert "# made_by: trainscout residuals" in text
     assert "# runs: runs.csv, sha256" in text
     table = read_table(text)
-    assert len(table.source_names) == 4
-    assert "of a publication left out" in capsys.readouterr().out
+    assert len(table.source_names) == 4 + 3
+    assert sorted(set(table.blind_tests.tolist())) == [0, 1]
+    assert stored_coverage(output)["n"] == 15
+    assert "15 runs of blind tests in 3 publications" in capsys.readouterr().out
     again = tmp_path / "again.csv"
-    assert main([str(some_runs), "--output", str(again)]) == 0
+    assert main(["--output", str(again)]) == 0
     assert again.read_text() == text
-
-
-def test_too_few_runs_are_refused(some_runs, tmp_path, capsys):
-    lines = some_runs.read_text().splitlines(keepends=True)
-    some_runs.write_text("".join(lines[:10]))
-    output = tmp_path / "residuals.csv"
-    assert main([str(some_runs), "--output", str(output)]) == 2
-    assert "usable runs of 1 sources" in capsys.readouterr().err
-    assert not output.exists()

@@ -12,7 +12,6 @@ from trainscout.simulators.predictor.uncertainty.table import (
     COLUMNS,
     Residual,
     ResidualTable,
-    Tuning,
 )
 
 FEATURES = Features(
@@ -30,6 +29,8 @@ FEATURES = Features(
     communication_share=0.1,
     host_share=0.0,
     kernel_error=0.07,
+    fabric_error=0.0,
+    slow_fabric_error=0.0,
 )
 
 
@@ -39,6 +40,7 @@ def residual(
     source: str = "one",
     sweep: str = "1",
     recipe: Recipe | None = None,
+    blind_test: int = 1,
     **changes: Any,
 ) -> Residual:
     """A run like ``FEATURES`` but for ``changes``."""
@@ -46,17 +48,18 @@ def residual(
         id=f"run{number}",
         source=source,
         sweep=sweep,
+        blind_test=blind_test,
         features=replace(FEATURES, **changes),
         recipe=Recipe() if recipe is None else recipe,
         log_residual=value,
     )
 
 
-def table_of(rows: Sequence[Residual], tuning: Tuning) -> ResidualTable:
+def table_of(rows: Sequence[Residual]) -> ResidualTable:
     """The table of such runs, whose figures a file would round."""
     cells = []
     for row in rows:
         values = {**vars(row.recipe), **vars(row.features), **vars(row)}
         own = [values[name] for name in COLUMNS]
         cells.append([str(int(each) if isinstance(each, bool) else each) for each in own])
-    return ResidualTable(cells, tuning)
+    return ResidualTable(cells)

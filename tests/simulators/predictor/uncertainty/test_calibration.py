@@ -204,7 +204,7 @@ def test_recipes_that_mean_the_same_have_the_same_traits(job):
 
 
 def test_runs_that_scatter_leave_a_bar_as_wide_as_without():
-    job = make_job(GPT175B, tp=8, batch=8)
+    job = make_job(GPT175B, nodes=8, tp=8, pp=8, batch=64, sp=True)
     plain = ReplaySimulator().simulate(job)
     _, shares = ReplaySimulator().with_shares(job)
     runs = tuple(

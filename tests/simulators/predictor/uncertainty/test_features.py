@@ -34,7 +34,9 @@ def test_a_prediction_is_like_itself():
     [
         ({"gpu": "h800"}, 1.0),
         ({"gpu": "a100_80", "architecture": "ampere"}, 2.0),
+        ({"vendor": "another"}, 2.25),
         ({"bits": 8}, 1.0),
+        ({"kernel_error": 0.3, "fabric_error": 0.2, "slow_fabric_error": 0.4}, 0.0),
         ({"moe": True}, 2.25),
         ({"num_gpus": 256}, 1.0),
         ({"layer_s": 0.1}, 4.0),

@@ -5,7 +5,6 @@ import pytest
 
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, table_of
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty.table import Tuning
 from trainscout.simulators.predictor.uncertainty.ties import layout_pairs, layout_steps, tie_share
 
 
@@ -32,7 +31,7 @@ def test_pairs_are_of_one_sweep_and_of_different_layouts():
         residual(4, 0.9, sweep="b", recipe=Recipe(tp=2)),
         residual(5, 0.9, source="two", sweep="a", recipe=Recipe(tp=2)),
     ]
-    pairs = layout_pairs(table_of(rows, Tuning()))
+    pairs = layout_pairs(table_of(rows))
     # Two doublings apart: their difference over the square root of two.
     assert pairs.per_step == pytest.approx(np.array([0.1, 0.3]) / math.sqrt(2))
 
