@@ -419,13 +419,16 @@ def _gathered(
         return [mine]
     output = outputs[0]
     if mine.value.dim() != output.dim():
-        # The flat form may stack what it gathers; only one number for all survives that.
-        if mine.value.numel() == 1:
-            return [Known(mine.value.reshape((1,) * output.dim()), mine.grade, mine.kind)]
-        shape = (1, *mine.value.shape)
-        if output.dim() != len(shape):
+        # Elements count as they lie: what takes them may be of any form.
+        tensor, value = inputs[0][0], mine.value
+        if value.numel() == 1:
+            own = (1,) * output.dim()
+        elif tensor.numel() * exchange.size != output.numel() or output.shape[0] % exchange.size:
             return nothing
-        mine = Known(mine.value.reshape(shape), mine.grade, mine.kind, mine.nested)
+        else:
+            own = (output.shape[0] // exchange.size, *output.shape[1:])
+            value = value.expand(tensor.shape)
+        mine = Known(value.reshape(own), mine.grade, mine.kind, mine.nested)
     if not output.dim():
         return [mine]
     length, rest = divmod(output.shape[0], exchange.size)

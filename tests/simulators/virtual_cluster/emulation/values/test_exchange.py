@@ -102,7 +102,9 @@ def test_gathering_and_scattering_in_both_forms() -> None:
         communicate(rank, "all_gather", [mine], [flat])
         communicate(rank, "all_gather", [mine], [stacked])
         communicate(rank, "all_gather", [mine], parts)
-        assert rank.read(flat) == [5, 6] * 4
+        row = mine.view(1, 2)
+        communicate(rank, "all_gather", [row], [lying := rank.unknown(8, dtype=torch.int64)])
+        assert rank.read(flat) == rank.read(lying) == [5, 6] * 4
         assert rank.read(stacked) == [rank.read(part) for part in parts] == [[5, 6]] * 4
         piece = rank.unknown(2, dtype=torch.int64)
         communicate(rank, "reduce_scatter", [whole], [piece])
