@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import ctypes
 import functools
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,8 @@ from .values.defaults import GRID_ELEMENTS
 
 # Where emulated device addresses begin; nothing of the host lies there.
 _DEVICE_BASE = 0x7F00_0000_0000
+_HOST_BYTES = 1 << 40
+_MAP_NORESERVE = 0x4000
 # What a list of Python's plainest numbers holds.
 _PLAIN = {
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -151,10 +155,16 @@ def _patch_memory(state: RankState) -> None:
         if isinstance(new, FakeTensor) and isinstance(self, FakeTensor):
             self._fake_device = new._fake_device
 
-    def address(storage: Any) -> int:
+    # Where tensors on the host without data lie: memory that is there once somebody touches it
+    # (foreign code reads and writes by address), and addresses that differ as the storages do.
+    reserved = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    nothing = ctypes.c_char.from_buffer(mmap.mmap(-1, 2 * _HOST_BYTES, flags=reserved))
+    host_base = ctypes.addressof(nothing)
+
+    def address(storage: Any, nothing: Any = nothing) -> int:
         known = state.memory.find(storage)
         if known is None:
-            return int(storage._cdata)
+            return host_base + int(storage._cdata) % _HOST_BYTES
         return 0 if known.block is None else _DEVICE_BASE + int(known.block.address)
 
     def data_ptr(self: torch.Tensor) -> int:

@@ -10,6 +10,8 @@ from trainscout.simulators.virtual_cluster.traces.events import Collective, Op, 
 pytest.importorskip("torch")
 
 SCRIPT = """
+import ctypes
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -71,6 +73,9 @@ from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 
 staged = StateDictStager(pin_memory=False, share_memory=False).stage({"whole": whole})["whole"]
 print("staged", staged.device.type, tuple(staged.shape))
+moved = [torch.randn(1 << 22, device="cuda").cpu() for _ in range(2)]
+read = {ctypes.string_at(each.data_ptr(), each.nbytes) for each in moved}
+print("in memory", len(read), len({each.data_ptr() for each in moved}))
 fit = torch.linalg.lstsq(torch.randn(4, 3, device="cuda"), torch.randn(4, 1, device="cuda"))
 print("fitted", *(tuple(each.shape) for each in fit))
 """
@@ -100,6 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "shared (6,) True",
         "gathered cpu cuda",
         "staged cpu (6,)",
+        "in memory 1 2",
         "fitted (3, 1) (1,) (0,) (0,)",
     ],
 )
