@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing.process
 import os
+import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -128,9 +129,9 @@ def install_spawn(state: RankState) -> None:
     """``torch.multiprocessing``'s spawn calls the function as the traced rank of its node.
 
     So do processes that the script starts one by one before it uses the device, each with a
-    function of its own and a number that counts them, or with settings whose ``rank`` does:
-    those are ranks, not workers. Whoever is given tensors on the device, or modules of them,
-    uses it and is a rank, too.
+    function of its own (a job of several ranks: or of a library, in a new interpreter, as whoever
+    uses a GPU must) and a number that counts them, or with settings whose ``rank`` does: those are
+    ranks, not workers. Whoever is given tensors on the device, or modules of them, is one, too.
     """
 
     def start_processes(
@@ -160,7 +161,11 @@ def install_spawn(state: RankState) -> None:
         arguments = (*self._args, *self._kwargs.values())
         numbers = [each for each in arguments if type(each) is int]
         settings = [vars(each).get("rank") for each in arguments if hasattr(each, "__dict__")]
-        own = getattr(self._target, "__module__", None) == "__main__"
+        method = self._start_method or multiprocessing.get_start_method(allow_none=True)
+        package = str(getattr(self._target, "__module__", "")).partition(".")[0]
+        own = package == "__main__"
+        if method == "spawn" and state.world_size > 1:
+            own = package not in ("", "torch", *sys.stdlib_module_names)
         if any(type(each) is int and each == started for each in settings):
             numbers, own = [started], True
         before = own and (started or not state.recorder.operations)

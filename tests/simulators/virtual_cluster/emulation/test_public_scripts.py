@@ -326,12 +326,16 @@ OF_A_LIBRARY = """
     settings = [argparse.Namespace(rank=rank) for rank in range(8)]
     ranks = [mp.Process(target=launched, args=("29500", each, 8)) for each in settings]
 """
+IN_NEW_INTERPRETERS = """
+    train.__module__, new = "library.training", mp.get_context("spawn")
+    ranks = [new.Process(target=train, args=(rank, 8)) for rank in range(8)]
+"""
 
 
-@pytest.mark.parametrize("settings", [False, True])
-def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path, settings: bool) -> None:
-    started = next(line for line in RANKS.splitlines() if "ranks = " in line)
-    text = "import argparse" + RANKS.replace(started, OF_A_LIBRARY) if settings else RANKS
+@pytest.mark.parametrize("started", ["", OF_A_LIBRARY, IN_NEW_INTERPRETERS])
+def test_processes_that_are_ranks_run_the_traced_one(tmp_path: Path, started: str) -> None:
+    line = next(line for line in RANKS.splitlines() if "ranks = " in line)
+    text = "import argparse" + RANKS.replace(line, started or line)
     (tmp_path / "ranks.py").write_text(text)
     options = ("--world-size", "8", "--rank", "3")
     run = emulate(tmp_path, str(tmp_path / "ranks.py"), *options, check=True)
