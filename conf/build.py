@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.conf.catalogue import Catalogue, load_catalogue, with_own_lengths
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import MISSING, typed_value
@@ -50,6 +50,8 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
+    training = with_own_lengths(question.training, question.model)
+    question = dataclasses.replace(question, training=training)
     question.check()
     return question
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from os.path import isfile  # of a name too long for a file it says no
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -25,6 +26,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.tuning import why_unpacked
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
@@ -348,3 +350,17 @@ def declared_gpus(folder: Path | None) -> Mapping[str, Gpu]:
     if not gpus:
         raise InputError("--gpus", folder, "holds no GPU declaration", "a folder like conf/gpu")
     return gpus
+
+
+def with_own_lengths(training: Training, model: Model) -> Training:
+    """A training of a model that takes no packed texts, without the lengths that trainings which
+    ship say of those: whole sequences, and none longer than the model takes."""
+    if not training.packed_lengths or not why_unpacked(model):
+        return training
+    shipped = [each for each in load_catalogue().trainings.values() if each.packed_lengths]
+    if not any(training.packed_lengths == each.packed_lengths for each in shipped):
+        return training
+    length = training.sequence_length
+    usual = any(length == each.sequence_length for each in shipped)
+    longer = usual and length is not None and length > model.sequence_length
+    return replace(training, packed_lengths=(), sequence_length=None if longer else length)

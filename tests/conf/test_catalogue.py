@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_module
 
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.build import build_question
-from trainscout.conf.catalogue import command_defaults, declared_gpus, load_catalogue
+from trainscout.conf.catalogue import (
+    command_defaults,
+    declared_gpus,
+    load_catalogue,
+    with_own_lengths,
+)
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -152,3 +159,25 @@ def test_names_mean_what_they_mean_to_commands() -> None:
 def test_commands_start_from_what_their_files_say() -> None:
     settings, chosen = command_defaults("explain")
     assert (settings["search"]["top_k"], chosen["search"]) == (1, "auto")
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "length", "packed"),
+    [
+        ("vit_l16", {}, None, ()),
+        ("clip_vit_l14", {}, None, ()),
+        ("deepseek_v3_2", {}, 4096, ()),
+        ("llama3_8b", {}, 4096, "shipped"),
+        ("clip_vit_l14", {"sequence_length": 60}, 60, ()),
+        ("vit_l16", {"packed_lengths": (7,)}, 4096, (7,)),
+    ],
+)
+def test_lengths_of_shipped_trainings_are_of_packed_texts(
+    model: str, said: dict[str, Any], length: int | None, packed: object
+) -> None:
+    """What was said goes as it was said, and is refused by what looks at it."""
+    named = load_catalogue()
+    training = dataclasses.replace(named.trainings["lora"], **said)
+    fitted = with_own_lengths(training, named.models[model])
+    own = named.trainings["lora"].packed_lengths if packed == "shipped" else packed
+    assert (fitted.sequence_length, fitted.packed_lengths) == (length, own)

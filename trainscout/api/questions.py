@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainscout.commands.simulator_choice import build_simulator
-from trainscout.conf.catalogue import Catalogue, Group, command_defaults, load_catalogue
+from trainscout.conf.catalogue import (
+    Catalogue,
+    Group,
+    command_defaults,
+    load_catalogue,
+    with_own_lengths,
+)
 from trainscout.conf.counted_gpus import FORM, counts_gpus
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
@@ -120,6 +126,7 @@ def question(
     }
     for group, fields in _by_part(overrides).items():
         parts[group] = _changed(named, group, parts[group], fields)
+    parts["training"] = with_own_lengths(parts["training"], parts["model"])
     asked = Question(**parts)
     asked.check()
     return asked

@@ -187,6 +187,11 @@ class Training:
         """
         length = self.sequence_length or model.sequence_length
         check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
+        images = model.pooled is not None and bool(model.pooled.patch_size)
+        if images and model.position == "learned" and length != model.sequence_length:
+            problem = "is not of images, whose patches have learned positions"
+            allowed = f"{model.sequence_length}, or null"
+            raise InputError("training.sequence_length", length, problem, allowed)
         wordless = model.diffusion is not None or model.pooled is not None
         if wordless and (self.dpo or self.distillation):
             problem = f"is of probabilities of words, which {model.name} has none of"

@@ -176,6 +176,17 @@ def attended_length(sequence: int, packed: Sequence[int]) -> int:
     return min(sequence, round(sum(each * each for each in packed) / sum(packed)))
 
 
+def why_unpacked(model: Model) -> str:
+    """Why sequences that are packed are not modelled of it; empty where they are."""
+    mixers = [model.mixer(layer) for layer in model.layer_kinds]
+    attentions = [mixer.attention for mixer in mixers if mixer is not None]
+    if model.pooled:
+        return "one vector is made of a sequence"
+    if any(each is not None and each.index is not None for each in attentions):
+        return "an indexer chooses keys"
+    return "layers look at an encoder" if any(model.looked_at) else ""
+
+
 def check_tuning(
     model: Model,
     sequence: int,
@@ -199,18 +210,9 @@ def check_tuning(
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")
-    mixers = [model.mixer(layer) for layer in model.layer_kinds]
-    attentions = [mixer.attention for mixer in mixers if mixer is not None]
-    chosen = any(each is not None and each.index is not None for each in attentions)
-    if packed and (chosen or any(model.looked_at) or model.pooled):
-        where = "an indexer chooses keys" if chosen else "layers look at an encoder"
-        where = "one vector is made of a sequence" if model.pooled else where
-        raise InputError(
-            "training.packed_lengths",
-            longest,
-            f"is not modelled where {where}",
-            "training.packed_lengths=[]",
-        )
+    if packed and (where := why_unpacked(model)):
+        problem, allowed = f"is not modelled where {where}", "training.packed_lengths=[]"
+        raise InputError("training.packed_lengths", longest, problem, allowed)
     if not model.towers:
         for part in set(frozen) & {TOWERS, PROJECTORS}:
             problem = f"is no part of {model.name}, which has no towers"

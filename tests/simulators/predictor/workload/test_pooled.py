@@ -115,6 +115,13 @@ def test_pairs_of_answers_want_words() -> None:
         training.check_for(IMAGES)
 
 
+def test_images_of_learned_positions_have_their_own_length() -> None:
+    for model, length in ((IMAGES, None), (IMAGES, IMAGES.sequence_length), (HEARD, 8)):
+        Training(8, 1e9, sequence_length=length).check_for(model)
+    with pytest.raises(InputError, match=r"training\.sequence_length"):
+        Training(8, 1e9, sequence_length=8).check_for(IMAGES)
+
+
 def test_towers_are_recomputed_with_the_layers() -> None:
     """Every layer's products come once more, and of what a layer keeps its input is left."""
     plain, again = (
