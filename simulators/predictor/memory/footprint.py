@@ -38,7 +38,7 @@ from trainscout.simulators.predictor.workload.step_end import (
 )
 
 from .bands import band_of, spread_of
-from .static import Absent, Static, is_layer, static_of
+from .static import Absent, Static, static_of
 from .unused import deferred_bytes, flattened_bytes, gathered_bytes
 
 Ints = NDArray[np.int64]
@@ -266,67 +266,68 @@ def pass_bytes(
     """What the passes of so many micro-batches hold on every stage; ``statics`` as ``statics_of``
     gives them."""
     recipe, last = job.recipe, len(workload.stages) - 1
-    direction, chunk = _orders(job.schedule, recipe.pp, recipe.vpp, micro_batches)
+    places = _places(job.schedule, recipe.pp, recipe.vpp, micro_batches)
     # The result of each pass, where it is not released, stays besides what its blocks save.
     released = job.framework.pipeline_buffers == "released"
     output = 0 if released else workload.stage_boundary_bytes
     keys = [(id(stage), index == last) for index, stage in enumerate(workload.stages)]
     unlike = dict(zip(keys, workload.stages, strict=True))
-    place = {key: number for number, key in enumerate(unlike)}
+    number = {key: number for number, key in enumerate(unlike)}
     tables = [
         _chunk_bytes(job, each, 0 if ends else output, statics[id(each)])
         for (_, ends), each in unlike.items()
     ]
-    saved, peaks, changes, lacks = (np.array(column) for column in zip(*tables, strict=True))
-    row = np.array([place[key] for key in keys])[:, None]
-    change, peak = changes[row, direction, chunk], peaks[row, direction, chunk]
+    sizes, lacks = (np.array(column) for column in zip(*tables, strict=True))
+    rows = np.array([number[key] for key in keys])
+    index = places + rows[:, None] * sizes.shape[-1]
+    own, besides, change = (sizes[:, of].reshape(-1).take(index) for of in range(3))
     kept = np.cumsum(change, axis=1)
-    # Before a pass, what earlier ones left; a forward peak already holds its own activations, and
-    # behind a backward one's, where gradients come, some of them are free.
-    before = kept - change
-    own = np.minimum(peak, np.where(direction == FORWARD, saved[row, chunk], 0))
-    nothing = np.broadcast_to(np.int64(0), (*direction.shape, 2))
-    absent = lacks[row, direction, chunk] if lacks.any() else nothing
-    return PassBytes(before + own, peak - own, kept, absent)
+    absent = np.broadcast_to(np.int64(0), (*index.shape, 2))
+    if lacks.any():
+        absent = lacks.reshape(-1, 2).take(index, axis=0)
+    return PassBytes(kept - change + own, besides, kept, absent)
 
 
-def _chunk_bytes(
-    job: Job, stage: Stage, output: int, static: Static
-) -> tuple[list[int], Ints, Ints, Ints]:
-    """What each chunk of a stage saves; peaks, changes and what is absent at peaks by kind of
-    pass, none the last, and chunk. ``output`` bytes of each forward pass stay."""
+def _chunk_bytes(job: Job, stage: Stage, output: int, static: Static) -> tuple[Ints, Ints]:
+    """By kind of pass, none the last, and chunk, shape (3, kinds x chunks): activations of its own
+    that a pass holds at its peak, what it holds besides, and by how much it changes activations;
+    and what of the static bytes is absent then, shape (kinds x chunks, 2). ``output`` bytes of
+    each forward pass stay."""
     chunks = stage.chunks
-    saved = [each.saved_bytes + output for each in chunks]
-    peaks = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
-    changes = np.zeros((KINDS + 1, len(chunks)), dtype=np.int64)
+    sizes = np.zeros((3, KINDS + 1, len(chunks)), dtype=np.int64)
     lacks = np.zeros((KINDS + 1, len(chunks), 2), dtype=np.int64)
+    own, peak, change = sizes
     for kind in (FORWARD, BACKWARD):
         found = [_pass_peak(each, kind, static) for each in chunks]
-        peaks[kind], lacks[kind] = zip(*found, strict=True)
-    peaks[FORWARD] += output
-    changes[FORWARD] = saved
-    changes[BACKWARD] = -changes[FORWARD]
+        peak[kind], lacks[kind] = zip(*found, strict=True)
+    peak[FORWARD] += output
+    change[FORWARD] = [each.saved_bytes + output for each in chunks]
+    change[BACKWARD] = -change[FORWARD]
     if schedule_kind(job.schedule).splits_backward:
         waiting = np.array([waiting_bytes(each, job.recipe.tp) for each in chunks], dtype=np.int64)
-        peaks[INPUT_GRADIENT] = peaks[BACKWARD] + waiting
-        changes[INPUT_GRADIENT] = waiting + changes[BACKWARD]
-        changes[WEIGHT_GRADIENT] = -waiting
-    return saved, peaks, changes, lacks
+        peak[INPUT_GRADIENT] = peak[BACKWARD] + waiting
+        change[INPUT_GRADIENT] = waiting + change[BACKWARD]
+        change[WEIGHT_GRADIENT] = -waiting
+    # A forward peak holds what the pass keeps; behind a backward one's, where gradients come, some
+    # of that is free.
+    own[FORWARD] = change[FORWARD]
+    np.minimum(own, peak, out=own)
+    peak -= own
+    return sizes.reshape(3, -1), lacks.reshape(-1, 2)
 
 
 @functools.lru_cache(maxsize=32)
-def _orders(schedule: str, stages: int, chunks: int, micro_batches: int) -> tuple[Ints, Ints]:
-    """Kinds and chunks of the passes of every stage, shape (stages, passes); kind ``KINDS`` is
-    none."""
+def _places(schedule: str, stages: int, chunks: int, micro_batches: int) -> Ints:
+    """Where the passes of every stage stand among kinds (none: ``KINDS``) and chunks, shape
+    (stages, passes)."""
     orders = [
         stage_order(schedule, stage, stages, chunks, micro_batches)[:2] for stage in range(stages)
     ]
     most = max(order.shape[1] for order in orders)
-    both = np.zeros((2, stages, most), dtype=np.int64)
-    both[0] = KINDS
-    for stage, order in enumerate(orders):
-        both[:, stage, : order.shape[1]] = order
-    return both[0], both[1]
+    places = np.full((stages, most), KINDS * chunks, dtype=np.int64)
+    for stage, (kinds, of) in enumerate(orders):
+        places[stage, : len(kinds)] = kinds * chunks + of
+    return places
 
 
 def _enough_micro_batches(job: Job) -> int:
@@ -341,28 +342,10 @@ def _enough_micro_batches(job: Job) -> int:
 def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, Absent]:
     """Most bytes one pass holds beyond what was live before it, and what is absent then."""
     if not static.comes_and_goes:
-        return _most_held(chunk, direction), Absent(0, 0)
-    live = made = 0
-    found = [(0, static.absent(0, in_layer=True))]
-    for run in chunk.runs if direction == FORWARD else reversed(chunk.runs):
-        block, gradients = run.forward, 0
-        if direction == BACKWARD:
-            block, gradients = run.backward, run.parameters.total
-        # Each repetition leaves its activations or gradients behind.
-        for before in {0, run.count - 1}:
-            held = live + before * block.saved_bytes + block.peak_bytes
-            absent = static.absent(made + before * gradients, in_layer=is_layer(run))
-            found.append((held, absent))
-        live += run.count * block.saved_bytes
-        made += run.count * gradients
+        return chunk.most_held[direction], _NOTHING
+    held = chunk.held[direction]
+    found = ((each.bytes, static.absent(each.made, in_layer=each.in_layer)) for each in held)
     return max(found, key=lambda each: each[0] - sum(each[1]))
 
 
-def _most_held(chunk: Chunk, direction: int) -> int:
-    peak = live = 0
-    for run in chunk.runs if direction == FORWARD else reversed(chunk.runs):
-        block = run.forward if direction == FORWARD else run.backward
-        last = live + max(0, (run.count - 1) * block.saved_bytes)
-        peak = max(peak, last + block.peak_bytes)
-        live += run.count * block.saved_bytes
-    return peak
+_NOTHING = Absent(0, 0)

@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.program import Run, Stage
+from trainscout.simulators.predictor.workload.program import Stage
 from trainscout.simulators.predictor.workload.step_end import (
     host_parameters,
     master_bytes,
@@ -181,17 +181,17 @@ def _teacher_bytes(job: Job, stage: Stage) -> int:
 
 def _ends(stage: Stage) -> int:
     """Parameters of the embedding and the head, where the stage holds them."""
-    return sum(run.held.held.total for run in stage.runs if not is_layer(run))
+    return sum(run.held.held.total for run in stage.runs if not run.is_layer)
 
 
 def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
-    runs = [run.parameters for run in stage.runs if is_layer(run)]
+    runs = [run.parameters for run in stage.runs if run.is_layer]
     return max((each.total if trained else each.held.total for each in runs), default=0)
 
 
 def _largest_quantised(stage: Stage) -> LocalParameters:
     """Of the layer with most quantised weights."""
-    layers = [run.parameters for run in stage.runs if is_layer(run)]
+    layers = [run.parameters for run in stage.runs if run.is_layer]
     return max(layers, key=_quantised, default=LocalParameters())
 
 
@@ -202,11 +202,6 @@ def _quantised(parameters: LocalParameters) -> int:
 def _quantised_copies(job: Job, parameters: LocalParameters) -> int:
     """Bytes that quantised weights have more than 16-bit ones, or fewer."""
     return int(_quantised(parameters) * (kept_weight_bytes(job) - parameter_bytes(job)))
-
-
-def is_layer(run: Run) -> bool:
-    """Whether a run is of the model's layers, and not of its ends."""
-    return run.forward.name.endswith("layer_forward")
 
 
 def _largest_unit(stage: Stage) -> int:

@@ -23,8 +23,6 @@ from trainscout.simulators.predictor.workload.step_end import (
 )
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
 
-from .static import is_layer
-
 # Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
 DEEPSPEED_BUCKET = 500_000_000
 # Launches that a stream takes before it blocks the host (seen: stackoverflow.com/q/53970187). A
@@ -108,7 +106,7 @@ def deferred_bytes(job: Job, stage: Stage) -> int:
 
 def _largest_gradient(stage: Stage) -> int:
     """Elements of a stage's largest gradient: of what is at its ends, or of a layer's matrix."""
-    sizes = [run.parameters.total for run in stage.runs if not is_layer(run)]
+    sizes = [run.parameters.total for run in stage.runs if not run.is_layer]
     for run in stage.runs:
         products = (op for op in run.backward.ops if isinstance(op, Gemm) and op.layout == "NT")
         sizes += [product.m * product.n for product in products]

@@ -7,9 +7,10 @@ objects, so whatever prices them does so once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from .ir import Block, Communicator, Digest, Gemm, GroupedGemm
 from .parameters import LocalParameters
@@ -43,6 +44,20 @@ class Run:
         """Parameters that one piece adds to what a rank holds."""
         return LocalParameters() if self.borrows else self.parameters
 
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is of the model's layers, and not of its ends."""
+        return self.forward.name.endswith("layer_forward")
+
+
+class Held(NamedTuple):
+    """``bytes`` that a pass holds beyond what was live before it, when the gradients of ``made``
+    parameters are there; ``in_layer``: where one of the model's layers runs."""
+
+    bytes: int
+    made: int
+    in_layer: bool
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -66,6 +81,18 @@ class Chunk:
         return sum(run.forward.saved_bytes * run.count for run in self.runs)
 
     @cached_property
+    def held(self) -> tuple[tuple[Held, ...], tuple[Held, ...]]:
+        """Where the forward and the backward pass may hold most."""
+        backward = [(run, run.backward, run.parameters.total) for run in reversed(self.runs)]
+        return _held([(run, run.forward, 0) for run in self.runs]), _held(backward)
+
+    @cached_property
+    def most_held(self) -> tuple[int, int]:
+        """Most bytes that the forward and the backward pass hold."""
+        forward, backward = self.held
+        return max(each.bytes for each in forward), max(each.bytes for each in backward)
+
+    @cached_property
     def fused_weight_shapes(self) -> frozenset[tuple[int, int]]:
         """Shapes of the weights whose gradients GEMMs add to a main gradient."""
         shapes = set()
@@ -76,6 +103,20 @@ class Chunk:
                 elif isinstance(op, GroupedGemm) and op.accumulate:
                     shapes.add((op.n, op.k))
         return frozenset(shapes)
+
+
+def _held(blocks: Iterable[tuple[Run, Block, int]]) -> tuple[Held, ...]:
+    """Of a pass of runs, a block and the gradients it makes."""
+    live = made = 0
+    found = [Held(0, 0, in_layer=True)]
+    for run, block, gradients in blocks:
+        # Each repetition leaves its activations or gradients behind.
+        for before in {0, run.count - 1}:
+            most = live + before * block.saved_bytes + block.peak_bytes
+            found.append(Held(most, made + before * gradients, run.is_layer))
+        live += run.count * block.saved_bytes
+        made += run.count * gradients
+    return tuple(found)
 
 
 @dataclass(frozen=True)
