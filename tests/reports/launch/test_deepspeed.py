@@ -137,6 +137,14 @@ def test_adapters_are_those_of_peft():
     assert "peft" not in launch(dense_job()).files["deepspeed_train.py"]
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_gradients_predicted_with_nothing_beside_them_travel_so(waits):
+    job = dense_job(STAGE_3)
+    framework = replace(job.framework, waits_for_reductions=waits)
+    written = json.loads(launch(replace(job, framework=framework)).files["deepspeed.json"])
+    assert written["zero_optimization"]["overlap_comm"] is not waits
+
+
 def test_selective_recomputation_is_said_to_be_missing():
     assert any(
         "selective" in lack
