@@ -32,7 +32,7 @@ _TOGETHER = (
 def settings_of(job: Job) -> dict[str, Any]:
     """DeepSpeed's configuration of a job that it can run."""
     recipe, training = job.recipe, job.training
-    beside = recipe.zero_stage >= 2 and not job.framework.waits_for_reductions
+    sharded, waits = recipe.zero_stage >= 2, job.framework.waits_for_reductions
     flat: dict[str, object] = {
         "train_batch_size": training.global_batch_size,
         KNOBS["micro_batch"].flags[DEEPSPEED].name: recipe.micro_batch,
@@ -40,7 +40,7 @@ def settings_of(job: Job) -> dict[str, Any]:
         "gradient_clipping": 1.0,
         KNOBS["zero_stage"].flags[DEEPSPEED].name: recipe.zero_stage,
         # What is sharded travels beside computation, as is predicted.
-        "zero_optimization.overlap_comm": beside or recipe.overlap_grad_reduce,
+        "zero_optimization.overlap_comm": not waits if sharded else recipe.overlap_grad_reduce,
         "zero_optimization.contiguous_gradients": True,
         "optimizer.type": "SGD" if job.optimizer == "sgd" else "AdamW",
         "optimizer.params.lr": 1e-4,
