@@ -34,7 +34,7 @@ OPTIONAL = {
     "psycopg": "search.storage=postgresql://...",
     "apscheduler": "plan schedule=",
     "protobuf": "Chakra traces",
-    "matplotlib": "front plots, notebooks",
+    "matplotlib": "plots of accuracy",
     "ns3": "comparison with ns-3",
 }
 # Where this folder's searches, studies and runs are.
