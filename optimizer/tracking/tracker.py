@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
@@ -22,33 +22,24 @@ class TrackingError(Exception):
     """It is not tracked yet; the text is one line."""
 
 
-class Tracker(Protocol):
-    """Keeps runs. ``record`` says where it put them (None: nowhere)."""
+class Tracker:
+    """Keeps runs in MLflow, whose store is opened beside the search from the moment this is
+    built, or with ``tracking=none`` nowhere."""
+
+    def __init__(self, settings: TrackingSettings) -> None:
+        self._settings = settings
+        self._logger = (
+            None if settings.name == "none" else _logger(settings.uri, settings.experiment)
+        )
 
     def record(self, tree: RunTree) -> str | None:
-        """Log a run with its children.
+        """Log a run with its children; where it is now (None: nowhere).
 
         Raises:
             TrackingError: when the store is unreachable, refuses, or takes too long.
         """
-        ...
-
-
-class NoTracker:
-    """``tracking=none``."""
-
-    def record(self, tree: RunTree) -> None:
-        return None
-
-
-class MlflowTracker:
-    """Has the store opened beside the search from the moment it is built."""
-
-    def __init__(self, settings: TrackingSettings) -> None:
-        self._settings = settings
-        self._logger = _logger(settings.uri, settings.experiment)
-
-    def record(self, tree: RunTree) -> str:
+        if self._logger is None:
+            return None
         settings, uri = self._settings, redacted_text(self._settings.uri)
         path = write_spool(tree.directory, spooled(tree, settings))
         if not self._logger.is_there():
@@ -71,11 +62,6 @@ def record_or_warn(tracker: Tracker, tree: RunTree) -> str | None:
     except TrackingError as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
         return None
-
-
-def make_tracker(settings: TrackingSettings) -> Tracker:
-    """The tracker that checked ``settings`` ask for."""
-    return NoTracker() if settings.name == "none" else MlflowTracker(settings)
 
 
 class _Logger:

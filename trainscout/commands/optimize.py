@@ -21,7 +21,7 @@ from trainscout.commands.entry_point import run_command
 from trainscout.commands.hydra_setup import STORE
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.study import run_search
-from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
+from trainscout.optimizer.tracking.tracker import Tracker, record_or_warn
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, save_search
 from trainscout.reports.for_programs import search_csv, search_json
@@ -60,7 +60,7 @@ def optimize(config: DictConfig) -> int:
     plan = build_plan(config)
     question, top_k, output = plan.question, plan.options.top_k, plan.output
     directory = Path(HydraConfig.get().runtime.output_dir)
-    tracker = make_tracker(plan.tracking)
+    tracker = Tracker(plan.tracking)
     with progress_view(console_for(sys.stderr), question.job, output.verbosity) as view:
         result = run_search(
             plan,

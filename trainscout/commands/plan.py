@@ -17,7 +17,7 @@ from rich.console import RenderableType
 
 from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
 from trainscout.commands.entry_point import run_command
-from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
+from trainscout.optimizer.tracking.tracker import Tracker, record_or_warn
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.changes import Change, changes
 from trainscout.planning.lock import only_run
@@ -68,7 +68,7 @@ def plan(config: DictConfig) -> int:
 def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> int:
     """One run of the study, whose directory is this process's alone."""
     started = datetime.now().astimezone()
-    tracker = make_tracker(capacity.tracking)
+    tracker = Tracker(capacity.tracking)
     settings: Any = redacted(OmegaConf.to_container(config, resolve=True))
     outcome = answer_study(capacity, study_directory)
     choices = HydraConfig.get().runtime.choices

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         run_script_search,
     )
     from trainscout.optimizer.scripts.space import compile_script_space
-    from trainscout.optimizer.tracking.tracker import make_tracker, record_or_warn
+    from trainscout.optimizer.tracking.tracker import Tracker, record_or_warn
     from trainscout.optimizer.trial import Progress
     from trainscout.reports.script_search import report, save_script_search, to_json, tracked
     from trainscout.reports.script_search_page import script_search_page
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
         best = f"{value:,.0f} of work a second" if works else format_seconds(value)
         return f", best {best}"
 
-    tracker = make_tracker(tracking)
+    tracker = Tracker(tracking)
     result = run_script_search(
         search, executor, str(store), resume=args.resume, on_progress=progress
     )

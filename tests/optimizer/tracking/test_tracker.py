@@ -10,12 +10,7 @@ from tests.optimizer.tracking.trees import tree
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import SPOOL, make_run, read_spool, spooled, write_spool
-from trainscout.optimizer.tracking.tracker import (
-    MlflowTracker,
-    NoTracker,
-    TrackingError,
-    make_tracker,
-)
+from trainscout.optimizer.tracking.tracker import Tracker, TrackingError
 from trainscout.simulators.predictor.question.errors import InputError
 
 main = command("tracking")
@@ -23,7 +18,7 @@ main = command("tracking")
 
 def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = MlflowTracker(store).record(tree(tmp_path))
+    where = Tracker(store).record(tree(tmp_path))
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=store.uri)
@@ -68,7 +63,7 @@ def test_names_that_mlflow_refuses_are_spelled_otherwise(fresh, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     given = {"params": {"sweep.targets.< 30 days (2026).days": 30, "sweep.what_ifs.a//b": 1}}
     run = make_run("r", 0, 1, metrics={"best/my+model/usd": 1}, tags={"rank": 1}, **given)
-    where = MlflowTracker(fresh).record(tree(tmp_path, parent=run, children=()))
+    where = Tracker(fresh).record(tree(tmp_path, parent=run, children=()))
     client, _ = open_store(fresh.uri, fresh.experiment)
     logged = client.get_run(where.rsplit(" ", 1)[1]).data
     assert set(logged.params) == {"sweep.targets._ 30 days _2026_.days", "sweep.what_ifs.a__b"}
@@ -77,7 +72,7 @@ def test_names_that_mlflow_refuses_are_spelled_otherwise(fresh, tmp_path, monkey
 
 def test_a_series_has_a_value_at_each_of_its_steps(fresh, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = MlflowTracker(fresh).record(tree(tmp_path))
+    where = Tracker(fresh).record(tree(tmp_path))
     client, _ = open_store(fresh.uri, fresh.experiment)
     points = client.get_metric_history(where.rsplit(" ", 1)[1], "best_so_far/step_time_s")
     assert {(point.step, point.value) for point in points} == {
@@ -87,7 +82,7 @@ def test_a_series_has_a_value_at_each_of_its_steps(fresh, tmp_path, monkeypatch)
 
 def test_children_that_the_store_has_are_not_logged_again(fresh, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tracker = MlflowTracker(fresh)
+    tracker = Tracker(fresh)
     first = tracker.record(tree(tmp_path, digest="a")).rsplit(" ", 1)[1]
     again = tracker.record(tree(tmp_path, digest="a")).rsplit(" ", 1)[1]
     assert len(runs_in(fresh)) == 4
@@ -102,7 +97,7 @@ def test_children_that_the_store_has_are_not_logged_again(fresh, tmp_path, monke
 
 def test_an_interrupted_search_is_marked_killed(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = MlflowTracker(store).record(tree(tmp_path, status="KILLED"))
+    where = Tracker(store).record(tree(tmp_path, status="KILLED"))
     from mlflow.tracking import MlflowClient
 
     run = MlflowClient(tracking_uri=store.uri).get_run(where.rsplit(" ", 1)[1])
@@ -116,7 +111,7 @@ def test_an_unusable_database_is_one_line_at_once(tmp_path, content):
         path.mkdir()
     else:
         path.write_bytes(content)
-    tracker = MlflowTracker(TrackingSettings(uri=f"sqlite:///{path}"))
+    tracker = Tracker(TrackingSettings(uri=f"sqlite:///{path}"))
     with pytest.raises(TrackingError) as caught:
         tracker.record(tree(tmp_path))
     assert "\n" not in str(caught.value)
@@ -127,7 +122,7 @@ def test_a_server_that_is_down_is_an_error_not_a_hang(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    tracker = MlflowTracker(TrackingSettings(uri=f"http://127.0.0.1:{port}", timeout_s=20))
+    tracker = Tracker(TrackingSettings(uri=f"http://127.0.0.1:{port}", timeout_s=20))
     with pytest.raises(TrackingError, match=str(port)):
         tracker.record(tree(tmp_path))
 
@@ -135,7 +130,7 @@ def test_a_server_that_is_down_is_an_error_not_a_hang(tmp_path):
 def test_a_silent_server_is_given_up_at_the_deadline(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        tracker = MlflowTracker(TrackingSettings(uri=uri, timeout_s=1))
+        tracker = Tracker(TrackingSettings(uri=uri, timeout_s=1))
         with pytest.raises(TrackingError, match="did not answer within 1 s"):
             tracker.record(tree(tmp_path))
 
@@ -147,7 +142,7 @@ def test_building_a_tracker_does_not_wait_for_the_store():
         built = threading.Event()
 
         def build() -> None:
-            make_tracker(TrackingSettings(uri=uri))
+            Tracker(TrackingSettings(uri=uri))
             built.set()
 
         threading.Thread(target=build, daemon=True).start()
@@ -155,8 +150,7 @@ def test_building_a_tracker_does_not_wait_for_the_store():
 
 
 def test_none_keeps_nothing(tmp_path):
-    tracker = make_tracker(TrackingSettings(name="none"))
-    assert isinstance(tracker, NoTracker)
+    tracker = Tracker(TrackingSettings(name="none"))
     assert tracker.record(tree(tmp_path)) is None
 
 
@@ -197,7 +191,7 @@ class TestFlushing:
     def test_what_no_server_took_is_logged_by_the_command(self, fresh, tmp_path, capsys, cwd):
         down = replace(fresh, uri=f"http://127.0.0.1:{free_port()}")
         with pytest.raises(TrackingError, match="flush"):
-            MlflowTracker(down).record(tree(tmp_path))
+            Tracker(down).record(tree(tmp_path))
         assert (tmp_path / SPOOL).stat().st_mode & 0o077 == 0
         assert main(["flush", str(tmp_path.parent)]) == 1
         assert main(["flush", str(tmp_path.parent), "--uri", fresh.uri]) == 0
@@ -208,7 +202,7 @@ class TestFlushing:
         assert len(runs_in(fresh)) == 3
 
     def test_what_was_logged_is_not_kept(self, fresh, tmp_path, cwd):
-        MlflowTracker(fresh).record(tree(tmp_path))
+        Tracker(fresh).record(tree(tmp_path))
         assert not (tmp_path / SPOOL).exists()
 
     def test_a_store_that_fails_half_way_leaves_no_halves(self, fresh, tmp_path, cwd):

@@ -138,7 +138,7 @@ def test_a_search_is_tracked_as_any_other(tune, tmp_path, monkeypatch):
     class Recorder:
         record = staticmethod(trees.append)
 
-    monkeypatch.setattr("trainscout.optimizer.tracking.tracker.make_tracker", lambda _: Recorder())
+    monkeypatch.setattr("trainscout.optimizer.tracking.tracker.Tracker", lambda _: Recorder())
     assert tune("--search", "grid") == 0
     (tree,) = trees
     assert tree.parent.metrics["trials/ok"] == 2
