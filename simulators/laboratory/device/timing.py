@@ -6,16 +6,19 @@ for a GPU, a CPU and the clock of a test.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 
 Call = Callable[[], object]
+Clock = Callable[[Call, int], float]
+"""Seconds that a device takes for so many calls, one after another without gaps."""
 
 WARM_UP_CALLS = 3
 SAMPLES = 7
@@ -26,21 +29,14 @@ MOST_CALLS = 500
 SUSTAINED_S = 0.4
 # A generous bound of what the host needs to launch one call, autograd's backward among them.
 LAUNCH_S = 50e-6
-
-
-class Clock(Protocol):
-    """Runs calls on a device and says how long they took there."""
-
-    def seconds(self, call: Call, count: int) -> float:
-        """Device seconds of ``count`` calls, one after another without gaps."""
-        ...
+_TICKS_PER_S = 2e9
 
 
 def burst_s(clock: Clock, call: Call) -> float:
     """Seconds of one call on a cool device: median of ``SAMPLES`` after a warm-up."""
-    clock.seconds(call, WARM_UP_CALLS)
-    count = calls_for(SAMPLE_S, clock.seconds(call, 1))
-    return statistics.median(clock.seconds(call, count) / count for _ in range(SAMPLES))
+    clock(call, WARM_UP_CALLS)
+    count = calls_for(SAMPLE_S, clock(call, 1))
+    return statistics.median(clock(call, count) / count for _ in range(SAMPLES))
 
 
 def sustained_s(clock: Clock, call: Call, once_s: float) -> float:
@@ -51,7 +47,7 @@ def sustained_s(clock: Clock, call: Call, once_s: float) -> float:
     count = calls_for(SUSTAINED_S / 20, once_s)
     samples: list[float] = []
     while sum(samples) * count < SUSTAINED_S:
-        samples.append(clock.seconds(call, count) / count)
+        samples.append(clock(call, count) / count)
     return statistics.fmean(samples[len(samples) // 2 :])
 
 
@@ -60,34 +56,25 @@ def calls_for(seconds: float, once_s: float) -> int:
     return max(1, min(MOST_CALLS, math.ceil(seconds / max(once_s, 1e-9))))
 
 
-class CudaClock:
-    """CUDA events around calls that were all launched before the first one starts."""
-
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._ticks_per_s = 2e9
-
-    def seconds(self, call: Call, count: int) -> float:
-        cuda = self._torch.cuda
-        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        # The device spins while the host launches, or short kernels would wait for it.
-        cuda._sleep(int(count * LAUNCH_S * self._ticks_per_s))
-        start.record()
-        for _ in range(count):
-            call()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3
+def cuda_clock(torch: Any, call: Call, count: int) -> float:
+    """By CUDA events around calls that were all launched before the first one starts."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The device spins while the host launches, or short kernels would wait for it.
+    torch.cuda._sleep(int(count * LAUNCH_S * _TICKS_PER_S))
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e-3
 
 
-class HostClock:
-    """Host time; for trying a measurement on a CPU, whose figures are not worth keeping."""
-
-    def seconds(self, call: Call, count: int) -> float:
-        begin = time.perf_counter()
-        for _ in range(count):
-            call()
-        return time.perf_counter() - begin
+def host_clock(call: Call, count: int) -> float:
+    """By the host's; for trying a measurement on a CPU, whose figures are not worth keeping."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - begin
 
 
 def open_torch(device: str) -> tuple[Any, Clock]:
@@ -102,10 +89,10 @@ def open_torch(device: str) -> tuple[Any, Clock]:
         problem = "needs PyTorch: pip install -e '.[gp]'"
         raise InputError("--device", device, problem) from error
     if device == "cpu":
-        return torch, HostClock()
+        return torch, host_clock
     if device != "cuda" or not torch.cuda.is_available():
         raise InputError("--device", device, "is not there", "cuda, or cpu to try the command")
-    return torch, CudaClock(torch)
+    return torch, functools.partial(cuda_clock, torch)
 
 
 LAUNCHES = 1000
@@ -117,11 +104,10 @@ def host_seconds(torch: Any, device: str) -> dict[str, float]:
     host is what takes the time."""
     x = torch.ones(16, 16, device=device, requires_grad=True)
     module = torch.nn.Linear(16, 16, device=device)
-    clock = HostClock()
     found = {}
     for name, call in (("launch_s", lambda: x + x), ("module_s", lambda: module(x))):
-        clock.seconds(call, LAUNCHES)
-        samples = [clock.seconds(call, LAUNCHES) / LAUNCHES for _ in range(SAMPLES)]
+        host_clock(call, LAUNCHES)
+        samples = [host_clock(call, LAUNCHES) / LAUNCHES for _ in range(SAMPLES)]
         found[name] = statistics.median(samples)
         if device != "cpu":
             torch.cuda.synchronize()

@@ -58,10 +58,10 @@ class TorchCollectives:
         if self.rank >= ranks:
             return None
         call = self._call(kind, self._groups[nodes], ranks, size)
-        self._clock.seconds(call, 3)
+        self._clock(call, 3)
         # As many calls on every rank, or they would wait for each other for ever.
-        count = calls_for(10 * SAMPLE_S, self._slowest(self._clock.seconds(call, 1), nodes))
-        samples = [self._clock.seconds(call, count) / count for _ in range(SAMPLES)]
+        count = calls_for(10 * SAMPLE_S, self._slowest(self._clock(call, 1), nodes))
+        samples = [self._clock(call, count) / count for _ in range(SAMPLES)]
         return self._slowest(statistics.median(samples), nodes)
 
     def _slowest(self, seconds: float, nodes: int) -> float:

@@ -15,7 +15,7 @@ from tests.simulators.jobs import HYBRID, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.calibration.questions import job_of_settings, settings_of
 from trainscout.simulators.laboratory.device.channels import Traffic
-from trainscout.simulators.laboratory.device.timing import HostClock
+from trainscout.simulators.laboratory.device.timing import host_clock
 from trainscout.simulators.laboratory.device.torch_collectives import (
     TorchCollectives,
     node_counts,
@@ -247,7 +247,7 @@ def test_pytorchs_collectives_run_as_they_are_called(
     variables = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     for name, value in (variables | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}).items():
         monkeypatch.setenv(name, value)
-    fabric = TorchCollectives(torch, HostClock(), "cpu", variables)
+    fabric = TorchCollectives(torch, host_clock, "cpu", variables)
     try:
         for kind in MEASURED_KINDS:
             seconds = fabric.seconds(kind, 1, 4096)
@@ -256,7 +256,7 @@ def test_pytorchs_collectives_run_as_they_are_called(
     finally:
         fabric.close()
     with pytest.raises(InputError, match="as torchrun sets it"):
-        TorchCollectives(torch, HostClock(), "cpu", {"RANK": "0", "WORLD_SIZE": "x"})
+        TorchCollectives(torch, host_clock, "cpu", {"RANK": "0", "WORLD_SIZE": "x"})
 
 
 def tensor(*shape: int) -> TensorSpec:

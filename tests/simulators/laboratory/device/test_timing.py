@@ -22,7 +22,7 @@ class FakeClock:
         self.once_s, self.hot_after_s = once_s, hot_after_s
         self.elapsed_s, self.calls = 0.0, 0
 
-    def seconds(self, call: Call, count: int) -> float:
+    def __call__(self, call: Call, count: int) -> float:
         total = 0.0
         for _ in range(count):
             call()

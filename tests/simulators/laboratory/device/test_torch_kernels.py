@@ -6,20 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from trainscout.simulators.laboratory.device.timing import Call, HostClock, open_torch
+from trainscout.simulators.laboratory.device.timing import host_clock, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import TorchKernels
 from trainscout.simulators.laboratory.kernels.measure import Machine
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
 
 torch = pytest.importorskip("torch")
-
-
-class _Second:
-    """A clock by which every call takes a second."""
-
-    def seconds(self, call: Call, count: int) -> float:
-        return float(count)
 
 
 KERNELS = TorchKernels(torch, "cpu")
@@ -73,7 +66,7 @@ def test_experts_in_a_loop_are_as_many_products(
     assert built.repeats == 4
     # A call of four seconds' worth is timed as four.
     device = Machine("cpu")
-    monkeypatch.setattr(device, "_clock", _Second())
+    monkeypatch.setattr(device, "_clock", lambda call, count: float(count))
     assert device.burst_s(built) == device.sustained_s(built, 4.0) == 4.0
 
 
@@ -108,7 +101,7 @@ def test_unknown_kind_is_refused() -> None:
 
 
 def test_cpu_can_be_opened_and_an_absent_gpu_not() -> None:
-    assert isinstance(open_torch("cpu")[1], HostClock)
+    assert open_torch("cpu")[1] is host_clock
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="not there"):
             open_torch("cuda")

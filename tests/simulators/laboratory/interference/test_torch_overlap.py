@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.simulators.laboratory.device.fake_cuda import FakeCuda, FakeTorch
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, Traffic
-from trainscout.simulators.laboratory.device.timing import CudaClock
+from trainscout.simulators.laboratory.device.timing import cuda_clock
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference import measure
 from trainscout.simulators.predictor.question.errors import InputError
@@ -30,7 +31,7 @@ class FakeChannels:
 
 def device(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> measure.OverlapDevice:
     torch = FakeTorch(cuda)
-    monkeypatch.setattr(measure, "open_torch", lambda name: (torch, CudaClock(torch)))
+    monkeypatch.setattr(measure, "open_torch", lambda name: (torch, partial(cuda_clock, torch)))
     monkeypatch.setattr(measure, "TorchKernels", lambda *_: None)
     monkeypatch.setattr(measure, "ChannelKernel", FakeChannels)
     return measure.OverlapDevice()
