@@ -21,7 +21,7 @@ from trainscout.optimizer.ledger import Ledger
 from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.promotion import front_of, promote
-from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
+from trainscout.optimizer.samplers import Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.survey import INTERRUPTED, Survey
 from trainscout.optimizer.survey_choice import forget_interrupted, survey_once
@@ -31,6 +31,7 @@ from trainscout.pruning import apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 if TYPE_CHECKING:
+    from trainscout.optimizer.samplers.exact import ExactSampler
     from trainscout.optimizer.storage.stored import StoredExecutor
     from trainscout.optimizer.storage.trials import Mode
 
@@ -208,7 +209,7 @@ class Search:
         self._screen = screen
         # Rows to try before a sampler proposes any.
         self._first = deque(first)
-        self.proof: Proof | None = None
+        self.proof: ExactSampler | None = None
         """Of the leg that proves, whoever has found what is known since."""
 
     def run(self, started_s: float, on_progress: OnProgress | None) -> str:

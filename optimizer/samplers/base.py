@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Indices, Space
@@ -14,6 +13,9 @@ from trainscout.optimizer.trial import OnProgress
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.registry import SimulatorSpec
+
+if TYPE_CHECKING:
+    from trainscout.optimizer.samplers.exact import ExactSampler
 
 
 @dataclass(frozen=True)
@@ -66,22 +68,6 @@ class Evaluation:
         return cls(losses, min(missing, 0.0) if prediction.fits else max(missing, 1e-9))
 
 
-class Proof(Protocol):
-    """What a sampler that bounds recipes can say of those not simulated."""
-
-    def open_recipes(self) -> int:
-        """How many could yet be among the best."""
-        ...
-
-    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
-        """The outcome of a point that was not asked for."""
-        ...
-
-    def certificate(self) -> Certificate:
-        """What is proved so far."""
-        ...
-
-
 class Sampler(Protocol):
     """Proposes points of a space.
 
@@ -92,7 +78,7 @@ class Sampler(Protocol):
     exhaustive: bool
 
     @property
-    def proof(self) -> Proof | None: ...
+    def proof(self) -> ExactSampler | None: ...
 
     def ask(self) -> Proposal | None:
         """The next point, possibly one asked before or not launchable; None when no further
