@@ -13,10 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network
 from trainscout.simulators.predictor.uncertainty.features import features_of
@@ -60,16 +58,10 @@ def _predicted(runs: Path) -> tuple[Result, ...]:
     return replay_with_progress(rows, declarations, Bare())
 
 
-class Bare:
+class Bare(ReplaySimulator):
     """The replay without the error bars that are yet to be made."""
 
-    name = "replay"
-
-    def __init__(self) -> None:
-        self._replay = ReplaySimulator()
-
-    def simulate(self, job: Job) -> Prediction:
-        return self._replay.without_error_bar(job)
+    simulate = ReplaySimulator.without_error_bar
 
 
 def residuals_of(
