@@ -105,7 +105,6 @@ def _test_section(test: BlindTest, report: Report, blind: Mapping[str, Blind]) -
     words = TEXTS["later_test"].format(
         name=test.name,
         runs=test.runs.name,
-        predictions=test.predictions.name,
         widening=test.widening,
         refused=refused,
         rows=len(blind),

@@ -91,9 +91,9 @@ def test_every_test_has_a_table_of_its_own() -> None:
 
     before, after = blind_tests_page([first, second]).split("## Another")
 
-    assert "1 of 1 rows were refused. Drawn by lot." in before
+    assert "1 of 1 rows refused. Drawn by lot." in before
     assert "Ours" not in before
-    assert "runs_2.csv`, predicted blind in `second.csv` with error bars 2 times" in after
+    assert "`runs_2.csv`; error bars times 2; 0 of 1 rows refused. By hash." in after
     assert "Theirs" not in after
 
 
