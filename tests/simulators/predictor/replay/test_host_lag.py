@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.replay.host import SYNC_LAUNCHES, host_lag_s
+from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ir import Streaming
 
 SYNC = (SYNC_LAUNCHES, None)
 Work = list[tuple[int, float | None]]
@@ -71,3 +73,10 @@ def test_graphs_that_end_before_the_experts_leave_them_to_the_host() -> None:
 def test_without_experts_graphs_cover_all() -> None:
     whole = step_s(TINY, cuda_graphs=True)
     assert step_s(TINY, cuda_graphs=True, graphs_leave_experts=True) == whole
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("cast", 5), ("cast_fp4", 2)])
+def test_casts_to_four_bits_are_fewer_calls_than_kernels(kind: str, calls: int) -> None:
+    """A largest value, a cast and the order of scales: five kernels."""
+    kernels = [Streaming("kernels", kind, 8, launches) for launches in (2, 1, 2)]
+    assert sum(map(launches_of, kernels)) == calls

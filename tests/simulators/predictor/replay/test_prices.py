@@ -251,10 +251,10 @@ def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None
     assert Pricer(GPU, NODE, graphs, communicators(job)).block(run.forward).host_s == 0
 
 
-def test_arm_hosts_take_longer_for_modules_of_pytorch() -> None:
+def test_arm_hosts_take_longer_most_for_modules_of_pytorch() -> None:
     job = make_job(TINY)
     run, groups = build_workload(job).stages[0].chunks[0].runs[1], communicators(job)
-    for forward_s, pace in ((1e-3, 2.6), (0.0, 1.0)):
+    for forward_s, pace in ((1e-3, 2.6), (0.0, 1.2)):
         framework = Framework(host_forward_s=forward_s)
         x86, arm = (
             Pricer(GPU, replace(NODE, cpu=cpu), framework, groups) for cpu in ("amd", "arm")
