@@ -17,6 +17,9 @@ _NAMES = ("--model.pretrained_model_name_or_path", "--model.config.pretrained_mo
 _LENGTHS = ("--dataset.seq_length", "--dataset.seq_len", "--dataset.max_length")
 _PACKS = "--packed_sequence.packed_sequence_size"
 _PASSES = "--distributed.pipeline.pp_microbatch_size"
+# Attention, the MLP and both norms are checkpoints of their own, so that what goes into each is
+# kept (components/distributed/parallelizer.py); layers of its own experts are one.
+_CHECKPOINTS = "attn_out+core_attn+mlp+qkv"
 
 
 class AutomodelReader(RecipeReader):
@@ -59,6 +62,8 @@ class AutomodelReader(RecipeReader):
         experts = options.whole("--distributed.ep_size") or 1
         self.degrees *= stages
         made = super().recipe(model, world)
+        if made.recompute == "full" and model.moe is None:
+            made = replace(made, recompute="selective", recompute_modules=_CHECKPOINTS)
         micro_batch = options.whole(_PASSES) if stages > 1 else None
         return replace(
             made,

@@ -14,12 +14,12 @@ def optimizer_of(options: Options, *, halves: bool) -> str:
     kind, plain = _named(options)
     if plain == "sgd":
         return "sgd"
-    is_adam = plain.startswith("adam") and "4bit" not in plain and "fp8" not in plain
+    is_adam, bits = plain.startswith("adam"), _bits(plain)
     if not is_adam:
         options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
     if "paged" in kind.lower():
         options.note(f"{kind}: moments lie on the GPU, where they are while it has room")
-    name = "adam_8bit" if is_adam and "8bit" in plain else "adam"
+    name = f"adam_{bits}" if is_adam and bits else "adam"
     halves &= plain.startswith("adam") and bool(options.on("--pure_bf16"))
     return f"{name}_pure_bf16" if halves else name
 
@@ -36,13 +36,20 @@ def moments_of(options: Options, recipe: Recipe) -> dict[str, object]:
     if re.search("fused|paged|bnb", kind.lower()):
         made["fused_optimizer"] = True
     torchao = re.search(r"^ao_|torch", kind.lower()) is not None
-    if "8bit" not in plain or torchao:
-        return made | ({"moments_8bit": "all"} if "8bit" in plain else {})
+    bits = _bits(plain)
+    if not bits or torchao:
+        return made | ({"moments_8bit": "all"} if bits else {})
     second = options.text("--fsdp_version") == "2" and recipe.zero_stage >= 2
     if second and plain.startswith("adam"):
         problem = "does not update the shards of the second FSDP"
         raise InputError("--optim", kind, problem, "adamw_torch_8bit, adamw_torch")
     return made
+
+
+def _bits(plain: str) -> str:
+    """How many bits moments have, where it is 8 (torchao's fp8 among them) or 4."""
+    narrow = {"8bit": "8bit", "fp8": "8bit", "4bit": "4bit"}
+    return next((bits for word, bits in narrow.items() if word in plain), "")
 
 
 def _named(options: Options) -> tuple[str, str]:

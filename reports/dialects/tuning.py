@@ -23,7 +23,9 @@ def untrainable(
     if job.module_precision and not modules:
         reasons.append("training.module_precision (no precision of single layers is written)")
     if OPTIMIZERS[job.optimizer].is_8bit:
-        reasons.append(f"training.optimizer={job.optimizer} (none of 8 bits is written for it)")
+        reasons.append(
+            f"training.optimizer={job.optimizer} (none of 8 bits or fewer is written for it)"
+        )
     if job.training.lora is not None and not adapters:
         reasons.append("training.lora (no adapters are written for it)")
     if job.frozen_weights != "16bit":

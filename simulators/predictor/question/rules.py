@@ -114,7 +114,7 @@ def optimizer_states(job: Job) -> Broken:
     """As ``Rule.broken``."""
     optimizer = OPTIMIZERS[job.training.optimizer]
     if optimizer.is_8bit and job.framework.moments_8bit == "none":
-        return "framework", f"{job.framework.name} has no Adam with moments of 8 bits"
+        return "framework", f"{job.framework.name} has no Adam with moments of 8 bits or fewer"
     if job.recipe.optimizer_states is None:
         return None
     if job.training.optimizer == "sgd" or optimizer.is_8bit:

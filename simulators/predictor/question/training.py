@@ -63,7 +63,7 @@ class Optimizer:
 
     @property
     def is_8bit(self) -> bool:
-        """Whether a moment has 8 bits."""
+        """Whether a moment has 8 bits or fewer."""
         return self.moment_bytes < 4
 
 
@@ -71,12 +71,16 @@ class Optimizer:
 # Dettmers et al. 2022, 8-bit optimizers via block-wise quantization). Those of tensors below 4,096
 # elements stay in fp32, which is left out.
 _EIGHT_BIT = 2 * (1 + 4 / 256)
+# torchao's of 4 bits, for every 128 of each; its moments in fp8 have as many bytes as in 8 bits.
+_FOUR_BIT = 2 * (0.5 + 4 / 128)
 OPTIMIZERS = {
     "adam": Optimizer(8),
     "adam_bf16": Optimizer(4),
     "adam_8bit": Optimizer(_EIGHT_BIT, in_one_pass=True),
     "adam_pure_bf16": Optimizer(4, has_copy=False),
     "adam_8bit_pure_bf16": Optimizer(_EIGHT_BIT, has_copy=False, in_one_pass=True),
+    "adam_4bit": Optimizer(_FOUR_BIT, in_one_pass=True),
+    "adam_4bit_pure_bf16": Optimizer(_FOUR_BIT, has_copy=False, in_one_pass=True),
     "sgd": Optimizer(4, in_one_pass=True),
 }
 
@@ -129,9 +133,10 @@ class Training:
     precision: str = "bf16"
     """Of linear layers, unless the recipe says another."""
     optimizer: str = "adam"
-    """``adam`` (two fp32 moments), ``sgd`` (one), ``adam_bf16`` (two bf16), ``adam_8bit`` (two of
-    8 bits, scaled by blocks), ``adam_pure_bf16`` (two bf16, and no fp32 copy of the weights, which
-    are updated as they are) or ``adam_8bit_pure_bf16``."""
+    """``adam`` (two fp32 moments), ``sgd`` (one), ``adam_bf16`` (two bf16), ``adam_8bit`` or
+    ``adam_4bit`` (two of 8 or 4 bits, scaled by blocks), ``adam_pure_bf16`` (two bf16, and no fp32
+    copy of the weights, which are updated as they are), ``adam_8bit_pure_bf16`` or
+    ``adam_4bit_pure_bf16``."""
     lora: Lora | None = None
     """Train low-rank adapters and nothing else of the language model (LoRA); None trains its
     weights."""

@@ -46,7 +46,11 @@ def test_a_configuration(tmp_path):
     [
         ({"tp_size": 2, "sequence_parallel": True}, {"tp": 2, "sp": True}),
         ({"pp_size": 2, "pipeline": {"pp_microbatch_size": 1}}, {"pp": 2, "micro_batch": 1}),
-        ({"ep_size": 8, "activation_checkpointing": True}, {"ep": 8, "recompute": "full"}),
+        ({"ep_size": 8}, {"ep": 8, "recompute": "none"}),
+        (
+            {"activation_checkpointing": True},
+            {"recompute": "selective", "recompute_modules": "attn_out+core_attn+mlp+qkv"},
+        ),
         ({"dp_replicate_size": 2}, {"zero_stage": 3, "dp_shard": 8}),
         ({"dp_replicate_size": 2, "pp_size": 2}, {"pp": 2, "zero_stage": 3, "dp_shard": 4}),
         ({"strategy": "ddp"}, {"zero_stage": 0}),
@@ -56,6 +60,13 @@ def test_degrees(tmp_path, own, fields):
     table = FULL | {"distributed": FULL["distributed"] | own}
     recipe = read(written(tmp_path, table)).recipe
     assert {name: getattr(recipe, name) for name in fields} == fields
+
+
+def test_layers_of_experts_are_one_checkpoint(tmp_path):
+    own = FULL["distributed"] | {"ep_size": 8, "activation_checkpointing": True}
+    model = FULL["model"] | {"pretrained_model_name_or_path": "qwen3_30b_a3b"}
+    recipe = read(written(tmp_path, FULL | {"distributed": own, "model": model})).recipe
+    assert (recipe.ep, recipe.recompute, recipe.recompute_modules) == (8, "full", None)
 
 
 @pytest.mark.parametrize(

@@ -455,6 +455,8 @@ def test_an_adapters_own_configuration(tmp_path, more, lora, said):
         ("paged_adamw_8bit", "adam_8bit", True, "layers"),
         ("paged_adamw_32bit", "adam", True, "layers"),
         ("adamw_torch_8bit", "adam_8bit", False, "all"),
+        ("adamw_torch_4bit", "adam_4bit", False, "all"),
+        ("ao_adamw_fp8", "adam_8bit", False, "all"),
     ],
 )
 def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
