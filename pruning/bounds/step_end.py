@@ -10,7 +10,7 @@ from functools import partial
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.memory.footprint import placeholder_bytes, process_bytes
 from trainscout.simulators.predictor.memory.static import static_of
-from trainscout.simulators.predictor.memory.unused import flattened_bytes
+from trainscout.simulators.predictor.memory.unused import flattened_bytes, streamed_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering
@@ -88,7 +88,7 @@ class StageHeld:
             fixed,
             sum(static.most_absent),
             fixed - sum(static.absent_at_update) + update_bytes(whole.parameters, job),
-            flattened_bytes(job, whole),
+            flattened_bytes(job, whole) + streamed_bytes(job, static),
             sum(process_bytes(job.gpu, job.cluster, channels).values()),
         )
 

@@ -39,7 +39,7 @@ from trainscout.simulators.predictor.workload.step_end import (
 
 from .bands import band_of, spread_of
 from .static import Absent, Static, static_of
-from .unused import deferred_bytes, flattened_bytes, gathered_bytes
+from .unused import deferred_bytes, flattened_bytes, gathered_bytes, streamed_bytes
 
 Ints = NDArray[np.int64]
 MIB = 2**20
@@ -143,7 +143,7 @@ def _stage_memories(
         id(stage): (
             statics[id(stage)],
             placeholder_bytes(job, stage),
-            flattened_bytes(job, stage),
+            flattened_bytes(job, stage) + streamed_bytes(job, statics[id(stage)]),
             gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
             update_bytes(stage.parameters, job),

@@ -51,6 +51,18 @@ def test_deepspeed_copies_gradients_to_reduce_norm_and_update_with_them(
     assert flattened_bytes(job, first) == pytest.approx(expected, rel=0.03)
 
 
+def test_fsdp2_gathers_into_places_of_a_stream() -> None:
+    job = make_job(LLAMA, zero_stage=3, training={"torch_wrappers": True})
+    copied = replace(job, framework=replace(job.framework, copies_gathered=True))
+    workload = build_workload(job)
+    ends, layer = (run.parameters.total for run in workload.stages[0].runs[:2])
+    ends += workload.stages[0].runs[-1].parameters.total
+    ours, theirs = (footprint(each, workload, 0).per_stage[0] for each in (job, copied))
+    more = theirs.peak_reserved_bytes - ours.peak_reserved_bytes
+    assert more == pytest.approx(2 * (layer + max(ends, layer)), abs=2**21)
+    assert theirs.peak_allocated_bytes == ours.peak_allocated_bytes
+
+
 @pytest.mark.parametrize(("micro_batch", "fit"), [(1, False), (16, True)])
 def test_weights_are_gathered_flat(micro_batch: int, fit: bool) -> None:
     training = {"copies_shards": True}
