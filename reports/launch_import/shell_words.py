@@ -44,7 +44,8 @@ Token = Word | Array | Operator
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens of a shell script; comments, redirections and here-documents are left out.
+    """The tokens of a shell script; comments and redirections are left out, and so are
+    here-documents but those that ``read`` puts into a variable, which become an assignment.
 
     Raises:
         InputError: for a quote or a bracket that is never closed, or a script beyond 256 KiB.
@@ -58,7 +59,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.heredocs: list[str] = []
+        self.heredocs: list[tuple[str, str]] = []
         self._counted = (0, 1)
 
     @property
@@ -91,7 +92,7 @@ class _Reader:
     def _token(self, found: list[Token], rest: str) -> None:
         line = self.line
         if (heredoc := _HEREDOC.match(self.text, self.at)) is not None:
-            self.heredocs.append(heredoc[2])
+            self.heredocs.append((heredoc[2], heredoc[1]))
             self.at = heredoc.end()
         elif (redirection := _REDIRECTION.match(self.text, self.at)) is not None:
             self.at = redirection.end()
@@ -107,7 +108,7 @@ class _Reader:
             self.at += len(operator)
             found.append(Operator(operator, line))
             if operator == "\n":
-                self._skip_heredocs()
+                self._take_heredocs(found, line)
         elif (array := _ARRAY.match(self.text, self.at)) is not None:
             self.at = array.end()
             inner = self.tokens(closing=")")
@@ -116,12 +117,22 @@ class _Reader:
         else:
             found.append(Word(self._word(), line))
 
-    def _skip_heredocs(self) -> None:
-        for delimiter in self.heredocs:
+    def _take_heredocs(self, found: list[Token], line: int) -> None:
+        """Go behind the documents that lines so far began; of ``read -d '' NAME <<END`` in front
+        of the last operator make ``NAME="..."``."""
+        for delimiter, quote in self.heredocs:
             end = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE).search(
                 self.text, self.at
             )
-            self.at = len(self.text) if end is None else end.end()
+            start, stop = self.at, len(self.text) if end is None else end.start()
+            self.at = stop if end is None else end.end()
+            ends = [at for at, each in enumerate(found[:-1], 1) if isinstance(each, Operator)]
+            first = ends[-1] if ends else 0
+            command = [each.text for each in found[first:-1] if isinstance(each, Word)]
+            if command[:1] == ["read"] and "-d" in command and command[-1].isidentifier():
+                special = r'([\\$`"])' if quote else '(")'
+                value = re.sub(special, r"\\\1", self.text[start:stop])
+                found[first:-1] = [Word(f'{command[-1]}="{value}"'.replace("\\\n", ""), line)]
         self.heredocs = []
 
     def _word(self) -> str:

@@ -394,6 +394,17 @@ OPENRLHF = {
 }
 
 
+def test_openrlhfs_own_scripts(tmp_path):
+    """Their command stands in a here-document."""
+    command = "openrlhf.cli.train_sft " + next(iter(OPENRLHF.values()))
+    start = "if [[ ${1} != slurm ]]; then\n    deepspeed --module $training_commands\nfi\n"
+    script = f"read -r -d '' training_commands <<EOF\n{command}\nEOF\n\n{start}"
+    found = read(written(tmp_path, "train_sft.sh", script))
+    straight = read(written(tmp_path, "run.sh", f"deepspeed --module {command}"))
+    assert found.framework == "OpenRLHF"
+    assert (found.question, found.recipe) == (straight.question, straight.recipe)
+
+
 @pytest.mark.parametrize("names", OPENRLHF)
 @pytest.mark.parametrize(("trains", "dpo"), [("sft", None), ("dpo", Dpo())])
 def test_openrlhfs_commands(tmp_path, names, trains, dpo):

@@ -34,6 +34,8 @@ def words(text: str, **environment: str) -> list[str]:
         ("run --log $(date +%s) > out 2>&1", ["run", "--log", "$(date +%s)"]),
         ("run one | tee log.txt\nrun two", ["run", "two"]),
         ("cat <<EOF\nA=1; run wrong\nEOF\nrun right", ["run", "right"]),
+        ("B=2; read -r -d '' A <<EOF\nrun \\\n  $B\n  'c d'\nEOF\n$A", ["run", "2", "'c", "d'"]),
+        ("read -r -d '' A <<'EOF'\nrun $B\nEOF\n$A", ["run", "$B"]),
         ('C="run --a 1"\nbash -c "cd x && $C"', ["run", "--a", "1"]),
         ("A=1 B=2 run x", ["run", "x"]),
         ("export A=5\nrun $A", ["run", "5"]),
