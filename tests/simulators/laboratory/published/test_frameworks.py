@@ -330,19 +330,6 @@ def test_other_kernels_that_a_row_states():
     assert any("deterministic" in text for text in statement.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("month", "notes", "stops"),
-    [
-        ("July 2025", "no torch.compile", True),
-        ("September 2025", "no torch.compile", False),
-        ("September 2025", "torch.compile", True),
-    ],
-)
-def test_torchtitan_runs_eager_layers_again_whole(month, notes, stops):
-    cells = {"framework": f"TorchTitan ({month})", "notes": notes, "recompute": "full"}
-    assert framework(**cells).recompute_stops_early is stops
-
-
 def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
     titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
     assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
@@ -460,9 +447,12 @@ def test_lightnings_trainer_runs_modules_of_its_own():
         ("Hugging Face Transformers, 2024", "fsdp", True),
         ("Hugging Face Transformers (March 2026)", "zero3", True),
         ("DeepSpeed", "zero3", False),
+        ("TorchTitan (July 2025), no torch.compile", "fsdp", True),
+        ("TorchTitan (September 2025), no torch.compile", "fsdp", False),
+        ("TorchTitan (September 2025), torch.compile", "fsdp", True),
     ],
 )
-def test_checkpoints_of_transformers_reentered(label, sharding, stops):
+def test_checkpoints_that_run_layers_again_whole(label, sharding, stops):
     cells = {"framework": label, "dist_optimizer": sharding, "pp": 1, "dp": 32}
     assert framework(**cells).recompute_stops_early is stops
 
