@@ -89,10 +89,7 @@ def recipe_of(
     vpp = _virtual_stages(row, statement, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, statement, era, degrees, model, assumed)
     overlap = _overlaps_gradients(row, statement, era, zero, degrees, assumed)
-    tp_overlap = (
-        row.tp_overlap == 1 if row.tp_overlap is not None else statement.says("tp_overlap", "yes")
-    )
-    tp_overlap = tp_overlap and degrees.tp > 1
+    tp_overlap = degrees.tp > 1 and given(row.tp_overlap, statement.says("tp_overlap", "yes")) == 1
     if tp_overlap and not sequence_parallel:
         tp_overlap = False
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
@@ -209,12 +206,8 @@ def _virtual_stages(
         assumed.append(f"virtual stages not published: {chunks}")
         return chunks
     rounds = batch % (degrees.dp * given(row.micro_batch, 1) * degrees.pp) == 0
-    if (
-        statement.says("stages", "unsaid")
-        and rounds
-        and degrees.pp > 2
-        and model.num_layers % degrees.pp == 0
-    ):
+    even = rounds and model.num_layers % degrees.pp == 0
+    if statement.says("stages", "unsaid") and even and degrees.pp > 2:
         # Megatron's tuned runs interleave as deeply as their layers allow.
         assumed.append(f"virtual stages not published: {per_stage}, a layer each")
         return per_stage
@@ -306,15 +299,14 @@ def _recompute(
     if not label:
         # Megatron-LM's own; what other trainers select keeps outputs of fused attention.
         unfused = framework.attention == "unfused" and framework.name.startswith("megatron")
-        mode = "selective" if unfused else "none"
+        label = "selective" if unfused else "none"
         if statement.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
-            mode = "full"
+            label = "full"
         if statement.says("project", "torchtitan") and model.moe is None:
             # Its configurations (models/*/train_configs): whole layers from 32B on, less to 8B.
-            mode = "full" if model.hidden_size > 4096 else "selective"
-        assumed.append(f"recomputation not published: {mode}")
-        return mode, None
+            label = "full" if model.hidden_size > 4096 else "selective"
+        assumed.append(f"recomputation not published: {label}")
     return label, None
 
 
@@ -338,13 +330,9 @@ def heavier_recomputation(
     if row.recompute.lower() == "selective" and statement.says("project", "fms"):
         if statement.says("hfu"):
             return ()
+        whole = dataclasses.replace(recipe, recompute="full", recompute_modules=None)
         return tuple(
-            dataclasses.replace(
-                recipe,
-                recompute="full",
-                recompute_modules=None,
-                recompute_layers=-(-model.num_layers // apart),
-            )
+            dataclasses.replace(whole, recompute_layers=-(-model.num_layers // apart))
             for apart in _BLOCKS_APART[1:]
         )
     if _says_what_is_recomputed(row, statement):
