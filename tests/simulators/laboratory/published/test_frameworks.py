@@ -87,6 +87,10 @@ FACTS = {
         ("NeMo 24.09", "", False),
         ("Megatron-Bridge (NeMo 26.02)", "", True),
     ],
+    "name": [
+        ("Hugging Face Transformers, 2024", "DeepSpeed ZeRO 3", "deepspeed"),
+        ("Hugging Face Transformers, 2024", "", "huggingface"),
+    ],
     "allreduces_gradients": [("DeepSpeed, 2022", "", False), ("DeepSpeed", "", True)],
     "fused_wgrad": [("Megatron-LM (2021)", "", False), (MEGATRON, "", True)],
     "scatter_gather_p2p": [
@@ -129,11 +133,6 @@ FACTS = {
 )
 def test_what_software_had_at_its_time(fact, label, notes, value):
     assert getattr(framework(framework=label, notes=notes), fact) == value
-
-
-@pytest.mark.parametrize("label", ["mcore r0.9", "mcore 0.9", "Megatron core_v0.9.0"])
-def test_a_version_alone_names_its_software(label):
-    assert framework(framework=label).name == "megatron_core"
 
 
 def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
@@ -234,6 +233,9 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("GPT-NeoX 2.0", "megatron_deepspeed"),
         ("Megatron-DeepSpeed", "megatron_deepspeed"),
         ("Megatron-Core v0.12", "megatron_core"),
+        ("mcore r0.9", "megatron_core"),
+        ("mcore 0.9", "megatron_core"),
+        ("Megatron core_v0.9.0", "megatron_core"),
         ("Megatron-LM core_v0.6.0", "megatron_core"),
         ("Megatron-LM (v2.x, 2021)", "megatron_2021"),
         ("PyTorch 2.3", "torch_eager"),
@@ -425,13 +427,6 @@ def test_megatron_bridge_s_library_asks_for_no_kernels_of_qwen_s_parts(label, mo
     software = framework(framework=label, model=model, gated_mlp=1)
     assert software.fusion == fusion
     assert software.cross_entropy == ("in_place" if fusion == "fused" else "fp32")
-
-
-def test_transformers_under_the_engine_that_notes_name():
-    label = "Hugging Face Transformers, 2024"
-    zero = framework(framework=label, notes="DeepSpeed ZeRO 3")
-    assert zero.name == "deepspeed"
-    assert framework(framework=label).name == "huggingface"
 
 
 def test_lightnings_trainer_runs_modules_of_its_own():
