@@ -36,6 +36,7 @@ FACTS = {
         (MEGATRON, "attention kernel: torch", "unfused"),
         ("PyTorch (2025)", "attention by matmul and softmax", "unfused"),
         (MEGATRON, "Megatron-LM's fused softmax kernel", "unfused"),
+        ("NeMo 24.09", "TP only; no flash attention", "unfused"),
     ],
     "fusion": [
         (TITAN, "", "compiled"),
@@ -92,7 +93,20 @@ FACTS = {
         ("Hugging Face Transformers, 2024", "", "huggingface"),
     ],
     "allreduces_gradients": [("DeepSpeed, 2022", "", False), ("DeepSpeed", "", True)],
-    "fused_wgrad": [("Megatron-LM (2021)", "", False), (MEGATRON, "", True)],
+    "fused_wgrad": [
+        ("Megatron-LM (2021)", "", False),
+        (MEGATRON, "", True),
+        ("NeMo 24.09", "no gradient accumulation fusion", False),
+        ("NeMo 24.09", "--no-gradient-accumulation-fusion", False),
+    ],
+    "fused_norm": [("PyTorch FSDP", "fused RMSNorm", True)],
+    "cuda_graphs": [
+        ("NeMo 24.09", "CUDA graphs local full_iteration", True),
+        ("NeMo 24.09", "full-iteration CUDA graph", True),
+        ("NeMo 24.09", "CUDA graph", True),
+        ("NeMo 24.09", "no CUDA graphs", False),
+        ("NeMo 24.09", "", False),
+    ],
     "scatter_gather_p2p": [
         ("Megatron-LM (Jan 2021)", "", False),
         ("Megatron-LM (v2.x, 2021)", "", True),
@@ -142,29 +156,6 @@ def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
     assert pax.quantises_each_pass
     assert not pax.fuses_casts
     assert not pax.fp8_param_gather
-
-
-@pytest.mark.parametrize(
-    ("label", "model", "attention"),
-    [
-        ("Hugging Face Transformers 4.35", {}, "unfused"),
-        ("Hugging Face Transformers 4.37", {}, "flash2"),
-        ("transformers==4.40.1 with DeepSpeed", {}, "flash2"),
-        ("transformers==4.40.1 with DeepSpeed", {"model": "GPT-2", "gated_mlp": 0}, "unfused"),
-        ("PyTorch 1.13 FSDP", {}, "unfused"),
-        ("PyTorch 2.0 FSDP", {}, "flash2"),
-        ("PyTorch 1.13 FSDP, FlashAttention", {}, "flash1"),
-    ],
-)
-def test_no_fused_attention_before_its_library_had_it(label, model, attention):
-    found = framework(framework=label, gpu="A100-80GB-SXM", notes="", **model)
-    assert found.attention == attention
-
-
-def test_what_the_notes_say_wins():
-    assert framework(notes="TP only; no flash attention").attention == "unfused"
-    assert framework(notes="CUDA graphs local full_iteration").cuda_graphs
-    assert not framework().cuda_graphs
 
 
 def test_gradients_are_summed_in_fp32_only_with_bf16():
@@ -273,6 +264,13 @@ def test_labels_name_declared_software(label, name):
         ("TorchTitan (November 2025)", "H100-80GB-SXM", "", "flash"),
         ("PaddlePaddle 2.5.1 (PaddleNLP)", "A100-80GB-SXM", "flash attention", "flash1"),
         ("PaddlePaddle 2.5.2", "A100-80GB-SXM", "flash attention", "flash2"),
+        # Nothing fused before a library had it.
+        ("Hugging Face Transformers 4.35", "A100-80GB-SXM", "", "unfused"),
+        ("Hugging Face Transformers 4.37", "A100-80GB-SXM", "", "flash2"),
+        ("transformers==4.40.1 with DeepSpeed", "A100-80GB-SXM", "", "flash2"),
+        ("PyTorch 1.13 FSDP", "A100-80GB-SXM", "", "unfused"),
+        ("PyTorch 2.0 FSDP", "A100-80GB-SXM", "", "flash2"),
+        ("PyTorch 1.13 FSDP, FlashAttention", "A100-80GB-SXM", "", "flash1"),
     ],
 )
 def test_the_kernel_behind_a_library_s_attention(label, gpu, notes, attention):
@@ -319,15 +317,7 @@ def test_transformers_models_run_under_deepspeed_s_engine(label):
     assert any("deepspeed is declared without experts" in text for text in outcome.assumptions)
 
 
-def test_other_kernels_that_a_row_states():
-    eager = {"framework": "PyTorch FSDP"}
-    assert framework(**eager, notes="fused RMSNorm").fused_norm
-    assert framework(**eager, notes="torch.compile").fusion == "compiled"
-    assert not framework(notes="no gradient accumulation fusion").fused_wgrad
-    assert not framework(notes="--no-gradient-accumulation-fusion").fused_wgrad
-    assert framework(notes="full-iteration CUDA graph").cuda_graphs
-    assert framework(notes="CUDA graph").cuda_graphs
-    assert not framework(notes="no CUDA graphs").cuda_graphs
+def test_a_deterministic_mode_is_told():
     statement = replayable(notes="deterministic mode")
     assert any("deterministic" in text for text in statement.assumptions)
 
@@ -480,6 +470,12 @@ def test_trainers_own_checkpoints_reentered_around_units_of_fsdp(label, notes, r
 def test_gpt_2_of_transformers_projects_at_once(label):
     assert framework(framework=label).separate_projections
     assert not framework(framework=label, gated_mlp=0).separate_projections
+
+
+def test_gpt_2_of_transformers_had_no_fused_attention_yet():
+    cells = {"gpu": "A100-80GB-SXM", "model": "GPT-2", "gated_mlp": 0, "notes": ""}
+    found = framework(framework="transformers==4.40.1 with DeepSpeed", **cells)
+    assert found.attention == "unfused"
 
 
 def test_transformers_models_may_have_transformer_engine_s_layers():

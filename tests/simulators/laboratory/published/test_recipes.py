@@ -17,14 +17,8 @@ def why_not(**changes):
 
 def test_a_complete_row_is_taken_at_its_word():
     outcome = replayable()
-    assert outcome.job.recipe == Recipe(
-        tp=2,
-        pp=2,
-        sp=True,
-        zero_stage=1,
-        overlap_grad_reduce=True,
-        overlap_param_gather=True,
-    )
+    beside = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    assert outcome.job.recipe == Recipe(tp=2, pp=2, sp=True, zero_stage=1, **beside)
     assert outcome.job.dp == 16
 
 
@@ -102,11 +96,6 @@ def test_whose_tensor_parallel_ranks_share_sequences_where_no_row_says(label, pa
 def test_gradients_of_pytorch_s_replicas_are_reduced_beside_compute(label, overlaps):
     whole = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "0", "grad_overlap": None}
     assert replayable(framework=label, **whole).job.recipe.overlap_grad_reduce is overlaps
-
-
-def test_torchtitan_scales_a_tensor_by_itself():
-    label = "TorchTitan (PyTorch FSDP2)"
-    assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
 
 
 @pytest.mark.parametrize(
@@ -197,15 +186,19 @@ def test_fsdp_takes_the_whole_share_as_one_micro_batch():
     assert replayable(**changes, framework=old).job.recipe.micro_batch == 2
 
 
-def test_scaling_recipes_of_8_bits():
-    assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
-    assert replayable(dtype="nvfp4", gpu="B200-180GB").job.precision == "nvfp4"
-    for notes in (
-        "precision label FP8-CS",
-        "preset H100_FP8_CS_V1 at v0.4.0",
-        "tensorwise; compile",
-    ):
-        assert replayable(dtype="fp8", notes=notes).job.precision == "fp8_current"
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [
+        ({"dtype": "mxfp8", "gpu": "B200-180GB"}, "mxfp8"),
+        ({"dtype": "nvfp4", "gpu": "B200-180GB"}, "nvfp4"),
+        ({"dtype": "fp8", "notes": "precision label FP8-CS"}, "fp8_current"),
+        ({"dtype": "fp8", "notes": "preset H100_FP8_CS_V1 at v0.4.0"}, "fp8_current"),
+        ({"dtype": "fp8", "notes": "tensorwise; compile"}, "fp8_current"),
+        ({"dtype": "fp8", "framework": "TorchTitan (PyTorch FSDP2)"}, "fp8_current"),
+    ],
+)
+def test_scaling_recipes_of_8_bits(changes, precision):
+    assert replayable(**changes).job.precision == precision
 
 
 @pytest.mark.parametrize(
