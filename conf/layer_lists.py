@@ -88,7 +88,11 @@ def layer_kinds(config: Config, kind: str, family: Family) -> tuple[dict[str, Mi
     special = _special(config, kind, family)
     found: dict[str, Mixer] = {}
     layers: list[Layer] = []
-    shared = len(mixers) - config.whole("num_kv_shared_layers", 0)
+    reused = config.whole("num_kv_shared_layers", 0)
+    if not 0 <= reused < len(mixers):
+        allowed = f"0..{len(mixers) - 1}"
+        raise InputError(f"{FILE}: num_kv_shared_layers", reused, "leaves no layer", allowed)
+    shared = len(mixers) - reused
     chosen = _chosen_before(config, len(mixers))
     owns = own_heads(config, kind, mixers)
     for at, (mixer, mlp, own) in enumerate(zip(mixers, mlps, owns, strict=True)):

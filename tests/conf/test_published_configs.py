@@ -138,6 +138,7 @@ def test_odd_values_are_refused_by_their_field(
         ("jamba", "expert_layer_period", 0),
         ("lfm2", "block_multiple_of", 0),
         ("lfm2", "block_ffn_dim_multiplier", "x"),
+        ("gemma3n_text", "num_kv_shared_layers", 35),
     ],
 )
 def test_what_divides_is_a_number_of_parts(kind: str, field: str, value: object) -> None:

@@ -40,8 +40,8 @@ class Pooled:
 
     @property
     def input_weights(self) -> int:
-        """Of the convolutions in front, without biases."""
-        return sum(each.inputs * each.channels for each in self.stem)
+        """Of the convolutions in front, biases included."""
+        return sum((each.inputs + 1) * each.channels for each in self.stem)
 
     @property
     def input_products(self) -> int:
