@@ -148,6 +148,7 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         "qkv_bias": _flag(config, family.qkv_bias),
         "linear_bias": _flag(config, family.linear_bias),
         "post_norms": _flag(config, family.post_norms),
+        "inner_norms": family.inner_norms,
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
         "dropout": config.has("resid_pdrop") or config.has("hidden_dropout_prob"),

@@ -25,6 +25,8 @@ class Family:
     """The field without which they are not."""
     post_norms: bool | str = False
     """Four norms a layer, or the field that says so."""
+    inner_norms: bool = False
+    """What the last product of attention and of an MLP takes is normalised."""
     gated_mlp: bool | str = True
     """Two input projections, or the field whose word begins with ``gated`` where there are."""
     ties: bool | str = "tie_word_embeddings"

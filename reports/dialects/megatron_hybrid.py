@@ -91,6 +91,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     """What of a job's layers Megatron-LM has no arguments for, in words."""
     model, recipe = job.model, job.recipe
     words = ["norms behind attention and MLP"] * model.post_norms
+    words += ["norms inside attention and MLP"] * model.inner_norms
     words += ["norms over all heads"] * model.qk_norm_whole
     words += [f"a residual of {model.residual_streams} streams"] * (model.residual_streams > 1)
     words += ["dense MLPs of two widths"] * (model.wide_ffn_hidden_size is not None)

@@ -113,6 +113,9 @@ class Model:
     """Queries and keys are normalised over all heads at once."""
     post_norms: bool = False
     """What attention and MLP add to the residual is normalised, too (Gemma)."""
+    inner_norms: bool = False
+    """What attention's output projection and a dense MLP's last product take is normalised
+    (BitNet)."""
     dropout: bool = True
     """After embedding, attention and MLP."""
     tied_embeddings: bool = True
@@ -485,6 +488,7 @@ class Model:
         found += ["experts in a width of their own"] * bool(self.moe and self.moe.latent_size)
         found += ["values of another width than keys"] * (self.value_head_dim is not None)
         found += ["norms behind attention and MLP"] * self.post_norms
+        found += ["norms inside attention and MLP"] * self.inner_norms
         return (*found, *["norms over all heads"] * self.qk_norm_whole)
 
     def padded_vocab_size(self, tp: int, padded: bool = True) -> int:

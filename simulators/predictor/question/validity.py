@@ -259,8 +259,8 @@ def _pooling(job: Job) -> Broken:
 def _beside_the_hidden_state(job: Job) -> Broken:
     """What layers are given beside it: no pipeline sends it, and no framework shards its table."""
     recipe, model = job.recipe, job.model
-    if model.per_layer_input is not None and recipe.tp > 1:
-        return "tp", "no framework cuts inputs of each layer's own"
+    if recipe.tp > 1 and (model.inner_norms or model.per_layer_input is not None):
+        return "tp", "no framework cuts inputs of each layer's own, or norms inside its halves"
     mixers = [mixer.attention for mixer in model.kinds.values() if mixer.attention is not None]
     reused = any(attention.reuses_kv for attention in mixers)
     if recipe.pp > 1 and (reused or model.per_layer_input is not None):

@@ -24,7 +24,7 @@ from .ir import Alloc, Block, Gemm, GroupedGemm, Op, Streaming
 from .mlp import mlp_part
 from .moe import moe_parts
 from .parameters import LocalParameters, layer_parameters
-from .part import ATTENTION_RESIDUAL, Part, checkpointed, compose, hidden_norm, residual
+from .part import ATTENTION_RESIDUAL, Part, checkpointed, compose, hidden_norm, norm, residual
 from .per_layer_input import layer_part
 from .quantise import weight_copies
 from .recompute import OPERATIONS, recompute_parts
@@ -153,6 +153,9 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     for each in () if mixer is None else mixer.in_turn:
         parts += [read_part(shard, "attention_streams")] * several
         parts += mixer_parts(shard, each)
+        if model.inner_norms and each.attention is not None:
+            width = shard.heads * model.v_head_dim
+            parts.append(norm(shard, "attention_inner_norm", shard.tokens, width, keep_output=0))
         if model.post_norms:
             parts.append(hidden_norm(shard, "attention_post_norm", 0))
         parts.append(written(shard, ATTENTION_RESIDUAL))
@@ -164,6 +167,9 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         reader = "shared_fc1" if has_experts and not shard.trains else "fc1"
         parts.append(hidden_norm(shard, "mlp_norm", column_input_bytes(shard, reader)))
         parts += moe_parts(shard) if has_experts else [mlp_part(shard, model.ffn_hidden_size)]
+        if model.inner_norms and not has_experts:
+            width = model.ffn_hidden_size
+            parts.append(norm(shard, "mlp_inner_norm", shard.tokens, width, keep_output=0))
         if model.post_norms:
             parts.append(hidden_norm(shard, "mlp_post_norm", 0))
         parts.append(written(shard, "mlp_residual"))

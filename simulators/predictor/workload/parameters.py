@@ -108,6 +108,11 @@ def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     halves = (0 if mixer is None else len(mixer.in_turn)) + (layer.mlp != NONE)
     dense = halves * norm_parameters(shard, h) * (2 if model.post_norms else 1)
     dense += halves * h * model.layer_scale
+    if model.inner_norms:
+        attends = mixer is not None and mixer.attention is not None
+        inner = model.num_heads * model.v_head_dim * attends
+        inner += model.ffn_hidden_size * (layer.mlp in (DENSE, WIDE))
+        dense += norm_parameters(shard, inner)
     wide = dense
     if mixer is not None:
         dense += sum(_MIXERS[name](shard, part) for name, part in mixer.parts.items())

@@ -146,6 +146,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "recompute": "full"}),
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
     ("beside_the_hidden_state", "tp", SHARING, {"tp": 2}),
+    ("beside_the_hidden_state", "tp", replace(LLAMA, inner_norms=True), {"tp": 2}),
     ("beside_the_hidden_state", "pp", SHARING, {"pp": 2}),
     ("beside_the_hidden_state", "pp", replace(SHARING, per_layer_input=None), {"pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),

@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
 )
 from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.parameters import layer_parameters
 from trainscout.simulators.predictor.workload.shard import Shard
 
 SHARDED: list[tuple[Model, dict[str, Any], float]] = [
@@ -201,3 +202,16 @@ def test_latent_keys_and_values_are_written_once() -> None:
     per_head = MLA_MOE.mla.qk_nope_head_dim + MLA_MOE.v_head_dim
     written = MLA_MOE.qk_head_dim + MLA_MOE.v_head_dim
     assert assemble.bytes == 64 * MLA_MOE.num_heads * (per_head + written) * 2
+
+
+def test_norms_inside_halves_are_as_wide_as_what_is_multiplied_last() -> None:
+    one, other = (make_job(replace(LLAMA, inner_norms=inside)) for inside in (False, True))
+    width = LLAMA.num_heads * LLAMA.v_head_dim + LLAMA.ffn_hidden_size
+    shards = [Shard.of(job) for job in (one, other)]
+    counts = [layer_parameters(shard, DENSE_LAYER).total for shard in shards]
+    assert counts[1] - counts[0] == width
+    plain, normed = (layer_blocks(shard, DENSE_LAYER, "none")[0] for shard in shards)
+    kept = normed.saved_bytes - plain.saved_bytes
+    tokens = shards[0].tokens
+    assert width * tokens * 2 <= kept <= width * tokens * 2 + 2 * 8 * tokens
+    assert linear_flops(normed) == linear_flops(plain)
