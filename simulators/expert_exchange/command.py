@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,6 +13,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, writing
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.moe.loads import token_bounds
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.moe.router import Router
@@ -29,13 +28,13 @@ from .mesh import Mesh
 class Files:
     """What is read and written beside the tables."""
 
-    histogram: Path | None = field(
+    histogram: str | None = field(
         default=None, metadata={"meaning": "CSV of measured routings: [layer,] expert, tokens"}
     )
-    routing_file: Path | None = field(
+    routing_file: str | None = field(
         default=None, metadata={"meaning": "CSV to write: the experts of every token"}
     )
-    log_file: Path | None = field(
+    log_file: str | None = field(
         default=None, metadata={"meaning": "CSV to write: who sent what in which rounds"}
     )
 
@@ -65,7 +64,7 @@ def parse(arguments: Sequence[str]) -> tuple[Experiment, Files]:
         _build(group, settings) for group in (Router, Message, Mesh, Extent, Files)
     )
     if files.histogram is not None:
-        router = dataclasses.replace(router, measured=read_histograms(files.histogram))
+        router = dataclasses.replace(router, measured=read_histograms(Path(files.histogram)))
     experiment = Experiment(router, message, mesh, extent)
     experiment.check()
     if extent.load_per_node is not None:
@@ -101,27 +100,9 @@ def _split(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _build(group: type[Any], settings: Mapping[str, str]) -> Any:
-    hints = typing.get_type_hints(group)
     names = [entry.name for entry in parameters(group) if entry.name in settings]
-    return group(**{name: _value(name, settings[name], hints[name]) for name in names})
-
-
-def _value(name: str, text: str, hint: Any) -> Any:
-    kinds = typing.get_args(hint) or (hint,)
-    if type(None) in kinds and text in ("null", "None"):
-        return None
-    if Path in kinds:
-        return Path(text)
-    whole = int in kinds
-    with suppress(ValueError):
-        # Exact for whole numbers of any length, which float is not.
-        if whole:
-            return int(text)
-    with suppress(ValueError):
-        number = float(text)
-        if math.isfinite(number) and (number.is_integer() or not whole):
-            return int(number) if whole else number
-    raise InputError(name, text, "cannot be read", "a whole number" if whole else "a number")
+    given = {name: None if settings[name] == "null" else settings[name] for name in names}
+    return typed_value(group, "", given)
 
 
 _HELP = """\
@@ -186,10 +167,10 @@ def _written(experiment: Experiment, files: Files) -> Iterator[Layer]:
     with ExitStack() as stack:
         routing = log = None
         if files.routing_file is not None:
-            routing = stack.enter_context(writing("routing_file", files.routing_file))
+            routing = stack.enter_context(writing("routing_file", Path(files.routing_file)))
             write_routing_header(routing, experiment)
         if files.log_file is not None:
-            log = stack.enter_context(writing("log_file", files.log_file))
+            log = stack.enter_context(writing("log_file", Path(files.log_file)))
             log.write(LOG_HEADER)
         for layer in layers_of(experiment):
             if routing is not None and layer.routed is not None:

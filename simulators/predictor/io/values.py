@@ -37,7 +37,8 @@ def typed_value(cls: type[T], field: str, content: object) -> T:
     Args:
         cls: a frozen dataclass of numbers, text, tuples and mappings of them, and further
             dataclasses.
-        field: the dotted name of the value, for error messages (``model``).
+        field: the dotted name of the value, for error messages (``model``); "": its fields are
+            called by their names alone.
 
     Raises:
         InputError: for a missing, unknown, mistyped or non-finite field.
@@ -47,10 +48,11 @@ def typed_value(cls: type[T], field: str, content: object) -> T:
         raise InputError(field, content, "is not a group of fields", expected(cls))
     values: dict[str, Any] = {}
     for name, value in content.items():
+        where = f"{field}.{name}" if field else name
         if name not in declared:
-            raise unknown_name(f"{field}.{name}", value, declared)
+            raise unknown_name(where, value, declared)
         if not (isinstance(value, str) and value == MISSING):
-            values[name] = _converted(declared[name][0], f"{field}.{name}", value)
+            values[name] = _converted(declared[name][0], where, value)
     missing = [
         name
         for name, (_, required) in declared.items()

@@ -177,7 +177,7 @@ def test_a_histogram_must_fit_the_layers(
     assert main([f"histogram={path}", "num_layers=3"]) == 2
     assert "num_layers=3" in capsys.readouterr().err
     assert main([f"histogram={path}", "num_layers=2"]) == 0
-    experiment, _ = parse([f"histogram={path}", "num_layers=2", "seqlen=1e3"])
+    experiment, _ = parse([f"histogram={path}", "num_layers=2", "seqlen=1000"])
     assert experiment.router.measured == (tuple(range(1, 9)),) * 2
     assert experiment.router.seqlen == 1000
 
