@@ -32,6 +32,7 @@ from trainscout.simulators.predictor.interference.overlap import (
     overlap_slowdowns,
 )
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
+from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
 from trainscout.simulators.predictor.question.errors import InputError, check_size
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -98,22 +99,6 @@ class Samples:
     skipped: Mapping[str, int]
 
 
-def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
-    """The declared GPU a row's free text means, or None when it names none or several kinds."""
-    words = re.split(r"[^a-z0-9]+", text.lower())
-    named = {name: name.split("_") for name in gpus if name.split("_")[0] in words}
-    if len({parts[0] for parts in named.values()}) != 1:
-        return None
-
-    def likeness(name: str) -> tuple[int, int, str]:
-        """Variants stated ("PCIe", "40GB") less those not; then the larger memory."""
-        rest = named[name][1:]
-        stated = sum(any(word.startswith(part) for word in words) for part in rest)
-        return 2 * stated - len(rest), gpus[name].memory_bytes, name
-
-    return gpus[max(named, key=likeness)]
-
-
 def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = False) -> Samples:
     """The kernel rows of tables (``comm``: those of communication slowed by kernels).
 
@@ -146,7 +131,7 @@ def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples
     for row in rows.to_dict("records"):
         text = str(row["level"])
         wanted = text.startswith(level) and not text.endswith("-mean")
-        gpu = declared_gpu(str(row["gpu"]), gpus)
+        gpu = gpus.get(match_gpu(str(row["gpu"]), gpus)[0])
         if not wanted:
             reason: str | None = f"level {text}"
         elif not _number(row.get("slowdown")) > 0:

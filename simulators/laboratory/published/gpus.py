@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu, gpus_called
 
 from .outcome import CannotReplayError
 
@@ -21,28 +21,26 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
     Raises:
         CannotReplayError: for a GPU that is not declared, or a label that fits several.
     """
-    plain = label.lower().replace("_", "-").replace("pci-e", "pcie")
+    plain = label.lower().replace("_", "-")
     if "power" in plain:
         raise CannotReplayError(f"{label}: a lowered power limit is not modelled")
     if re.search(r"\bmig\b|\b\dg\.\d+gb", plain):
         raise CannotReplayError(f"{label}: a slice of a GPU is not modelled")
     if re.search(r"\w\d+/\w+\d", plain):
         raise CannotReplayError(f"{label}: which GPU it was is not published")
-    if plain in gpus:
-        return gpus[plain], ()
-    known = [name for name, gpu in gpus.items() if gpu.is_published_as(plain)]
-    fitting = [name for name in known if gpus[name].published_as]
-    called = [name for name in known if not gpus[name].published_as]
-    if len(fitting) > 1:
-        raise CannotReplayError(f"{label}: may be any of {', '.join(fitting)}")
-    if not fitting and not called:
+    names = gpus_called(label, gpus)
+    if len(names) > 1:
+        raise CannotReplayError(f"{label}: may be any of {', '.join(names)}")
+    if not names:
         raise CannotReplayError(f"{label}: no such GPU is declared in conf/gpu")
-    gpu = gpus[fitting[0] if fitting else max(called, key=len)]
+    gpu = gpus[names[0]]
+    if gpu.name == plain:
+        return gpu, ()
     published = re.search(r"(\d+) ?gi?b\b", plain)
     if published and abs(int(published[1]) * 2**30 / gpu.memory_bytes - 1) > _OTHER_BOARD:
         size = f"{published[1]} GB, not {gpu.memory_bytes / 2**30:.0f} GiB"
         return gpu, (f"another board than {gpu.name} ({size}): clocks, memory and power are its",)
-    if fitting and not re.search(r"\d ?g", plain):
+    if gpu.published_as and not re.search(r"\d ?g", plain):
         size = f"{gpu.memory_bytes / 2**30:.0f} GiB"
         return gpu, (f"memory size of the GPU not published: {size}",)
     return gpu, ()

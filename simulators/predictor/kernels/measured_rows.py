@@ -7,7 +7,6 @@ only rows whose conditions are understood are used.
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, check_size
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu, gpus_called
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,20 +65,17 @@ CAST_LAUNCH_S = 2e-6
 
 def match_gpu(name: str, gpus: Mapping[str, Gpu]) -> tuple[str, str]:
     """Question GPU for a published name, and what that assumes; ("", "") when there is none."""
-    if name in gpus:
-        return name, ""
-    for entry in _gpu_names():
-        if re.search(entry["pattern"], name.upper()):
-            found = entry["gpu"]
-            return (found, entry.get("assumes", "")) if found in gpus else ("", "")
-    called = (gpu for gpu in gpus if re.search(rf"\b{re.escape(gpu)}\b", name, re.IGNORECASE))
-    return max(called, key=len, default=""), ""
-
-
-@functools.cache
-def _gpu_names() -> list[dict[str, str]]:
-    names: list[dict[str, str]] = read_yaml(resources.files(__package__) / "gpu_names.yaml")
-    return names
+    for pattern, stands_in in ROW_NAMES["stand_ins"].items():
+        if stands_in in gpus and re.search(pattern, name.upper()):
+            return stands_in, f"{stands_in} stands for it"
+    found = gpus_called(name, gpus)
+    if len(found) != 1:
+        return "", ""
+    kind = found[0].partition("_")[0]
+    forms = sum(other.partition("_")[0] == kind for other in gpus)
+    if found[0] == name or forms == 1 or re.search("SXM|PCIE|NVL", name.upper()):
+        return found[0], ""
+    return found[0], f"form factor not stated: taken as {found[0]}"
 
 
 def attention_kernel(implementation: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .architecture import Architecture, UsualServer
@@ -118,3 +119,14 @@ class Gpu:
                 self.peak_flops,
             )
         return self.peak_flops[arithmetic]
+
+
+def gpus_called(label: str, gpus: Mapping[str, Gpu]) -> list[str]:
+    """Names of the GPUs that a table's or a driver's label may mean: what has it as its name, else
+    all that are ``published_as`` so, else the one whose name is the longest in it."""
+    plain = label.lower().replace("_", "-").replace("pci-e", "pcie")
+    if exact := [name for name in (label, plain) if name in gpus]:
+        return exact[:1]
+    known = [name for name, gpu in gpus.items() if gpu.is_published_as(plain)]
+    fitting = [name for name in known if gpus[name].published_as]
+    return fitting or sorted(known, key=len)[-1:]

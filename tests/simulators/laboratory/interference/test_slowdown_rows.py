@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.interference.slowdown_rows import declared_gpu, read_samples
+from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.predictor.question.errors import InputError
 
 GPUS = load_catalogue().gpus
@@ -20,23 +20,6 @@ def table(folder: Path, *rows: str) -> Path:
     path = folder / "slowdowns.csv"
     path.write_text("\n".join([COLUMNS, *rows]) + "\n")
     return path
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("A100-SXM4-80GB", "a100_80"),
-        ("A100-SXM4-40GB", "a100_40"),
-        ("A800", "a800_80"),
-        ("Tesla V100-SXM2-16GB", "v100_16"),
-        ("H100", "h100"),
-        ("AMD Instinct MI250X", None),
-        ("A100/H100 x4", None),
-    ],
-)
-def test_gpu_meant_by_free_text(text: str, name: str | None) -> None:
-    gpu = declared_gpu(text, GPUS)
-    assert (gpu.name if gpu else None) == name
 
 
 def test_what_text_says_is_read(tmp_path: Path) -> None:

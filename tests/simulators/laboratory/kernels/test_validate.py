@@ -261,6 +261,11 @@ def test_all_classes(tmp_path: Path) -> None:
         ("RTX4090", "rtx4090"),
         ("L40S", "l40s"),
         ("L4", ""),
+        ("A100-SXM4-80GB", "a100_80"),
+        ("A800", "a800_80"),
+        ("GH200 96GB", "gh200"),
+        ("V100-PCIE-32GB", "v100_32"),
+        ("A100/H100 x4", ""),
     ],
 )
 def test_gpu_names(name: str, declared: str) -> None:
