@@ -109,6 +109,7 @@ def static_of(job: Job, stage: Stage) -> Static:
     replicated = job.dp * recipe.cp > 1
     alone = job.framework.torch_wrappers and recipe.pp == 1
     made = parameters.total if alone and job.num_micro_batches == 1 else 0
+    sums_whole = job.framework.sums_whole_grads and recipe.pp == 1 and job.num_micro_batches > 1
     if zero == 3:
         # FSDP keeps the sharded parameters in fp32 (or in 16 bits, with no other copy) and casts
         # what it gathers: two layers, and the ends, which stay gathered. A layer's gradient may be
@@ -119,9 +120,11 @@ def static_of(job: Job, stage: Stage) -> Static:
         cast = 4 if job.framework.reduce_grads_fp32 else 0
         kept = 4 if OPTIMIZERS[job.optimizer].has_copy else weight
         packed, of_layer = _packed_bytes(job, stage)
+        # FSDP2 adds up what is not reduced yet in the type that it is reduced in.
+        gradients = parameters.total * (cast or weight) if sums_whole else here * kept
         return Static(
             here * kept + (away + frozen) * weight + packed + _teacher_bytes(job, stage),
-            here * kept,
+            gradients,
             moment_bytes(parameters, job),
             layers=2 * (_largest_layer(stage) * weight + of_layer),
             ends=_ends(stage) * weight,
@@ -130,7 +133,7 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
         )
     kept_gradients = parameters.total
-    if zero == 2:
+    if zero == 2 and not sums_whole:
         # Under ZeRO 2 a layer's gradient is whole until it is reduced.
         kept_gradients = min(kept_gradients, here + _largest_unit(stage))
     buckets, framework = 0, job.framework

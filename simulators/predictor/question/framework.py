@@ -125,6 +125,9 @@ class Framework:
     keeps_16bit_grads: bool = False
     """The 16-bit gradient is kept beside the fp32 one where there are replicas (DeepSpeed's BF16
     optimizer)."""
+    sums_whole_grads: bool = False
+    """Under ZeRO 2 and 3 gradients stay whole until the last micro-batch's are reduced
+    (``no_sync``, as Accelerate accumulates). Their memory counts so, not yet their time."""
     sums_16bit_grads: bool = False
     """All 16-bit gradients of a micro-batch are there before they are added to the fp32 ones;
     without ZeRO, DDP's buckets hold as many (nanotron's ``FP32GradientAccumulator``)."""

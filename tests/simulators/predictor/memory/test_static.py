@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulators.jobs import GPU, NODE
+from tests.simulators.jobs import GPU, NODE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.memory.static import Static
+from trainscout.simulators.predictor.memory.static import Static, static_of
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 WORKSPACE = 33_600_000
 PURE = "adam_pure_bf16"
@@ -89,6 +90,22 @@ def test_nothing_is_less_than_none(sequence) -> None:
     job = llama("huggingface", 1, 0, 4, 1, sequence, "full", "sgd")
     kinds = ReplaySimulator().without_error_bar(job).memory.per_stage[0].kind
     assert min(kinds.values()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "fp32", "whole"), [(3, True, 4), (3, False, 2), (2, False, 2)]
+)
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole(zero_stage, fp32, whole) -> None:
+    """On eight virtual GPUs 332.4 M parameters under FSDP2 take 1,163.4 MB more so where they are
+    reduced in fp32, 498.6 MB where not: all of them in that type, and no shards in fp32."""
+    given = {"sums_whole_grads": True, "reduce_grads_fp32": fp32, "accumulate_grads_fp32": False}
+    one, two = (
+        make_job(TINY, batch=8 * count, zero_stage=zero_stage, training=given) for count in (1, 2)
+    )
+    stage = build_workload(two).stages[0]
+    total = stage.parameters.total
+    assert static_of(two, stage).gradients == whole * total
+    assert static_of(one, stage).gradients < whole * total / 2
 
 
 def test_gradients_come_as_layers_go() -> None:
