@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
 from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils._pytree import tree_leaves
 
 from trainscout.simulators.virtual_cluster.traces.events import Begin, End, Event
 
@@ -125,7 +126,7 @@ class CompiledBackward:
         if found is not None:
             self._open = found
             self._emit(Begin("fused", f"{found[2]}.backward"))
-            self._memory.enter_region()
+            self._memory.enter_region(backward=True)
 
     def close(self) -> None:
         """Backward has left the region it was in."""
@@ -255,10 +256,12 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
             with state.recorder:
                 state.recorder.emit(Begin("fused", name))
             state.memory.enter_region()
+            returned: Any = None
             try:
-                return function(*args, **kwargs)
+                returned = function(*args, **kwargs)
+                return returned
             finally:
-                state.memory.leave_region()
+                state.memory.leave_region(tree_leaves(returned))
                 state.recorder.emit(End("fused"))
                 state.backward.made(first, torch.autograd._get_sequence_nr(), name)
 

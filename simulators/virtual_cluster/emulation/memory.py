@@ -7,8 +7,10 @@ weak reference: torch keeps one Python object for the life of a storage.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from torch._subclasses.fake_tensor import FakeTensor
 
 from trainscout.simulators.virtual_cluster.allocator.allocator import (
     Allocator,
@@ -29,8 +31,8 @@ class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
     __slots__ = (
-        *("block", "bytes", "former", "home", "key", "memory", "number"),
-        *("recorded", "reference", "uses"),
+        *("block", "bytes", "former", "gone", "home", "key", "kept_for", "memory", "number"),
+        *("recorded", "reference", "region", "sources", "uses"),
     )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
@@ -46,6 +48,12 @@ class DeviceStorage:
         self.former: dict[StreamKey, int] | None = None
         # How torch names it while it lives: the storage, and its memory.
         self.key = self.memory = 0
+        # The compiled region that makes it, and what it is computed again of as long as it has no
+        # memory; how many such storages need this one, and whether none but they do.
+        self.region = 0
+        self.sources: set[DeviceStorage] = set()
+        self.kept_for = 0
+        self.gone = False
 
 
 Parts = list[tuple[DeviceStorage, Extent]]
@@ -78,9 +86,10 @@ class DeviceMemory:
         self._recorder = recorder
         self._order = order
         self._memory_of = memory_of
-        # In a compiled region: storages that have no memory yet, and how deep regions nest.
-        self._region: dict[int, DeviceStorage] = {}
-        self._region_depth = 0
+        # Storages of compiled regions that have no memory; how deep regions nest, and the
+        # outermost: a number, negative in backward, 0 outside of any.
+        self._virtual: dict[int, DeviceStorage] = {}
+        self._region_depth = self._region = self._regions = 0
         self._peaks = (0, 0)
         self._live: dict[int, DeviceStorage] = {}
         self._by_memory: dict[int, DeviceStorage] = {}
@@ -127,7 +136,8 @@ class DeviceMemory:
         if self._loose and block is not None:
             made.former = self._former_uses(block)
         if self._region_depth:
-            self._region[key] = made
+            self._virtual[key] = made
+            made.region = self._region
         self._recorder.emit(events.Alloc(made.number, size, stream))
         made.reference = weakref.ref(storage, lambda _: self._free(key))
         return made
@@ -144,6 +154,7 @@ class DeviceMemory:
         size = storage.nbytes()
         if size == known.bytes:
             return
+        self._forget(known)
         if known.block is not None:
             self._note_loose(known)
             self.allocator.free(known.block)
@@ -175,8 +186,16 @@ class DeviceMemory:
             self.allocator.record_stream(known.block, stream)
         self._recorder.emit(events.RecordStream(known.number, stream))
 
-    def enter_region(self) -> None:
-        """A compiled region begins: what it makes and drops again never is in device memory."""
+    def enter_region(self, backward: bool = False) -> None:
+        """A compiled region begins.
+
+        What fused kernels make takes no memory. What backward wants of it they compute again, as
+        ``torch.compile`` has them do, from what products and the like left in memory, which stays
+        there as long.
+        """
+        if not self._region_depth:
+            self._regions += 1
+            self._region = -self._regions if backward else self._regions
         self._region_depth += 1
 
     def materialise(self, parts: Parts) -> None:
@@ -185,27 +204,60 @@ class DeviceMemory:
         Raises:
             torch.cuda.OutOfMemoryError: when the device has no room for them.
         """
-        if self._region:
+        if self._virtual:
             for known, _ in parts:
-                if self._region.pop(known.key, None) is not None:
+                if known.key in self._virtual:
                     self._allocate_kept(known)
 
     def _allocate_kept(self, made: DeviceStorage) -> None:
+        self._forget(made)
         made.block = self._allocate(made.bytes, made.home)
         if self._loose and made.block is not None:
             made.former = self._former_uses(made.block)
 
-    def leave_region(self) -> None:
-        """A compiled region ends: what it made and kept takes memory now.
+    def _forget(self, made: DeviceStorage) -> None:
+        """It need not be computed again."""
+        self._virtual.pop(made.key, None)
+        for source in made.sources:
+            source.kept_for -= 1
+            if source.gone and not source.kept_for:
+                self._release(source)
+        made.sources.clear()
+
+    def _fused(self, reads: Parts, writes: Parts) -> None:
+        """A kernel reads and writes, of which some have no memory."""
+        for known, _ in (*reads, *writes):
+            made, now = known.region, self._region
+            if known.key in self._virtual and made != now and not (made > 0 > now):
+                # Another region's, or nobody's: what one hands to another is in memory.
+                self._allocate_kept(known)
+        for known, _ in writes:
+            if known.key not in self._virtual:
+                continue
+            needed: set[DeviceStorage] = set()
+            for each, _ in reads:
+                needed |= each.sources if each.key in self._virtual else {each}
+            for source in needed - known.sources - {known}:
+                source.kept_for += 1
+                known.sources.add(source)
+
+    def leave_region(self, returned: Iterable[Any] = ()) -> None:
+        """A compiled region ends: what it returns and what backward keeps takes memory now.
 
         Raises:
             torch.cuda.OutOfMemoryError: when the device has no room for it.
         """
         self._region_depth -= 1
-        if not self._region_depth:
-            kept, self._region = self._region, {}
-            for made in kept.values():
+        if not self._region_depth and self._virtual:
+            if self._region < 0:
+                kept = [each for each in self._virtual.values() if each.region == self._region]
+            else:
+                parts = [self.part(each) for each in returned if isinstance(each, FakeTensor)]
+                kept = [part[0] for part in parts if part and part[0].key in self._virtual]
+            for made in dict.fromkeys(kept):
                 self._allocate_kept(made)
+        if not self._region_depth:
+            self._region = 0
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""
@@ -231,6 +283,7 @@ class DeviceMemory:
         allocator = self._allocator = self._new_allocator()
         self._peaks = (0, 0)
         self._loose.clear()
+        self._virtual.clear()
         self._next = 0
         for known in self._live.values():
             known.number = self._next
@@ -239,6 +292,8 @@ class DeviceMemory:
             known.former = None
             self._next += 1
             known.block = allocator.allocate(known.bytes, known.home) if known.bytes else None
+            known.kept_for = 0
+            known.sources.clear()
             self._recorder.emit(events.Alloc(known.number, known.bytes, known.home))
 
     def _allocate(self, size: int, stream: int) -> Block | None:
@@ -257,7 +312,12 @@ class DeviceMemory:
         if known is None:
             return
         self._by_memory.pop(known.memory, None)
-        self._region.pop(key, None)
+        known.gone = True
+        self._forget(known)
+        if not known.kept_for:
+            self._release(known)
+
+    def _release(self, known: DeviceStorage) -> None:
         if known.block is not None:
             self._note_loose(known)
             self.allocator.free(known.block)
@@ -297,6 +357,8 @@ class DeviceMemory:
     def used(self, reads: Parts, writes: Parts, stream: StreamKey) -> None:
         """A launch on ``stream`` reads and writes these; flag what it is not ordered after."""
         number = self._order.launch(stream)
+        if self._virtual:
+            self._fused(reads, writes)
         for access, parts in (("read", reads), ("write", writes)):
             changes = access == "write"
             for known, extent in parts:

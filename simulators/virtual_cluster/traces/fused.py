@@ -9,6 +9,8 @@ from .events import Alloc, Begin, Collective, End, Event, Free, Op, Resize
 from .vocabulary import tensors
 
 FUSED = "fused"
+# What the name of a region's backward pass ends in.
+BACKWARD = ".backward"
 
 
 class Held:
@@ -44,29 +46,45 @@ def is_kernel_of_its_own(name: str) -> bool:
 
 
 def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
-    """Storages that only pass between operations fused with each other, within one region.
+    """Storages that fused operations make and only fused ones use, of the same region or of the
+    backward pass of one.
 
-    A compiler keeps these in registers, so they take no device memory. Regions within regions
-    count as the outermost. What a kernel of its own or a communication reads or writes is in
-    memory, even when it is gone again before the region ends.
+    A compiler keeps these in registers, or computes them again in backward, so they take no device
+    memory. Regions within regions count as the outermost. What a kernel of its own or a
+    communication reads or writes is in memory, even when it is gone again before the region ends,
+    and so is what goes from one region to another.
     """
-    depth = region = 0
-    allocated: dict[int | None, int] = {}
+    depth = region = regions = 0
+    # The region that made it, negative in backward; and what backward regions computed again.
+    made: dict[int | None, int] = {}
+    again: set[int | None] = set()
     found: set[int] = set()
     for event in events:
+        used: tuple[int | None, ...] = ()
         if isinstance(event, Begin) and event.kind == FUSED:
-            region += depth == 0
+            if not depth:
+                regions += 1
+                region = -regions if event.name.endswith(BACKWARD) else regions
             depth += 1
         elif isinstance(event, End) and event.kind == FUSED:
             depth = max(depth - 1, 0)
+            region = region if depth else 0
         elif isinstance(event, Alloc) and depth:
-            allocated[event.storage] = region
-        elif isinstance(event, Op) and depth and is_kernel_of_its_own(event.name):
-            for tensor in (*tensors(event.inputs), *event.outputs):
-                allocated.pop(tensor.storage, None)
-        elif isinstance(event, Collective) and depth:
-            for storage in (*event.inputs, *event.outputs):
-                allocated.pop(storage, None)
-        elif isinstance(event, Free) and depth and allocated.get(event.storage) == region:
-            found.add(event.storage)
+            made[event.storage] = region
+        elif isinstance(event, Op) and made:
+            used = tuple(each.storage for each in (*tensors(event.inputs), *event.outputs))
+            if depth and not is_kernel_of_its_own(event.name):
+                if region < 0:
+                    again.update(each for each in used if made.get(each, 0) > 0)
+                used = tuple(
+                    each for each in used if each not in again and made.get(each) != region
+                )
+        elif isinstance(event, Collective) and made:
+            used = (*event.inputs, *event.outputs)
+        elif isinstance(event, Free):
+            by = made.pop(event.storage, 0)
+            if by and (by == region or event.storage in again):
+                found.add(event.storage)
+        for storage in used:
+            made.pop(storage, None)
     return frozenset(found)

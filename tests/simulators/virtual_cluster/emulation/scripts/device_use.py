@@ -231,6 +231,23 @@ activated = gelu(torch.ones(2**20, device="cuda"))
 assert torch.cuda.max_memory_allocated() == live + 2 * 4 * 2**20
 pop()
 
+
+@torch.compile
+def saturated(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return torch.tanh((x @ weights).float()).exp().sum()
+
+
+weights = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+rows = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16)
+live = torch.cuda.memory_allocated()
+value = saturated(rows, weights)
+# Backward computes the tangent and its exponential again, of the product in 16 bits.
+assert torch.cuda.memory_allocated() == live + 2 * 2**20 + 512
+value.backward()
+del value
+assert torch.cuda.memory_allocated() == live + 2 * 2**20
+weights.grad = None
+
 push("compiled backward")
 source = torch.ones(64, 64, device="cuda", requires_grad=True)
 torch.utils.checkpoint.checkpoint(gelu, gelu(source) @ source, use_reentrant=True).sum().backward()
