@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, OperationRow
+from trainscout.simulators.virtual_cluster.traces.command_tables import milliseconds
 
 MOST_OPERATIONS = 12
 _PASSES = {"forward": " fwd", "backward": " bwd"}
@@ -49,8 +50,8 @@ def class_table(lines: Sequence[Line]) -> Table:
     for line in lines:
         table.add_row(
             line.name,
-            _ms(line.measured_s),
-            "" if line.predicted_s is None else _ms(line.predicted_s),
+            milliseconds(line.measured_s),
+            "" if line.predicted_s is None else milliseconds(line.predicted_s),
             _percent(line.error),
             _percent(line.alone),
         )
@@ -94,8 +95,8 @@ def collective_table(found: Comparison) -> Table:
             str(row.group_size or ""),
             f"{row.measured_calls:g}",
             f"{row.predicted_calls:g}",
-            f"{_ms(row.measured_s)}, {row.measured_bytes / 2**20:.1f} MiB",
-            f"{_ms(row.predicted_s)}, {row.predicted_bytes / 2**20:.1f} MiB",
+            f"{milliseconds(row.measured_s)}, {row.measured_bytes / 2**20:.1f} MiB",
+            f"{milliseconds(row.predicted_s)}, {row.predicted_bytes / 2**20:.1f} MiB",
         )
     return table
 
@@ -107,12 +108,8 @@ def rank_table(found: Sequence[Comparison]) -> Table:
         busy = each.profile.occupancy
         parts_s = (busy.computing_s, busy.communicating_s, busy.exposed_s, busy.host_gap_s)
         place = (str(each.rank), str(each.stage))
-        table.add_row(*place, *map(_ms, (each.profile.step_s, *parts_s)))
+        table.add_row(*place, *map(milliseconds, (each.profile.step_s, *parts_s)))
     return table
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3f} ms"
 
 
 def _percent(share: float | None) -> str:
