@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from statistics import NormalDist
+from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.experts import Moe
@@ -36,6 +37,9 @@ _UNTRAINED_ROUTER, _TRAINED_ROUTER = 1.6, 1.13
 # PyTorch's trainers leave routers alone unless told otherwise (TorchTitan's
 # ``_debug_force_load_balance``), from scratch or in published weights.
 _UNFORCED = ("torchtitan", "fsdp1", "fsdp2", "kempnerforge", "huggingface", "torchtune")
+# Where TorchTitan and NeMo AutoModel (``FakeBalancedGate``) force routers, a token's experts are
+# neighbours; Megatron-Core's are drawn (``apply_random_logits``).
+_FORCED_IN_TURN = ("torchtitan", "automodel")
 
 
 def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
@@ -123,13 +127,7 @@ def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) 
     assumed.append(f"shape not published here: that of {model.name}")
     sequence = _required("seq_len", row.seq_len)
     if model.moe is not None:
-        preset = moe_preset(row, statement, era_of(row, statement))
-        assumed += preset.assumed
-        moe = dataclasses.replace(
-            model.moe,
-            dispatcher="deepep" if preset.deepep else "alltoall",
-            load_imbalance=_load_imbalance(row, statement, assumed),
-        )
+        moe = dataclasses.replace(model.moe, **_routing(row, statement, assumed))
         model = dataclasses.replace(model, moe=moe)
     if "super" in model.name and not statement.says("mtp"):
         assumed.append("multi-token prediction not published: none")
@@ -207,8 +205,7 @@ def _moe(row: Row, statement: Statement, family: Family, assumed: list[str]) -> 
         shared = number * each
     elif statement.says("shared_width"):
         shared = int(statement.facts["shared_width"])
-    preset = moe_preset(row, statement, era_of(row, statement))
-    assumed += preset.assumed
+    routing = _routing(row, statement, assumed)
     dense, period = given(row.num_dense_layers, 0), 1
     if family.interleaved_experts and dense:
         # The column counts all dense layers, here every other one.
@@ -221,10 +218,21 @@ def _moe(row: Row, statement: Statement, family: Family, assumed: list[str]) -> 
         shared_ffn_hidden_size=shared,
         num_dense_layers=dense,
         layer_period=period,
-        dispatcher="deepep" if preset.deepep else "alltoall",
         capacity_factor=_capacity_factor(statement, assumed),
-        load_imbalance=_load_imbalance(row, statement, assumed),
+        **routing,
     )
+
+
+def _routing(row: Row, statement: Statement, assumed: list[str]) -> dict[str, Any]:
+    """Where tokens go, and how they travel."""
+    preset = moe_preset(row, statement, era_of(row, statement))
+    assumed += preset.assumed
+    in_turn = statement.label.get("project") in _FORCED_IN_TURN
+    return {
+        "dispatcher": "deepep" if preset.deepep else "alltoall",
+        "load_imbalance": _load_imbalance(row, statement, assumed),
+        "experts_in_turn": in_turn and statement.says("router", "forced"),
+    }
 
 
 def _mtp_layers(statement: Statement, assumed: list[str]) -> int:

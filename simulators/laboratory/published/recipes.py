@@ -303,9 +303,10 @@ def _recompute(
         if statement.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
             label = "full"
-        if statement.says("project", "torchtitan") and model.moe is None:
-            # Its configurations (models/*/train_configs): whole layers from 32B on, less to 8B.
-            label = "full" if model.hidden_size > 4096 else "selective"
+        if statement.says("project", "torchtitan"):
+            # Its configurations (models/*/train_configs): whole layers of dense models from 32B
+            # on, less to 8B and of those with experts.
+            label = "full" if model.hidden_size > 4096 and model.moe is None else "selective"
         assumed.append(f"recomputation not published: {label}")
     return label, None
 

@@ -43,6 +43,9 @@ class Moe:
     load_imbalance: float = 1.0
     """How many times the mean the busiest GPU's experts then receive (1: routing forced to
     balance)."""
+    experts_in_turn: bool = False
+    """Routing is forced to balance by handing out experts in turn, as PyTorch's trainers do for
+    benchmarks: those of a token are neighbours, which few GPUs hold."""
     hot_ratio: float = 0.0
     """Instead of ``load_imbalance``: this share of the experts together receives ``hot_weight`` of
     all routings, and what the busiest GPU gets follows from the recipe, as it does from measured
@@ -102,6 +105,9 @@ class Moe:
         if self.routed and self.load_imbalance != 1:
             problem = "is given twice: the popularity of experts says it too"
             raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
+        if self.experts_in_turn and (self.routed or self.load_imbalance != 1):
+            problem = "balances what is said to be uneven"
+            raise InputError("model.moe.experts_in_turn", True, problem, "false")
         if (self.histogram is None) != (not self.measured):
             problem = "is where measured routings were read from"
             raise InputError("model.moe.histogram", self.histogram, problem, "a CSV file")

@@ -400,8 +400,15 @@ def is_exchange(op: Collective) -> bool:
 
 
 def _reached(destinations: int, shard: Shard) -> float:
-    """Different destinations that host an expert of one token, routed evenly: at most all."""
-    return destinations * (1 - (1 - 1 / destinations) ** shard.moe.top_k)
+    """Different destinations that host an expert of one token, routed evenly: at most all.
+
+    Handed out in turn, a token's experts lie at one, and at one more for each border between two
+    destinations that is not a border between tokens.
+    """
+    top_k, held = shard.moe.top_k, shard.moe.num_experts // destinations
+    if shard.moe.experts_in_turn:
+        return 1 + top_k / held - top_k / math.lcm(top_k, held)
+    return destinations * (1 - (1 - 1 / destinations) ** top_k)
 
 
 def _received_once(shard: Shard) -> int:

@@ -178,6 +178,20 @@ def test_recipes_for_performance_force_the_balance_and_the_library_s_do_not(labe
 
 
 @pytest.mark.parametrize(
+    ("label", "notes", "in_turn"),
+    [
+        ("TorchTitan (PyTorch FSDP2)", "force-balanced routing", True),
+        ("NeMo AutoModel", "force-balanced routing", True),
+        ("TorchTitan (PyTorch FSDP2)", "", False),
+        ("Megatron-Core", "force-balanced routing", False),
+    ],
+)
+def test_trainers_of_pytorch_force_the_balance_in_turn(label, notes, in_turn):
+    outcome = job_of(replace(EXPERTS, framework=label, notes=notes), declarations())
+    assert outcome.job.model.moe.experts_in_turn == in_turn
+
+
+@pytest.mark.parametrize(
     ("label", "experts", "ep", "notes", "load"),
     [
         ("TorchTitan (PyTorch FSDP2)", 8, 8, "", 1.6),

@@ -229,9 +229,14 @@ def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
         assert titan.job.recipe.micro_batch == sequences
 
 
-@pytest.mark.parametrize(("hidden", "mode"), [(4096, "selective"), (5120, "full")])
-def test_torchtitan_recomputes_as_its_configurations_of_that_size(hidden, mode):
+@pytest.mark.parametrize(
+    ("hidden", "experts", "mode"),
+    [(4096, None, "selective"), (5120, None, "full"), (5120, 8, "selective")],
+)
+def test_torchtitan_recomputes_as_its_configurations_of_that_size(hidden, experts, mode):
     cells = {"tp": 1, "pp": 1, "dp": 64, "hidden": hidden, "recompute": ""}
+    if experts:
+        cells |= {"num_experts": experts, "topk": 2, "moe_ffn_hidden": 1024, "ep": 8}
     titan = replayable(**cells, framework="TorchTitan (January 2026)")
     assert titan.job.recipe.recompute == mode
     assert f"recomputation not published: {mode}" in titan.assumptions

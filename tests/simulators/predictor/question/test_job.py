@@ -126,6 +126,10 @@ MLA = Mla(64, 32, 16, 24)
             replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.5, hot_weight=0.8, load_imbalance=2)),
             "model.moe.load_imbalance",
         ),
+        (
+            replace(MOE, moe=Moe(4, 2, 128, experts_in_turn=True, load_imbalance=2)),
+            "model.moe.experts_in_turn",
+        ),
         (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=1.5, hot_weight=1)), "model.moe.hot_ratio"),
         (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.5)), "model.moe.hot_ratio"),
         (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.25, hot_weight=1)), "model.moe.hot_weight"),

@@ -118,6 +118,19 @@ def test_deepep_sends_a_token_once_to_each_gpu_or_node() -> None:
     assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * 64 * token * (2 - 1 / 4)
 
 
+@pytest.mark.parametrize(
+    ("experts", "top_k", "ep"), [(8, 2, 8), (8, 2, 4), (8, 2, 2), (24, 8, 2), (24, 8, 4)]
+)
+def test_experts_handed_out_in_turn_lie_on_few_gpus(experts: int, top_k: int, ep: int) -> None:
+    moe = replace(MOE.moe, num_experts=experts, top_k=top_k, experts_in_turn=True)
+    model = replace(MOE, moe=replace(moe, dispatcher="deepep"))
+    tokens = [range(first, first + top_k) for first in range(0, experts * top_k, top_k)]
+    gpus = [len({place % experts // (experts // ep) for place in token}) for token in tokens]
+    forward, _ = layer_blocks(Shard.of(make_job(model, ep=ep)), EXPERT_LAYER, "none")
+    sent = 2 * 64 * 256 * 2 * sum(gpus) / len(gpus)
+    assert wire_bytes(forward, "ep") == pytest.approx(sent, abs=4)
+
+
 @pytest.mark.parametrize("dispatcher", ["alltoall", "deepep"])
 def test_the_busiest_gpu_receives_more(dispatcher: str) -> None:
     assert MOE.moe is not None
