@@ -32,7 +32,7 @@ from trainscout.conf.families import Family, families
 from trainscout.conf.hub_names import FILE, SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.sampled_sound import SAMPLED, sampled_fields
-from trainscout.simulators.predictor.question.errors import InputError, check_size
+from trainscout.simulators.predictor.question.errors import InputError, read_text
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
@@ -405,15 +405,9 @@ def read_config(file: Path) -> dict[str, Any]:
         InputError: for a file that cannot be read, is no JSON object, or is no model that can be
             declared, naming its field.
     """
+    text = read_text("model", file, MOST_BYTES, f"a {FILE}, or a model's name")
     try:
-        check_size("model", file, MOST_BYTES)
-        # Windows' editors begin a file with a mark.
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except InputError:
-        raise
-    except OSError as error:
-        problem = f"cannot be read: {error.strerror}"
-        raise InputError("model", file, problem, f"a {FILE}, or a model's name") from None
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError("model", file, f"cannot be read as JSON: {error}", FILE) from None
     if not isinstance(content, dict):

@@ -40,7 +40,7 @@ from trainscout.optimizer.space import (
     listed,
     mapping_of,
 )
-from trainscout.simulators.predictor.question.errors import InputError, check_size, require_choice
+from trainscout.simulators.predictor.question.errors import InputError, read_text, require_choice
 from trainscout.simulators.predictor.question.launch import (
     Launch,
     Linear,
@@ -388,12 +388,7 @@ def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Te
     environment = mapping_of("environment", spec.get("environment"))
     files = {}
     for name, content in mapping_of("files", spec.get("files")).items():
-        path = folder / str(content)
-        try:
-            check_size(f"files.{name}", path)
-            files[str(name)] = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"files.{name}", content, f"cannot be read: {error}") from error
+        files[str(name)] = read_text(f"files.{name}", folder / str(content))
     variables = {str(name): str(text) for name, text in environment.items()}
     return Template(tuple(words), variables, files)
 

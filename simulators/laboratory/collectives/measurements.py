@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import math
 import re
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.collectives.tuning_tables import NEWEST, OLDEST, parse_version
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError, check_size
+from trainscout.simulators.predictor.question.errors import InputError, read_text
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
@@ -96,15 +97,13 @@ def read_table(path: Path) -> tuple[list[Measurement], list[Skipped]]:
     Raises:
         InputError: when the file cannot be read, lacks a needed column or holds no rows.
     """
+    reader = csv.DictReader(io.StringIO(read_text("table", path)))
     try:
-        check_size("table", path)
-        with path.open(newline="", encoding="utf-8") as lines:
-            reader = csv.DictReader(lines)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError("table", path.name, f"lacks {', '.join(missing)}", str(COLUMNS))
-            records = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError("table", path.name, f"lacks {', '.join(missing)}", str(COLUMNS))
+        records = list(reader)
+    except csv.Error as problem:
         raise InputError("table", str(path), str(problem), "a readable CSV file") from problem
     if not records:
         raise InputError("table", path, "has a header and no rows")

@@ -8,13 +8,14 @@ wrong refuses the table, a cell that is wrong its row alone.
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainscout.simulators.predictor.question.errors import InputError, check_size, nearest_name
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name, read_text
 
 from .cells import CellError, batch_in, is_plain, number_in, words_in
 
@@ -131,14 +132,10 @@ def csv_lines(path: Path) -> list[tuple[int, list[str]]]:
     Raises:
         InputError: for a file that cannot be read, or is none.
     """
+    table = csv.reader(io.StringIO(read_text("runs", path, MAX_BYTES)), strict=True)
     try:
-        check_size("runs", path, MAX_BYTES)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.reader(file, strict=True)
-            return [(table.line_num, cells) for cells in table if any(map(str.strip, cells))]
-    except OSError as error:
-        raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
+        return [(table.line_num, cells) for cells in table if any(map(str.strip, cells))]
+    except csv.Error as error:
         raise InputError("runs", path, f"is not a CSV file: {error}") from error
 
 

@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.question.cluster import (
     Cluster,
     MeasuredCollective,
 )
-from trainscout.simulators.predictor.question.errors import InputError, check_size, nearest_name
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name, read_text
 
 FIELD = "cluster.measured_collectives"
 GIB = 2**30
@@ -58,17 +58,14 @@ def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredC
         InputError: for a file that cannot be read, lacks a column or has a cell that cannot be
             meant, naming the line, the column and what is allowed.
     """
+    if path.suffix == ".json":
+        text = rows_text(read_measurements(field, path).get("collectives"))
+    else:
+        text = read_text(field, path, _MOST_BYTES)
     try:
-        check_size(field, path, _MOST_BYTES)
-        if path.suffix == ".json":
-            text = rows_text(read_measurements(field, path).get("collectives"))
-            rows = list(_rows(csv.DictReader(io.StringIO(text), strict=True), path, field))
-        else:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                rows = list(_rows(csv.DictReader(file, strict=True), path, field))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(field, path, f"cannot be read: {reason}") from error
+        rows = list(_rows(csv.DictReader(io.StringIO(text), strict=True), path, field))
+    except csv.Error as error:
+        raise InputError(field, path, f"cannot be read: {error}") from error
     if not rows:
         raise InputError(field, path, "has no rows", _COLUMNS)
     ordered = sorted(rows, key=_what)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.errors import InputError, check_size
+from trainscout.simulators.predictor.question.errors import InputError, read_text
 
 from .csv_files import csv_text
 
@@ -21,13 +21,9 @@ def read_measurements(field: str, path: Path) -> dict[str, Any]:
     Raises:
         InputError: naming ``field``, for a file that cannot be read, is too large, or is none.
     """
+    text = read_text(field, path, MOST_BYTES)
     try:
-        check_size(field, path, MOST_BYTES)
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(field, path, f"is not JSON: {error}") from None
     allowed = "a file of trainscout measure, or observed_factors.json"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, read_text
 
 Shares = npt.NDArray[np.float64]
 
@@ -81,12 +82,11 @@ def read_histograms(path: Path) -> tuple[tuple[int, ...], ...]:
     Raises:
         InputError: when it cannot be read, is not such a table or counts nothing.
     """
+    text = read_text("histogram", path, allowed="a CSV file")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return _counts(csv.DictReader(file), path)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError("histogram", path, f"cannot be read: {reason}", "a CSV file") from error
+        return _counts(csv.DictReader(io.StringIO(text)), path)
+    except csv.Error as error:
+        raise InputError("histogram", path, f"cannot be read: {error}", "a CSV file") from error
 
 
 def _counts(reader: csv.DictReader[str], path: Path) -> tuple[tuple[int, ...], ...]:

@@ -139,3 +139,19 @@ def check_size(field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES) ->
         raise InputError(field, path, "is a device", "a file")
     if about.st_size > most_bytes:
         raise InputError(field, path, "is too large", f"at most {most_bytes} bytes")
+
+
+def read_text(
+    field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES, allowed: str | None = None
+) -> str:
+    """What a file says, without the mark that spreadsheets and editors of Windows begin it with.
+
+    Raises:
+        InputError: naming ``field``, for a file that cannot be read, is too large or no UTF-8.
+    """
+    try:
+        check_size(field, path, most_bytes)
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        raise InputError(field, path, f"cannot be read: {reason}", allowed) from error

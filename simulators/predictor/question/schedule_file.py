@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import InputError, check_size
+from .errors import InputError, read_text
 
 SUFFIX = ".csv"
 FIELD = "recipe.schedule"
@@ -64,7 +64,7 @@ def pinned(schedule: str) -> str:
     Raises:
         InputError: for a file that is not there, or is no schedule.
     """
-    name = f"{schedule}#{_digest(_content(schedule))}"
+    name = f"{schedule}#{_digest(read_text(FIELD, Path(schedule), allowed=_ALLOWED))}"
     read_schedule(name)
     return name
 
@@ -88,20 +88,10 @@ def read_schedule(name: str) -> ScheduleFile:
             another content than its name says.
     """
     path, _, digest = name.rpartition("#")
-    content = _content(path)
+    content = read_text(FIELD, Path(path), allowed=_ALLOWED)
     if _digest(content) != digest:
         raise InputError(FIELD, path, f"has changed meanwhile (was {digest})")
     return parse_schedule(content, path)
-
-
-def _content(path: str) -> str:
-    try:
-        # Spreadsheets begin a file with a mark of its encoding.
-        check_size(FIELD, Path(path))
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is no text"
-        raise InputError(FIELD, path, f"cannot be read: {reason}", _ALLOWED) from error
 
 
 def _digest(content: str) -> str:

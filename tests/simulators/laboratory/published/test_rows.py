@@ -285,7 +285,7 @@ def test_no_text_gets_past_as_a_number_that_is_none(text, column):
 def test_bytes_that_are_no_text(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="not a CSV file"):
+    with pytest.raises(InputError, match="is no text in UTF-8"):
         read_rows(path)
 
 
