@@ -279,7 +279,7 @@ class HuggingFaceReader:
             ),
             lora=lora,
             dpo=dpo,
-            distillation=self._distillation(base.distillation),
+            distillation=self._distillation(base.distillation, lora is not None),
             frozen=frozen or base.frozen,
         )
 
@@ -352,20 +352,22 @@ class HuggingFaceReader:
                 "every sequence comes with the data",
             )
 
-    def _distillation(self, declared: Distillation | None) -> Distillation | None:
+    def _distillation(self, declared: Distillation | None, adapts: bool) -> Distillation | None:
         """The teacher as the tools keep it: in 16 bits unless told another type; sharded by
-        DeepSpeed's stage 3, which ms-swift can set apart for it, and by ms-swift under FSDP
-        (TRL's GKDTrainer hands it to ``Accelerator.prepare_model(evaluation_mode=True)``)."""
+        DeepSpeed's stage 3, which ms-swift can set apart, and by ms-swift under FSDP (TRL's
+        prepares it for evaluation); none where ms-swift's is the model without its adapters."""
         if declared is None or self.teacher_name is None:
             return declared
         swift = self._tool is not None and self._tool.title == SWIFT
-        own = (self.options.text("--teacher_deepspeed") or "3").lower()
-        named = re.search(r"zero_?([0-3])", own)
-        sharded = swift or self.software == "deepspeed"
-        sharded &= named is None or named[1] == "3"
+        named = re.search(
+            "zero_?([0-3])", (self.options.text("--teacher_deepspeed") or "").lower()
+        )
+        sharded = (swift or self.software == "deepspeed") and (named is None or named[1] == "3")
         loaded = " ".join(self.options.texts("--teacher_model_init_kwargs") or [])
-        loss = "jsd_pieces" if swift else "jsd"
-        return replace(declared, sharded=sharded, fp32="float32" in loaded, loss=loss)
+        kept: dict[str, Any] = {"sharded": sharded, "fp32": "float32" in loaded}
+        if swift and adapts and self.teacher_name == self.model_name:
+            kept = {"borrowed": not self.options.texts("--teacher_adapters")}
+        return replace(declared, loss="jsd_pieces" if swift else "jsd", **kept)
 
     def _precision(self, declared: str) -> str:
         for name in ("fp16", "bf16"):

@@ -415,7 +415,7 @@ def _taught(
         return base
     try:
         taught = Distillation(model_named(reader.teacher_name))
-        taught.check_for(model, None)
+        taught.check_for(model, None, None)
     except InputError as error:
         reader.options.note(f"{error.value} {error.problem}")
         return base

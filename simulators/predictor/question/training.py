@@ -203,4 +203,4 @@ class Training:
             name = "dpo" if self.dpo else "distillation"
             raise InputError(f"training.{name}", "...", problem, "null")
         if self.distillation is not None:
-            self.distillation.check_for(model, self.dpo)
+            self.distillation.check_for(model, self.dpo, self.lora)

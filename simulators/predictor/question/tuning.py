@@ -105,6 +105,9 @@ class Distillation:
     rank has them whole, as under lower stages."""
     fp32: bool = False
     """Its weights are kept in fp32 where training has fewer bits, too."""
+    borrowed: bool = False
+    """It is the trained model without its adapters, and has no weights of its own (ms-swift, where
+    both have one name and adapters alone are trained)."""
     loss: str = "kl"
     """ModelOpt's Kullback-Leibler divergence (``kl``), or as PyTorch runs Jensen and Shannon's,
     of all logits at once (``jsd``: TRL's GKDTrainer) or by pieces of 512 tokens, all of which are
@@ -123,7 +126,7 @@ class Distillation:
             field, name = "training.distillation.teacher", self.teacher.name
             raise InputError(field, name, f"{error.field} {error.problem}") from error
 
-    def check_for(self, model: Model, dpo: Dpo | None) -> None:
+    def check_for(self, model: Model, dpo: Dpo | None, lora: Lora | None) -> None:
         """Refuse a teacher of another model's.
 
         Raises:
@@ -134,6 +137,9 @@ class Distillation:
             problem = f"has a vocabulary of {self.teacher.vocab_size:,}, {model.name} one of "
             problem += f"{model.vocab_size:,}"
             raise InputError(field, name, problem, "a model of the same vocabulary")
+        if self.borrowed and (lora is None or self.teacher != model):
+            problem = f"is not {model.name} without adapters"
+            raise InputError(field, name, problem, "training.lora, and the same model")
         if dpo is not None:
             problem = "is not modelled with training.dpo"
             raise InputError(field, name, problem, "one of the two")

@@ -49,6 +49,9 @@ class Reference:
         if taught is None:
             borrowed = replace(shard, frozen_weights=job.frozen_weights)
             return cls(borrowed, borrows=job.training.lora is not None)
+        if taught.borrowed:
+            borrowed = replace(shard, frozen_weights=job.frozen_weights, loss="none")
+            return cls(borrowed, borrows=True, leads=True)
         model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
         each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
         # What is kept in fp32 is cast where it is used.

@@ -36,6 +36,23 @@ def test_a_teacher_that_a_launch_names(tmp_path, script, teacher):
     assert not any("distillation" in words for words, _ in found.reading.not_modelled)
 
 
+@pytest.mark.parametrize(
+    ("program", "more", "borrowed"),
+    [
+        ("swift", "--tuner_type lora", True),
+        ("swift", "--tuner_type lora --teacher_adapters a", False),
+        ("swift", "--tuner_type full", False),
+        ("megatron", "--tuner_type lora", True),
+    ],
+)
+def test_a_teacher_that_is_the_model_without_its_adapters(tmp_path, program, more, borrowed):
+    named = "--rlhf_type gkd --model qwen3_1_7b --teacher_model qwen3_1_7b --lmbda 0"
+    found = launch(tmp_path, f"{program} rlhf {named} {more}")
+    taught = found.question.training.distillation
+    assert (taught.teacher.name, taught.borrowed) == ("qwen3_1_7b", borrowed)
+    found.question.check()
+
+
 def test_a_teacher_of_another_vocabulary_is_said(tmp_path):
     script = "swift rlhf --rlhf_type gkd --model llama3_8b --teacher_model qwen3_8b"
     found = launch(tmp_path, script)

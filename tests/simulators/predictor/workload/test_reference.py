@@ -186,6 +186,18 @@ def taught(model=LLAMA, teacher=TEACHER, how=None, facts=None, **recipe):
     return make_job(model, batch=16, training=training, **recipe)
 
 
+def test_a_borrowed_teacher_has_no_weights_of_its_own() -> None:
+    alone = tuned(LLAMA, lora=Lora(8))
+    apart, same = (
+        taught(teacher=LLAMA, how={"borrowed": borrowed}, facts={"lora": Lora(8)})
+        for borrowed in (False, True)
+    )
+    check_job(same)
+    assert product_flops(same) == product_flops(apart)
+    assert product_flops(same)[0] > product_flops(alone)[0]
+    assert static(same)["parameters"] == static(alone)["parameters"] < static(apart)["parameters"]
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_a_teacher_passes_forward_once(tp: int) -> None:
     own, teachers = (tuned(model, tp=tp) for model in (LLAMA, TEACHER))
@@ -267,6 +279,7 @@ def test_a_teacher_goes_through_the_same_pipeline() -> None:
         (taught(teacher=replace(TEACHER, num_layers=30), pp=4), "recipe.pp"),
         (taught(teacher=replace(TEACHER, num_heads=6, head_dim=64), tp=4), "recipe.tp"),
         (taught(teacher=replace(TEACHER, vocab_size=999)), "training.distillation.teacher"),
+        (taught(teacher=LLAMA, how={"borrowed": True}), "training.distillation.teacher"),
         (taught(replace(LLAMA, num_mtp_layers=1)), "training.distillation.teacher"),
     ],
 )
