@@ -35,14 +35,14 @@ class Held:
 # What no compiler fuses with its neighbours: it reads and writes memory of its own.
 _KERNELS = (
     *("aten._fused_", "aten._grouped_mm", "aten._scaled_", "aten.addmm", "aten.baddbmm"),
-    *("aten.bmm", "aten.convolution", "aten.mm", "emulated.", "fsdp.", "higher_order."),
+    *("aten.bmm", "aten.convolution", "aten.mm"),
 )
 
 
 def is_kernel_of_its_own(name: str) -> bool:
     """Whether an operation stays a kernel of its own inside a fused region: a product,
-    attention, a vendor's kernel."""
-    return name.startswith(_KERNELS)
+    attention, a vendor's kernel, an operator of one's own."""
+    return not name.startswith("aten.") or name.startswith(_KERNELS)
 
 
 def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:

@@ -27,13 +27,15 @@ def test_storages_must_come_and_go_within_one_region() -> None:
 
 
 def test_what_a_kernel_of_its_own_touches_is_in_memory() -> None:
-    tensors = {number: TensorSpec("float32", (2,), number) for number in (1, 2, 3, 4)}
+    tensors = {number: TensorSpec("float32", (2,), number) for number in range(1, 6)}
     gathered = Collective("all_gather", "0", 0, 8, 8, "float32", 0, 0, inputs=(4,), outputs=())
     events: list[Event] = [
         *(FUSED, Alloc(1, 8, 0), Alloc(2, 8, 0), Alloc(3, 8, 0), Alloc(4, 8, 0)),
         Op("aten.mul.Tensor", (tensors[1], 2.0), (tensors[2],), 0),
         Op("aten.mm.default", ((tensors[2],), tensors[2]), (tensors[3],), 0),
-        *(gathered, Free(1), Free(2), Free(3), Free(4), CLOSED),
+        *(gathered, Alloc(5, 8, 0), Op("mine.scaled.default", (tensors[2],), (tensors[5],), 0)),
+        *(Free(number) for number in range(1, 6)),
+        CLOSED,
     ]
     assert storages_within_fusions(events) == {1}
 
