@@ -132,9 +132,9 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
             reason = outcome.reason.replace("|", "/")[:110]
             failed.append(f"| {outcome.name} | {outcome.source} | {verdict}: {reason} |\n")
         else:
-            passing.setdefault(outcome.source, []).append(outcome.name)
+            passing.setdefault(outcome.source.partition("@")[0], []).append(outcome.name)
     samples, without = [], Counter[str]()
-    for title, day, listed in _samples():
+    for day, names, listed in _samples():
         tried = [each for each in listed if "none" not in each]
         unreached = [each for each in listed if each.get("none") == "not reached"]
         others = [each for each in listed if "none" in each and each not in unreached]
@@ -143,7 +143,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         number = _scripts(tried)
         counts = f"{number} | {first} ({first / number:.0%}) | {now} ({now / number:.0%})"
         rest = f"{_scripts(others)} | {_scripts(unreached)}"
-        samples.append(f"| {title} | {day} | {counts} | {rest} |\n")
+        samples.append(f"| {day} | {len(names)} | {counts} | {rest} |\n")
         for each in others:
             without[each["none"].partition(":")[0]] += _scripts([each])
         for each in tried:
@@ -152,7 +152,8 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
                 name = ", ".join(each["scripts"])
                 failed.append(f"| {name} | {each['source']} | {why} |\n")
             else:
-                passing.setdefault(each["source"], []).extend(each["scripts"])
+                repository = each["source"].partition("@")[0]
+                passing.setdefault(repository, []).extend(each["scripts"])
     return PAGE.read_text("utf-8").format(
         passed=sum(not each.code for each in ended),
         run=len(ended),
@@ -161,20 +162,20 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         failed="".join(failed),
         without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 2),
         passing="".join(
-            f"| {source} | {', '.join(dict.fromkeys(names))} |\n"
-            for source, names in passing.items()
+            f"- {repository}: {', '.join(dict.fromkeys(names))}\n"
+            for repository, names in passing.items()
         ),
     )
 
 
-def _samples() -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Of each sample its title, the day it was listed and its entries."""
+def _samples() -> list[tuple[str, list[str], list[dict[str, Any]]]]:
+    """Of each day its samples, and their entries."""
     days = yaml.safe_load(SCRIPTS.with_name("samples.yaml").read_text("utf-8"))
-    files = [SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in days]
-    return [
-        (each, str(day), yaml.safe_load(file))
-        for (each, day), file in zip(days.items(), files, strict=True)
-    ]
+    found = []
+    for day, names in days.items():
+        files = [SCRIPTS.with_name(f"{each}_sample.yaml").read_text("utf-8") for each in names]
+        found.append((day, names, [entry for file in files for entry in yaml.safe_load(file)]))
+    return found
 
 
 def _scripts(entries: Iterable[dict[str, Any]]) -> int:

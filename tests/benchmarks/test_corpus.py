@@ -15,23 +15,24 @@ def test_the_page_counts_what_ran_and_says_why_others_do_not():
     text = page(_ENTRIES, _OUTCOMES)
     assert "**1 of 2** public training scripts that were tried, of 3 kept" in text
     assert "| two | a/b@c | gap: gap / x |" in text
-    assert "| a/b@c | one |" in text
+    assert "\n- a/b: one\n" in text
     assert "three" not in text
 
 
 def test_every_script_of_a_sample_is_counted_once():
     head, failing, passing = page(_ENTRIES, _OUTCOMES).split("\n## ")
     samples = _samples()
-    for row, (title, _, listed) in zip(_rows(head), samples, strict=True):
-        assert row[0] == title
+    for row, (day, names, listed) in zip(_rows(head), samples, strict=True):
+        assert row[:2] == [day, str(len(names))]
         counted = int(row[2]) + int(row[5]) + int(row[6])
         assert counted == sum(len(each["scripts"]) for each in listed)
     tried = [each for *_, listed in samples for each in listed if "none" not in each]
     now = Counter(bool(each["now"]) for each in tried)
     assert len(_rows(failing)) == 1 + now[True]
-    shown = {(row[0], name) for row in _rows(passing) for name in row[1].split(", ")}
-    passed = [each for each in tried if not each["now"]]
-    assert all((each["source"], name) in shown for each in passed for name in each["scripts"])
+    lines = [line.removeprefix("- ").partition(": ") for line in passing.splitlines()]
+    shown = {(source, name) for source, _, names in lines for name in names.split(", ")}
+    sources = [(each["source"].partition("@")[0], each) for each in tried if not each["now"]]
+    assert all((source, name) in shown for source, each in sources for name in each["scripts"])
 
 
 def test_reasons_without_a_verdict_are_counted():
