@@ -32,10 +32,7 @@ from trainscout.simulators.predictor.workload.passes import (
 )
 from trainscout.simulators.predictor.workload.program import Chunk, Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import stage_order
-from trainscout.simulators.predictor.workload.step_end import (
-    host_states_bytes,
-    update_bytes,
-)
+from trainscout.simulators.predictor.workload.step_end import host_states_bytes, update_bytes
 
 from .bands import band_of, spread_of
 from .static import Absent, Static, static_of

@@ -257,29 +257,24 @@ def test_old_software_takes_more_beside_the_allocator() -> None:
     assert kinds["2.10.3"]["context"] == pytest.approx(1687 * 2**20, rel=0.15)
 
 
-def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -> None:
-    kept = {"keeps_16bit_grads": True}
-    assert static_per_parameter(make_job(TINY, training=kept)) == pytest.approx(
-        2 + 6 + 12 / 8, rel=1e-5
-    )
-    alone = make_job(TINY, tp=8, training=kept)
-    assert static_per_parameter(alone) == pytest.approx(2 + 4 + 12, rel=1e-5)
-
-
-def test_16_bit_gradients_that_are_summed_up_are_there_as_a_backward_pass_ends() -> None:
-    summed = {"sums_16bit_grads": True}
-    sharded, ddp, alone = (
-        make_job(TINY, training=summed, **recipe)
-        for recipe in ({"zero_stage": 1}, {"zero_stage": 0}, {"tp": 8})
-    )
-    assert static_per_parameter(sharded) == pytest.approx(2 + 4 + 2 + 12 / 8, rel=1e-5)
-    assert static_per_parameter(ddp) == pytest.approx(2 + 4 + 2 + 2 + 12, rel=1e-5)
-    assert static_per_parameter(alone) == pytest.approx(2 + 4 + 2 + 12, rel=1e-5)
-    stage = build_workload(sharded).stages[0]
-    static = static_of(sharded, stage)
-    for made in (0, stage.parameters.total):
-        left = 2 * (stage.parameters.total - made)
-        assert static.absent(made, in_layer=True) == (0, left)
+@pytest.mark.parametrize(
+    ("software", "recipe", "expected"),
+    [
+        ("keeps_16bit_grads", {}, 2 + 6 + 12 / 8),
+        ("keeps_16bit_grads", {"tp": 8}, 2 + 4 + 12),
+        ("sums_16bit_grads", {}, 2 + 6 + 12 / 8),
+        ("sums_16bit_grads", {"zero_stage": 0}, 2 + 6 + 2 + 12),
+        ("sums_16bit_grads", {"tp": 8}, 2 + 6 + 12),
+    ],
+)
+def test_16_bit_gradients_beside_fp32_ones(
+    software: str, recipe: dict[str, int], expected: float
+) -> None:
+    job = make_job(TINY, training={software: True}, **recipe)
+    assert static_per_parameter(job) == pytest.approx(expected, rel=1e-5)
+    # Those that are summed up are there as a backward pass ends.
+    absent = static_of(job, build_workload(job).stages[0]).most_absent
+    assert (absent.gradients > 0) == (software == "sums_16bit_grads")
 
 
 def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
