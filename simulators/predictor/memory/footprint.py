@@ -172,6 +172,9 @@ def _stage_memories(
         need = _segments(allocated + unused + gathered - cached)
         if index == 0 and job.framework.defers_frees:
             cached += deferred_bytes(job, stage)
+        if static.in_turn and job.framework.copies_gathered:
+            # FSDP2's shards of gradients, not whole ones, have places of a stream's own.
+            cached += missing.gradients - (static.reduced if missing.parameters else 0)
         reserved = need + _segments(cached) * (need + cached < room)
         needs.append(need)
         memories.append(
