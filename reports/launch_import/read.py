@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import stat
 import sysconfig
 import tomllib
 from collections.abc import Callable, Collection
@@ -47,7 +46,7 @@ from trainscout.reports.launch_import.shell import Command, Script, read_script
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, read_text
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
@@ -197,17 +196,7 @@ def _text_of(source: str) -> tuple[str, str]:
     if "--" in stripped and not _is_file(stripped):
         return stripped, _TYPED
     path = Path(stripped)
-    try:
-        if stat.S_ISCHR(path.stat().st_mode):  # /dev/zero has no end
-            raise InputError("given", source, "is a device", _ALLOWED)
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise InputError("given", source, f"is larger than {MOST_BYTES >> 10} KiB", _ALLOWED)
-        return content.decode("utf-8"), path.name
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise InputError("given", source, f"cannot be read: {reason}", _ALLOWED) from error
+    return read_text("given", path, MOST_BYTES, _ALLOWED), path.name
 
 
 def _is_file(text: str) -> bool:
