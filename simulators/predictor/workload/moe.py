@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from .adapters import expert_adapter, expert_product, input_bytes, is_adapted
 from .elementwise import activation_ops, clamped_inputs
@@ -55,12 +56,9 @@ def moe_parts(shard: Shard) -> list[Part]:
         shard = whole
     parts = [_router(whole), _counts(shard), _experts(shard)]
     if moe.latent_size is not None:
-        into, out = (
-            (shard.model.hidden_size, moe.latent_size),
-            (moe.latent_size, shard.model.hidden_size),
-        )
-        parts.insert(2, _projection(shard, "latent_in", *into))
-        parts.append(_projection(shard, "latent_out", *out))
+        outside, inside = shard.model.hidden_size, moe.latent_size
+        parts.insert(2, _projection(shard, "latent_in", outside, inside))
+        parts.append(_projection(shard, "latent_out", inside, outside))
     if moe.shared_ffn_hidden_size:
         parts.append(mlp_part(outer, moe.shared_ffn_hidden_size, "shared_"))
     return parts if whole is outer else [_among_tp(whole, True), *parts, _among_tp(whole, False)]
@@ -112,6 +110,9 @@ def _router(shard: Shard) -> Part:
     hidden, experts = shard.model.hidden_size, moe.num_experts
     score_bytes = tokens * experts * 4
     dtype = shard.dtype
+    # Softmax, top-k, routing map, auxiliary loss: each kernel passes over the scores (26 and 14 of
+    # them as recorded from Megatron-Core 0.16).
+    ahead, back = (3, 3) if shard.fused_router else (26, 14)
     wgrad: list[Op] = []
     if shard.trains:
         # Its gradient is added by a kernel of its own in Megatron-Core too.
@@ -120,14 +121,10 @@ def _router(shard: Shard) -> Part:
     return Part(
         (
             Gemm("router_fwd", tokens, experts, hidden, dtype),
-            # Softmax, top-k, routing map, auxiliary loss: each kernel passes over the scores
-            # (26 of them as recorded from Megatron-Core 0.16).
-            _scores("router_scores", "softmax_fwd", 3 if shard.fused_router else 26, score_bytes),
+            _scores("router_scores", "softmax_fwd", ahead, score_bytes),
         ),
         (
-            _scores(
-                "router_scores_bwd", "softmax_bwd", 3 if shard.fused_router else 14, score_bytes
-            ),
+            _scores("router_scores_bwd", "softmax_bwd", back, score_bytes),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
             *wgrad,
         ),
@@ -174,14 +171,9 @@ def _experts(shard: Shard) -> Part:
     activations = int(rows_in * width * input_bytes(shard, "expert_fc2"))
 
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
-    between_forward = [
-        *act_forward,
-        *quantise(shard, "expert_fc2_fwd", rows_in * width, groups=groups),
-    ]
-    between_backward = [
-        *act_backward,
-        *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width, groups=groups),
-    ]
+    cast = partial(quantise, shard, groups=groups)
+    between_forward = [*act_forward, *cast("expert_fc2_fwd", rows_in * width)]
+    between_backward = [*act_backward, *cast("expert_fc1_bwd", rows_in * fc1_width)]
     add_biases, bias_gradients = _expert_biases(shard, rows_in, fc1_width)
     if shard.fused_experts:
         # What lies between the two layers happens in the products' epilogues.
@@ -190,7 +182,7 @@ def _experts(shard: Shard) -> Part:
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
         *_loop(shard, "fwd", groups, rows_in),
-        *quantise(shard, "expert_fc1_fwd", rows_in * hidden, groups=groups),
+        *cast("expert_fc1_fwd", rows_in * hidden),
         *cast_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
@@ -205,7 +197,7 @@ def _experts(shard: Shard) -> Part:
         *_dispatch(shard, sent, received, suffix="_bwd"),
         *_loop(shard, "bwd", groups, rows_in),
         *bias_gradients,
-        *quantise(shard, "expert_fc2_bwd", rows_in * hidden, groups=groups),
+        *cast("expert_fc2_bwd", rows_in * hidden),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
         *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
@@ -288,12 +280,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         gathered = _among_all(shard, f"dispatch{suffix}", "all_gather")
         return [*gathered, Streaming(f"permute{suffix}", _mover(shard), 2 * received, launches=2)]
     if moe.dispatcher == "deepep" and shard.ep > 1:
-        copies, traffic = _received_once(shard), _sent_once(shard)
-        arrived = busiest(shard, sent)
-        ops: list[Op] = [
-            _exchanged_once(f"dispatch{suffix}", traffic, shard),
-            Streaming(f"permute{suffix}", _mover(shard), copies + arrived, launches=2),
-        ]
+        ops = _exchanged_once(shard, sent, f"dispatch{suffix}", f"permute{suffix}")
     else:
         ops = _permute(shard, f"permute{suffix}", sent)
         if suffix and isinstance(ops[0], Gemm):
@@ -326,11 +313,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         if moe.dispatcher == "alltoall" and suffix:
             ops.append(_gathered_weights(shard, "reduce_scatter"))
     if moe.dispatcher == "deepep" and shard.ep > 1:
-        copies, traffic = _received_once(shard), _sent_once(shard)
-        arrived = busiest(shard, sent)
-        ops.append(Streaming(f"unpermute{suffix}", _mover(shard), copies + arrived, launches=2))
-        ops.append(_exchanged_once(f"combine{suffix}", traffic, shard))
-        return ops
+        return ops + _exchanged_once(shard, sent, f"combine{suffix}", f"unpermute{suffix}")[::-1]
     if shard.ep > 1:
         most = busiest(shard, sent)
         ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
@@ -366,11 +349,15 @@ def _mask_bytes(shard: Shard) -> int:
     return pairs * (1 + shard.element_bytes) if groups else 0
 
 
-def _exchanged_once(name: str, traffic: int, shard: Shard) -> Collective:
-    """Tokens sent once to each GPU that hosts an expert of theirs, or collected from there: beside
-    those copies, every token is read or written once on its own GPU."""
-    stored = traffic + _token_bytes(shard)
-    return Collective(name, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored)
+def _exchanged_once(shard: Shard, sent: int, exchange: str, move: str) -> list[Op]:
+    """Tokens sent once to each GPU that hosts an expert of theirs, and put in order; beside those
+    copies, every token is read or written once on its own GPU."""
+    traffic = _sent_once(shard)
+    stored, moved = traffic + _token_bytes(shard), _received_once(shard) + busiest(shard, sent)
+    return [
+        Collective(exchange, "all_to_all", traffic, "ep", shard.dtype, stored_bytes=stored),
+        Streaming(move, _mover(shard), moved, launches=2),
+    ]
 
 
 def _weights(shard: Shard, suffix: str) -> Collective:
