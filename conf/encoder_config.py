@@ -341,12 +341,14 @@ SECONDS = 30
 _FRAMES_A_SECOND = 100
 # Whisper's encoder in front of language models: whether its positions are weights, how many of its
 # outputs become a token, and the widths from there to the language model: joined outputs
-# (``merged``), the encoder's (``hidden``), the language model's (``text``), or a field's.
+# (``merged``), the encoder's (``hidden``), the language model's (``text``) or ``twice`` that, or a
+# field's.
 _WHISPERS: dict[str, tuple[bool, int, tuple[str, ...]]] = {
     "qwen2_5_omni_audio_encoder": (False, 2, ("hidden", "output_dim")),
     "qwen2_audio_encoder": (True, 2, ("hidden", "text")),
     "audioflamingo3_encoder": (True, 2, ("hidden", "text", "text")),
     "voxtral_encoder": (True, 4, ("merged", "text", "text")),
+    "glmasr_encoder": (False, 4, ("merged", "twice", "text")),
 }
 SOUNDS = (
     *_WHISPERS,
@@ -391,7 +393,7 @@ def sound_fields(kind: str, sound: Config, width: int) -> dict[str, Any]:
     frames = SECONDS * _FRAMES_A_SECOND
     if kind in _WHISPERS:
         learned, merged, words = _WHISPERS[kind]
-        known = {"merged": merged * hidden, "hidden": hidden, "text": width}
+        known = {"merged": merged * hidden, "hidden": hidden, "text": width, "twice": 2 * width}
         own |= _whispers(bins, hidden, frames // 2)
         own |= {"merged": merged, "positions": frames // 2 if learned else 0}
         return own | {"projector": tuple(known.get(word) or sound.whole(word) for word in words)}
