@@ -26,16 +26,16 @@ def norm_ops(shard: Shard, name: str, elements: int, norms: int = 1) -> Passes:
     than hand-made ones. RMSNorm as models write it is a cast to fp32, a square, its mean, a
     product with the root's inverse, a cast back and a product with the weight:
     ``(s+4) + 8 + 4 + 8 + (4+s) + 2s``, of what is fp32 without the casts; autograd then undoes
-    each, ``8s + 60``. ``s`` is that of the residual stream here.
+    each, ``6s + 68`` and the casts (as recorded). ``s`` is that of the residual stream here.
     """
     s = shard.stream_bytes
     made = s if shard.casts_apart else shard.element_bytes
     if writes_norm(shard):
         casts = 2 * (s < 4)
-        forward = (2 * s + 20 + casts * (s + 4)) * elements
+        forward, backward = (of + casts * (s + 4) for of in (2 * s + 20, 6 * s + 68))
         return (
-            [Streaming(f"{name}_fwd", "elementwise", forward, (6 + casts) * norms)],
-            [Streaming(f"{name}_bwd", "elementwise", (8 * s + 60) * elements, 14 * norms)],
+            [Streaming(f"{name}_fwd", "elementwise", forward * elements, (6 + casts) * norms)],
+            [Streaming(f"{name}_bwd", "elementwise", backward * elements, 14 * norms)],
         )
     by = "" if shard.fused_norm else "_plain"
     return (
@@ -62,10 +62,11 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     """Rotary positions of queries and keys, ``elements`` in all.
 
     Fused: one kernel each. Eagerly: a cast to fp32, the rotation as a complex product and a cast
-    back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much. A
-    complex product stays a kernel of its own when compiled (TorchInductor generates none), and
-    hand-made kernels have no place for a temperature (Megatron-Core's ``mscale``). Under autocast
-    sines and cosines are fp32, and so are products and sum, 28, cast for attention; backward, two
+    back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much, but
+    ``17s`` backward, where halves are put into zeros (as recorded). A complex product stays a
+    kernel of its own when compiled (TorchInductor generates none), and hand-made kernels have no
+    place for a temperature (Megatron-Core's ``mscale``). Under autocast sines and cosines are
+    fp32, and so are products and sum, 28, cast for attention; backward, two
     of three products' gradients are cast, and halves are put into zeros, 56.
     """
     s = shard.element_bytes
@@ -77,9 +78,10 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     by_hand = shard.fusion == "fused" and shard.model.scaled_rope
     apart = shard.fusion == "eager" or shard.complex_rope or by_hand
     moved, launches = ((2 * s + 16) * elements, 6) if apart else (2 * s * elements, 2)
+    back = moved if shard.complex_rope or not apart else 17 * s * elements
     return (
         [Streaming("rope_fwd", "elementwise", moved, launches)],
-        [Streaming("rope_bwd", "elementwise", moved, launches)],
+        [Streaming("rope_bwd", "elementwise", back, launches)],
     )
 
 

@@ -51,8 +51,9 @@ def test_rms_norm_written_in_pytorch() -> None:
     cast, square, mean, scale, cast_back, weight = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
     assert moved(forward) == 1000 * (cast + square + mean + scale + cast_back + weight)
     # Weight: dx, then x dy written and summed; the casts; scale: dx, x dy written and summed;
-    # the mean's gradient spread, the square's, and their sum with the scale's.
-    undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + 12 + 12
+    # the mean's gradient spread, the square's (x^1, times two, times that), and a sum of both.
+    power = 8 + 8 + 12
+    undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + power + 12
     assert moved(backward) == 1000 * undone
     beside_kernels = shard(fusion="fused", fused_norm=False)
     assert moved(norm_ops(beside_kernels, "norm", 1000)[0]) == moved(forward)
@@ -149,6 +150,14 @@ def test_eager_pieces_move_and_launch_more() -> None:
         for one, other in zip(piece(fused), piece(eager), strict=True):
             assert moved(other) > moved(one)
             assert launches(other) > launches(one)
+
+
+def test_halves_turned_in_pytorch_come_back_through_zeros() -> None:
+    eager = {way: shard(fusion="eager", complex_rope=way) for way in (False, True)}
+    # Both products; the half turned back; of two slices zeros and a copy; two sums; as it lay.
+    turned = 2 * 2 + 1 + 2 * (1 + 1) + 2 * 3 + 2
+    assert moved(rope_ops(eager[False], 10)[1]) == 10 * SIZE * turned
+    assert len({moved(way) for way in rope_ops(eager[True], 10)}) == 1
 
 
 def test_gelu_is_one_kernel_in_pytorch_too() -> None:
