@@ -51,7 +51,7 @@ class DeviceStorage:
         # The compiled region that makes it, and what it is computed again of as long as it has no
         # memory; how many such storages need this one, and whether none but they do.
         self.region = 0
-        self.sources: set[DeviceStorage] = set()
+        self.sources: dict[DeviceStorage, None] = {}
         self.kept_for = 0
         self.gone = False
 
@@ -234,12 +234,11 @@ class DeviceMemory:
         for known, _ in writes:
             if known.key not in self._virtual:
                 continue
-            needed: set[DeviceStorage] = set()
             for each, _ in reads:
-                needed |= each.sources if each.key in self._virtual else {each}
-            for source in needed - known.sources - {known}:
-                source.kept_for += 1
-                known.sources.add(source)
+                for source in each.sources if each.key in self._virtual else (each,):
+                    if source is not known and source not in known.sources:
+                        source.kept_for += 1
+                        known.sources[source] = None
 
     def leave_region(self, returned: Iterable[Any] = ()) -> None:
         """A compiled region ends: what it returns and what backward keeps takes memory now.
@@ -248,16 +247,17 @@ class DeviceMemory:
             torch.cuda.OutOfMemoryError: when the device has no room for it.
         """
         self._region_depth -= 1
-        if not self._region_depth and self._virtual:
-            if self._region < 0:
-                kept = [each for each in self._virtual.values() if each.region == self._region]
-            else:
-                parts = [self.part(each) for each in returned if isinstance(each, FakeTensor)]
-                kept = [part[0] for part in parts if part and part[0].key in self._virtual]
-            for made in dict.fromkeys(kept):
+        if self._region_depth:
+            return
+        if self._region < 0:
+            kept = [each for each in self._virtual.values() if each.region == self._region]
+        else:
+            parts = [self.part(each) for each in returned if isinstance(each, FakeTensor)]
+            kept = [part[0] for part in parts if part is not None]
+        self._region = 0
+        for made in kept:
+            if made.key in self._virtual:
                 self._allocate_kept(made)
-        if not self._region_depth:
-            self._region = 0
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""
