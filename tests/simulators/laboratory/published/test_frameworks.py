@@ -182,12 +182,8 @@ def test_gradients_are_summed_in_fp32_only_with_bf16():
 )
 def test_what_nvidia_s_recipes_keep_in_16_bits(label, notes, kept):
     software = framework(framework=label, notes=notes, dtype="bf16")
-    found = (
-        software.accumulate_grads_fp32,
-        software.master_remainders,
-        software.expandable_segments,
-    )
-    assert found == kept
+    facts = ("accumulate_grads_fp32", "master_remainders", "expandable_segments")
+    assert tuple(getattr(software, fact) for fact in facts) == kept
 
 
 def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
@@ -397,9 +393,7 @@ def test_nanotron_polled_in_its_largest_pipelines(nodes, degrees, notes, polls):
         ("TorchTitan (PyTorch FSDP2)", "float8 tensorwise linears + fp8 all-gather", True),
     ],
 )
-def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(
-    label: str, notes: str, kept: bool
-) -> None:
+def test_parameters_in_8_bits_are_what_recipes_of_the_time_set(label, notes, kept):
     found = framework(framework=label, notes=notes)
     assert ("fp8_current" in found.fp8_param_gather) is kept
     assert "fp8_block" not in found.fp8_param_gather or "all-gather" in notes

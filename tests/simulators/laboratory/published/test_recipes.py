@@ -57,15 +57,6 @@ def test_fsdp_overlaps_under_a_pipeline_too():
     assert not replayable(dist_optimizer="1", grad_overlap=None).job.recipe.overlap_grad_reduce
 
 
-@pytest.mark.parametrize(
-    ("label", "overlaps"),
-    [("Megatron-LM (April 2024)", False), ("Megatron-LM (June 2024)", True), ("DeepSpeed", False)],
-)
-def test_since_when_megatron_hides_what_a_sharded_optimizer_sends(label, overlaps):
-    row = replayable(framework=label, dist_optimizer="1", grad_overlap=None)
-    assert row.job.recipe.overlap_grad_reduce is overlaps
-
-
 @pytest.mark.parametrize(("label", "last"), [("DeepSpeed", True), ("PyTorch FSDP", False)])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_deepspeed_gathers_beside_the_passes_in_stage_3_alone(label, last, stage):
@@ -90,12 +81,20 @@ def test_whose_tensor_parallel_ranks_share_sequences_where_no_row_says(label, pa
 
 
 @pytest.mark.parametrize(
-    ("label", "overlaps"),
-    [("PyTorch DDP", True), ("PyTorch Lightning", True), ("Megatron-LM (2023)", False)],
+    ("label", "sharding", "overlaps"),
+    [
+        ("PyTorch DDP", "0", True),
+        ("PyTorch Lightning", "0", True),
+        ("Megatron-LM (2023)", "0", False),
+        ("Megatron-LM (April 2024)", "1", False),
+        ("Megatron-LM (June 2024)", "1", True),
+        ("DeepSpeed", "1", False),
+    ],
 )
-def test_gradients_of_pytorch_s_replicas_are_reduced_beside_compute(label, overlaps):
-    whole = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "0", "grad_overlap": None}
-    assert replayable(framework=label, **whole).job.recipe.overlap_grad_reduce is overlaps
+def test_whose_gradients_are_reduced_beside_compute_and_since_when(label, sharding, overlaps):
+    whole = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "grad_overlap": None}
+    recipe = replayable(framework=label, dist_optimizer=sharding, **whole).job.recipe
+    assert recipe.overlap_grad_reduce is overlaps
 
 
 @pytest.mark.parametrize(
@@ -128,9 +127,8 @@ def test_experts_with_tensor_parallelism_need_sequence_parallelism():
 
 
 def test_checkpointing_every_other_layer():
-    recipe = replayable(
-        recompute="selective", notes="checkpoint every other layer", framework="TorchTitan"
-    ).job.recipe
+    cells = {"recompute": "selective", "notes": "checkpoint every other layer"}
+    recipe = replayable(**cells, framework="TorchTitan").job.recipe
     assert (recipe.recompute, recipe.recompute_layers) == ("full", 8)
 
 
