@@ -112,6 +112,13 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "keeps_16bit_grads": True,
         "host_optimizer": "pipelined",
     },
+    {"sums_16bit_grads": True, "copies_shards": True, "defers_frees": True, "fused_wgrad": False},
+    {
+        "sums_whole_grads": True,
+        "torch_wrappers": True,
+        "copies_gathered": True,
+        "accumulate_grads_fp32": False,
+    },
 )
 
 

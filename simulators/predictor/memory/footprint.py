@@ -167,8 +167,9 @@ def _stage_memories(
         kinds = static.kinds_without(missing) | moving
         allocated = sum(kinds.values())
         unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
-        # Of what is gathered, as much as activations took.
-        cached = min(gathered, activations[index])
+        # Of what is gathered, as much as activations and gradients that come and go took.
+        going = static.gradients - missing.gradients if static.made else 0
+        cached = min(gathered, activations[index] + going)
         need = _segments(allocated + unused + gathered - cached)
         if index == 0 and job.framework.defers_frees:
             cached += deferred_bytes(job, stage)
