@@ -64,18 +64,15 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
     if row.gated_mlp is None:
         gated = family.normalization == "rmsnorm"
         assumed.append(f"MLP not published: {'gated' if gated else 'two projections'}")
-    vocabulary = row.vocab
-    if vocabulary is None:
-        vocabulary = _DEFAULT_VOCABULARY
+    vocabulary = given(row.vocab, _DEFAULT_VOCABULARY)
+    if row.vocab is None:
         assumed.append(f"vocabulary not published: {vocabulary}")
     moe = _moe(row, statement, family, assumed)
-    ffn = row.ffn_hidden
-    if ffn is None:
-        if moe is not None and not moe.num_dense_layers:
-            ffn = moe.ffn_hidden_size
-        else:
-            ffn = 4 * hidden
-            assumed.append(f"MLP width not published: {ffn}")
+    ffn = given(row.ffn_hidden, 4 * hidden)
+    if row.ffn_hidden is None and moe is not None and not moe.num_dense_layers:
+        ffn = moe.ffn_hidden_size
+    elif row.ffn_hidden is None:
+        assumed.append(f"MLP width not published: {ffn}")
     if statement.says("parallel_block"):
         assumed.append("the parallel transformer block is replayed as a sequential one")
     if statement.says("sliding"):
@@ -89,6 +86,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         attention = 2 * hidden * (heads * (family.head_dim or hidden // heads) + width)
         blocks = layers * (attention + (3 if gated else 2) * hidden * ffn)
         tied = _tied(row, blocks, vocabulary * hidden, tied, assumed)
+    dropout = family.dropout and project_of(statement) not in _NO_DROPOUT
     model = Model(
         name=row.model or "unnamed",
         num_layers=layers,
@@ -108,12 +106,7 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
         qk_norm=_has(statement, "qk_norm", family.qk_norm),
         clamped_mlp=family.clamped_mlp,
         scaled_rope=family.scaled_rope,
-        dropout=statement.says("dropout", "yes")
-        or (
-            family.dropout
-            and not statement.says("dropout")
-            and project_of(statement) not in _NO_DROPOUT
-        ),
+        dropout=_has(statement, "dropout", dropout),
         tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(statement, assumed),
         moe=moe,
@@ -125,17 +118,17 @@ def model_of(row: Row, statement: Statement) -> tuple[Model, tuple[str, ...]]:
 def _declared(row: Row, statement: Statement, model: Model, assumed: list[str]) -> Model:
     """A declared model as a row trains it."""
     assumed.append(f"shape not published here: that of {model.name}")
-    sequence = _required("seq_len", row.seq_len)
-    if model.moe is not None:
-        moe = dataclasses.replace(model.moe, **_routing(row, statement, assumed))
-        model = dataclasses.replace(model, moe=moe)
+    moe = model.moe
+    if moe is not None:
+        moe = dataclasses.replace(moe, **_routing(row, statement, assumed))
     if "super" in model.name and not statement.says("mtp"):
         assumed.append("multi-token prediction not published: none")
     model = dataclasses.replace(
         model,
         name=row.model,
-        sequence_length=sequence,
+        sequence_length=_required("seq_len", row.seq_len),
         num_mtp_layers=_mtp_layers(statement, assumed),
+        moe=moe,
     )
     return _with_ends_in_bf16(model, statement)
 
@@ -199,9 +192,7 @@ def _moe(row: Row, statement: Statement, family: Family, assumed: list[str]) -> 
         assumed.append(f"expert width not published: {width}, that of the dense MLP")
     shared = family.shared_experts * width
     if statement.says("shared_experts"):
-        number, each = (
-            int(word) for word in re.findall(r"\d+", statement.facts["shared_experts"])
-        )
+        number, each = map(int, re.findall(r"\d+", statement.facts["shared_experts"]))
         shared = number * each
     elif statement.says("shared_width"):
         shared = int(statement.facts["shared_width"])
