@@ -91,21 +91,17 @@ class Moe:
         require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
-        if not 1 <= self.load_imbalance <= self.num_experts:
+        most, load = self.num_experts, self.load_imbalance
+        if not 1 <= load <= most:
             # The busiest of as many GPUs as experts at most receives all tokens.
-            field, allowed = "model.moe.load_imbalance", f"1..{self.num_experts}"
-            raise InputError(field, self.load_imbalance, "is out of range", allowed)
-        if self.top_k > self.num_experts:
-            raise InputError(
-                "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
-            )
-        check_popularity(
-            self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
-        )
-        if self.routed and self.load_imbalance != 1:
+            raise InputError("model.moe.load_imbalance", load, "is out of range", f"1..{most}")
+        if self.top_k > most:
+            raise InputError("model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{most}")
+        check_popularity(most, self.top_k, self.hot_ratio, self.hot_weight, "model.moe.")
+        if self.routed and load != 1:
             problem = "is given twice: the popularity of experts says it too"
-            raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
-        if self.experts_in_turn and (self.routed or self.load_imbalance != 1):
+            raise InputError("model.moe.load_imbalance", load, problem, "1")
+        if self.experts_in_turn and (self.routed or load != 1):
             problem = "balances what is said to be uneven"
             raise InputError("model.moe.experts_in_turn", True, problem, "false")
         if (self.histogram is None) != (not self.measured):
