@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.traces.events import OTHER, Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.fused import DROPOUT
 
 from . import operations
 from .device_copies import DeviceCopies, copied_in_turn, is_on_device
@@ -220,6 +221,8 @@ class DeviceMode(TorchDispatchMode):
         if operation.own_kernel:
             memory.materialise(read)
             memory.materialise(written)
+        elif operation.name == DROPOUT:
+            memory.materialise(written[1:])
         memory.used(read, written, stream)
         if operation.copies and tensors and _is_blocking(args, kwargs):
             # From pageable memory the host goes on when the copy has arrived.

@@ -11,6 +11,8 @@ from .vocabulary import tensors
 FUSED = "fused"
 # What the name of a region's backward pass ends in.
 BACKWARD = ".backward"
+# Its mask is drawn, which nothing computes again.
+DROPOUT = "aten.native_dropout.default"
 
 
 class Held:
@@ -79,6 +81,8 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
                 used = tuple(
                     each for each in used if each not in again and made.get(each) != region
                 )
+                if event.name == DROPOUT:
+                    used = (*used, event.outputs[1].storage)
         elif isinstance(event, Collective) and made:
             used = (*event.inputs, *event.outputs)
         elif isinstance(event, Free):

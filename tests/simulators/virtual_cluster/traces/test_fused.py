@@ -42,15 +42,16 @@ def test_what_a_kernel_of_its_own_touches_is_in_memory() -> None:
 
 def test_what_backward_computes_again_is_not_in_memory() -> None:
     """What another region, the host's own operations or a product reads is."""
-    tensors = {number: TensorSpec("float32", (2,), number) for number in range(1, 7)}
+    tensors = {number: TensorSpec("float32", (2,), number) for number in range(1, 8)}
 
     def read(*numbers: int, by: str = "aten.mul.Tensor") -> Op:
         return Op(by, tuple(tensors[each] for each in numbers), (), 0)
 
     events: list[Event] = [
-        *(FUSED, *(Alloc(number, 8, 0) for number in range(1, 6)), CLOSED),
+        *(FUSED, *(Alloc(number, 8, 0) for number in range(1, 6)), Alloc(7, 8, 0)),
+        *(Op("aten.native_dropout.default", (), (tensors[1], tensors[7]), 0), CLOSED),
         *(read(2), FUSED, read(3), CLOSED),
-        *(Begin("fused", "gelu.backward"), read(1, 2, 3, 4), read(4, by="aten.mm.default")),
-        *(Alloc(6, 8, 0), CLOSED, *(Free(number) for number in range(1, 7))),
+        *(Begin("fused", "gelu.backward"), read(1, 2, 3, 4, 7), read(4, by="aten.mm.default")),
+        *(Alloc(6, 8, 0), CLOSED, *(Free(number) for number in range(1, 8))),
     ]
     assert storages_within_fusions(events) == {1}

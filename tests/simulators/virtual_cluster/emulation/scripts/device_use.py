@@ -234,15 +234,16 @@ pop()
 
 @torch.compile
 def saturated(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return torch.tanh((x @ weights).float()).exp().sum()
+    tangent = torch.tanh((x @ weights).float())
+    return torch.nn.functional.dropout(tangent, 0.1).exp().sum()
 
 
 weights = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 rows = torch.ones(1024, 1024, device="cuda", dtype=torch.bfloat16)
 live = torch.cuda.memory_allocated()
 value = saturated(rows, weights)
-# Backward computes the tangent and its exponential again, of the product in 16 bits.
-assert torch.cuda.memory_allocated() == live + 2 * 2**20 + 512
+# Backward computes the tangent and its exponential again, of the product in 16 bits and the mask.
+assert torch.cuda.memory_allocated() == live + 3 * 2**20 + 512
 value.backward()
 del value
 assert torch.cuda.memory_allocated() == live + 2 * 2**20
