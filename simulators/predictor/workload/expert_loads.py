@@ -75,14 +75,8 @@ def dropped_routings(shard: Shard) -> float:
 
 
 def _routing(moe: Moe, tokens: int) -> Router:
-    return Router(
-        moe.num_experts,
-        tokens,
-        moe.top_k,
-        moe.hot_ratio,
-        moe.hot_weight,
-        measured=moe.measured_layers or None,
-    )
+    hot = moe.hot_ratio, moe.hot_weight
+    return Router(moe.num_experts, tokens, moe.top_k, *hot, measured=moe.measured_layers or None)
 
 
 def _expert_layers(model: Model) -> int:

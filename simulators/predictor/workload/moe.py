@@ -291,9 +291,8 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
             ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
             ops.append(_weights(shard, suffix))
     if _apart(shard) > 1:
-        ops.append(
-            Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
-        )
+        name = f"dispatch_gather{suffix}"
+        ops.append(Collective(name, "all_gather", received, "etp", shard.dtype))
         if moe.dispatcher == "alltoall" and not suffix:
             ops.append(_gathered_weights(shard, "all_gather"))
     return ops + _sort(shard, f"sort{suffix}", received)
@@ -307,9 +306,8 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         return [unpermute, *_among_all(shard, f"combine{suffix}", "reduce_scatter")]
     ops = _sort(shard, f"unsort{suffix}", received)
     if _apart(shard) > 1:
-        ops.append(
-            Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
-        )
+        name = f"combine_reduce{suffix}"
+        ops.append(Collective(name, "reduce_scatter", received, "etp", shard.dtype))
         if moe.dispatcher == "alltoall" and suffix:
             ops.append(_gathered_weights(shard, "reduce_scatter"))
     if moe.dispatcher == "deepep" and shard.ep > 1:
