@@ -1,4 +1,4 @@
-"""Rules of pipelines, of what is computed and kept in how many bits, and of what lies on the host.
+"""Rules of pipelines, of what is computed again, sharded, kept in how many bits, and on the host.
 
 As the rules of ``question.validity``, which says in which order they run: from a job to the field
 to change and the reason, or None when they hold.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from .errors import InputError
 from .gpu import Gpu
 from .job import Job
+from .knobs.recomputation import RECOMPUTE_MODULES
 from .schedule_file import is_file, read_schedule
 from .schedules import OWN, schedule_kind
 from .training import OPTIMIZERS, QUANTISED, arithmetic_of
@@ -191,4 +192,70 @@ def host_optimizer(job: Job) -> tuple[str, str] | None:
         return field, "ZeRO-Offload keeps gradients on the host too: zero_stage >= 2"
     if how == "serial" and recipe.zero_stage == 2 and recipe.optimizer_offload < 100:
         return field, "a part of the optimizer stays on the GPU under zero_stage=3 only"
+    return None
+
+
+def too_old_for_it(job: Job) -> str:
+    declared = job.framework.attention
+    return "" if declared == job.attention else f"; {job.gpu.name} has no {declared} kernels"
+
+
+def recompute(job: Job) -> Broken:
+    recipe = job.recipe
+    if recipe.recompute_modules is not None:
+        if recipe.recompute != "selective":
+            return "recompute_modules", "needs recompute=selective"
+        modules = recipe.recompute_modules.split("+")
+        for module in modules:
+            if module not in RECOMPUTE_MODULES:
+                known = ", ".join(RECOMPUTE_MODULES)
+                return "recompute_modules", f"{module} is not one of {known}"
+        if "operations" in modules and len(modules) > 1:
+            return "recompute_modules", "operations stands alone"
+        if "operations" in modules and job.attention == "unfused":
+            reason = f"operations keeps what flash attention made{too_old_for_it(job)}"
+            return "recompute_modules", reason
+    if recipe.recompute_taper and (recipe.recompute != "full" or recipe.pp == 1):
+        return "recompute_taper", "recompute_taper needs recompute=full and pipeline stages"
+    if recipe.recompute_layers is None:
+        return None
+    if recipe.recompute != "full":
+        return "recompute_layers", "recompute_layers only means something with recompute=full"
+    chunk = job.largest_chunk
+    if recipe.recompute_layers > chunk:
+        return "recompute_layers", (
+            f"recompute_layers={recipe.recompute_layers} exceeds the {chunk} layers of a chunk"
+        )
+    return None
+
+
+def sharding(job: Job) -> Broken:
+    recipe = job.recipe
+    if recipe.zero_stage >= 2 and recipe.pp > 1:
+        return "zero_stage", (
+            f"zero_stage={recipe.zero_stage} re-gathers or re-reduces per micro-batch and is "
+            "offered by no framework together with pp > 1"
+        )
+    if recipe.overlap_param_gather and recipe.zero_stage == 0:
+        return "overlap_param_gather", "there is no parameter gather without a sharded optimizer"
+    if recipe.overlap_param_gather and recipe.zero_stage == 1 and not recipe.overlap_grad_reduce:
+        return "overlap_param_gather", "Megatron overlaps the gather only with overlap_grad_reduce"
+    return None
+
+
+def sharding_group(job: Job) -> Broken:
+    recipe, field = job.recipe, "dp_shard"
+    if recipe.dp_shard is None:
+        return None
+    if recipe.zero_stage == 0:
+        return field, "zero_stage=0 shards nothing"
+    if job.dp % recipe.dp_shard:
+        return field, f"dp_shard={recipe.dp_shard} does not divide the {job.dp} replicas"
+    if job.model.moe is not None and job.expert_dp % job.shard_copies:
+        return field, (
+            f"{job.shard_copies} groups of {recipe.dp_shard} replicas do not divide the "
+            f"{job.expert_dp} replicas of an expert"
+        )
+    if recipe.use_tp_pp_dp_mapping and recipe.pp > 1 and job.shard_copies > 1:
+        return field, "use_tp_pp_dp_mapping shards over all replicas"
     return None
