@@ -173,8 +173,8 @@ def _required(column: str, value: int | None) -> int:
 
 def _other_training(statement: Statement) -> str | None:
     """Why what was trained, or how, is none that a job can describe; None when it may be one."""
-    if statement.says("reinforcement"):
-        return f"{statement.facts['reinforcement']} is not modelled: it generates besides training"
+    if statement.says("other_training"):
+        return f"{statement.facts['other_training']} is not modelled of rows"
     if statement.says("not_causal"):
         return f"{statement.facts['not_causal']}: not a decoder-only transformer"
     return None

@@ -105,6 +105,8 @@ def test_what_narrows_or_negates_is_read_first():
         ("ZeRO-Offload", "optimizer is on the CPU"),
         ("DeepSpeed ZeRO-3 offload", "optimizer is on the CPU"),
         ("video diffusion transformer", "decoder-only"),
+        ("DoRA rank 8 on q_proj", "dora is not modelled"),
+        ("KTO with LoRA", "kto is not modelled"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused(notes, reason):
