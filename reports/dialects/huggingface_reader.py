@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.reports.dialects.adapters import adapters_of
 from trainscout.reports.dialects.deepspeed import TITLE as DEEPSPEED_TITLE
 from trainscout.reports.dialects.environment import read_environment, segments_of
 from trainscout.reports.dialects.fine_tuning import SWIFT, tool_of
 from trainscout.reports.dialects.optimizers import moments_of, optimizer_of
 from trainscout.reports.dialects.options import Options, Reading, respelled
-from trainscout.reports.dialects.tuning import HUGGING_FACE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
@@ -27,10 +27,8 @@ from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.tuning import (
     FROZEN,
-    LORA_TARGETS,
     Distillation,
     Dpo,
-    Lora,
 )
 
 TITLE = "Hugging Face Trainer"
@@ -43,23 +41,8 @@ _LENGTHS = (
     *("--max_seq_length", "--max_length", "--block_size", "--cutoff_len", "--model_max_length"),
     *("--max_seq_len", "--sequence_len"),
 )
-# How adapters of low rank are called (``lora_llm``: towers are trained whole beside them), and
-# what else keeps all weights as they are and trains what stands beside them.
-_ADAPTS = ("lora", "qlora", "lora_llm")
-_ADAPTS_OTHERWISE = (
-    *("adalora", "adapter", "boft", "bone", "fourierft", "ia3", "llama-adapter", "longlora"),
-    *("hra", "loha", "lokr", "oft", "p_tuning", "prefix_tuning", "prompt_tuning", "randlora"),
-    *("reft", "vera"),
-)
-_TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
 _SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
 _SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
-_ADAPTED = {name: target for target, names in HUGGING_FACE.items() for name in names}
-_ADAPTED["qkv_proj"] = "linear_qkv"
-# Where Transformers' models keep their layers, alone and beside towers; an expression for names of
-# modules may choose one layer of so many.
-_STEMS = ("model.", "model.language_model.", "language_model.model.", "model.text_model.")
-_MOST_PERIOD = 8
 # What the second FSDP does otherwise (conf/framework/torch_fsdp2.yaml).
 _SECOND_FSDP = {"copies_gathered": True, "host_unit_s": 0.8e-3}
 # Trainings of TRL, LLaMA-Factory and ms-swift by name: those whose step begins with what the model
@@ -120,19 +103,11 @@ class HuggingFaceReader:
         if tool is not None:
             self.title = tool.title
         self.software = "deepspeed" if deepspeed else "huggingface"
-        self._tp = self._whole("--tensor_parallel_size") or 1
-        self._cp = self._whole("--context_parallel_size") or 1
+        self._tp = self.options.first_whole("--tensor_parallel_size") or 1
+        self._cp = self.options.first_whole("--context_parallel_size") or 1
         self.degrees = self._tp * self._cp
         if self.model_name is None:
             options.note("no --model_name_or_path: the model is that of model=")
-
-    def _whole(self, *names: str) -> int | None:
-        """The first of several names that is given and does not say ``auto``."""
-        for name in names:
-            values = self.options.texts(name)
-            if values is not None and values[:1] != ["auto"]:
-                return self.options.whole(name)
-        return None
 
     def model(self, base: Model) -> Model:
         """The declared model: arguments say no shape."""
@@ -144,7 +119,7 @@ class HuggingFaceReader:
         Raises:
             InputError: for a sharding that there is not.
         """
-        micro_batch = self._whole("--ds.train_micro_batch_size_per_gpu", _BATCH)
+        micro_batch = self.options.first_whole("--ds.train_micro_batch_size_per_gpu", _BATCH)
         if micro_batch is None:
             micro_batch = 1 if self.software == "deepspeed" and self._tool is None else 8
             self.options.note(f"no {_BATCH}: {micro_batch}, its default")
@@ -166,7 +141,7 @@ class HuggingFaceReader:
             stage = self._zero or 0
             if stage not in (0, 1, 2, 3):
                 raise InputError("zero_optimization.stage", stage, "is no stage", "0, 1, 2, 3")
-            group = self._whole("--ds.zero_optimization.zero_hpz_partition_size")
+            group = self.options.first_whole("--ds.zero_optimization.zero_hpz_partition_size")
             if group not in (None, 1):
                 self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
             overlap = bool(self.options.on("--ds.zero_optimization.overlap_comm")) and stage < 3
@@ -180,8 +155,8 @@ class HuggingFaceReader:
             "overlap_grad_reduce": stage < 3,
             "overlap_param_gather": stage == 2,
         }
-        copies = self._whole("--dp_replicate_size")
-        shard = self._whole("--dp_shard_size")
+        copies = self.options.first_whole("--dp_replicate_size")
+        shard = self.options.first_whole("--dp_shard_size")
         if strategy in ("HYBRID_SHARD", "4") and world > _NODE:
             self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
             fields["dp_shard"] = _NODE
@@ -246,10 +221,10 @@ class HuggingFaceReader:
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""
         options = self.options
-        accumulated = self._whole(
+        accumulated = self.options.first_whole(
             "--gradient_accumulation_steps", "--ds.gradient_accumulation_steps"
         )
-        whole = self._whole("--ds.train_batch_size", "--train_batch_size")
+        whole = self.options.first_whole("--ds.train_batch_size", "--train_batch_size")
         if accumulated is None and whole is None and self._tool:
             # What is no number of sequences is refused with the batch.
             held = max(1, recipe.micro_batch * replicas)
@@ -257,15 +232,15 @@ class HuggingFaceReader:
         batch = recipe.micro_batch * replicas * (accumulated or 1)
         if whole is not None and accumulated is None:
             batch = whole
-        length = self._whole(*_LENGTHS)
+        length = self.options.first_whole(*_LENGTHS)
         if length is None:
             length = base.sequence_length or model.sequence_length
             options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
         precision = self._precision(base.precision)
-        dpo, lora = self._dpo(base), self._lora(base.lora)
+        dpo, lora = self._dpo(base), adapters_of(self.options, base.lora)
         frozen = self._frozen(model, adapts=lora is not None)
         length = self.length_of_pairs(dpo, length, options)
-        steps = self._whole("--max_steps")
+        steps = self.options.first_whole("--max_steps")
         seen = batch * length * (1 if dpo is None else 2)
         tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
         return replace(
@@ -385,60 +360,6 @@ class HuggingFaceReader:
         """``halves``: a tool that loads bf16 weights would keep them and moments so here."""
         return optimizer_of(self.options, halves=halves)
 
-    def _lora(self, declared: Lora | None) -> Lora | None:
-        options = self.options
-        ranks = ("--lora_r", "--lora_rank")
-        rank, ranked = self._whole(*ranks), any(map(options.has, ranks))
-        options.refuse_slip("--finetuning_type", _TUNES)
-        kind = options.text("--finetuning_type") or options.text("--peft_type")
-        for name in ("--lora_alpha", "--lora_task_type"):
-            options.has(name)
-        dropout = options.number("--lora_dropout") or 0.0
-        asked = bool(options.on("--use_peft")) or bool(options.on("--use_lora")) or ranked
-        if kind in _ADAPTS_OTHERWISE:
-            options.assume(f"fine-tuning called {kind}", "adapters are plain ones of low rank")
-        elif kind not in (None, "full", *_ADAPTS):
-            options.assume(f"fine-tuning called {kind}", "every weight is trained")
-        if not (asked if kind is None else kind in (*_ADAPTS, *_ADAPTS_OTHERWISE)):
-            return declared
-        named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
-        names = [name for word in named for name in re.split(r"[,\s]+", word) if name]
-        names += ["all-linear"] if options.on("--lora_target_linear") else []
-        found = {name: _adapted_by(name) for name in names if name not in ("all", "all-linear")}
-        targets = {target for each in found.values() for target in each}
-        other = [name for name, each in found.items() if not each]
-        if other:
-            instead = "none are there" if targets else "all linear layers have some"
-            options.assume(f"adapters of {', '.join(other)}", instead)
-        if not names:
-            targets = {"linear_qkv"}
-            options.note(
-                "no --lora_target_modules: adapters of queries and values, as PEFT's default"
-            )
-        chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
-        return Lora(8 if rank is None else rank, chosen, dropout, self._frozen_weights(kind))
-
-    def _frozen_weights(self, kind: str | None) -> str:
-        """What weights beside adapters are kept in: as bitsandbytes has them, or nearly so."""
-        options = self.options
-        bits = self._whole("--quant_bits", "--quantization_bit") or None
-        loaded = [each for each in (8, 4) if options.on(f"--load_in_{each}bit")]
-        if bits is None and (loaded or kind == "qlora"):
-            bits = loaded[0] if loaded else 4
-        if bits is None:
-            return "16bit"
-        for method in map(options.text, ("--quant_method", "--quantization_method")):
-            if method not in (None, "bnb"):
-                options.assume(f"weights quantised by {method}", "they lie as bitsandbytes' do")
-        if bits == 8:
-            return "int8"
-        if bits != 4:
-            options.assume(f"weights in {bits} bits", "they are kept in 4")
-        # FP4 lies as NF4 does.
-        for name in ("--bnb_4bit_quant_type", "--quantization_type"):
-            options.has(name)
-        return "nf4_double" if options.on("--bnb_4bit_use_double_quant") else "nf4"
-
     def framework(
         self, base: Framework, model: Model, recipe: Recipe, training: Training
     ) -> Framework:
@@ -484,19 +405,3 @@ class HuggingFaceReader:
             said = ", ".join(f"{name.lstrip('-')} {value}" for name, value in taken.items())
             self.options.note(f"{self._tool.title}'s defaults: {said}")
         return self.options.reading(_KNOWN)
-
-
-def _adapted_by(name: str) -> set[str]:
-    """The layers that a module's name ends in, or that an expression for names matches (PEFT)."""
-    try:
-        matches = re.compile(name).fullmatch
-    except re.error:
-        return set()
-    found = set()
-    for module, target in _ADAPTED.items():
-        group = "self_attn" if target in ("linear_qkv", "linear_proj") else "mlp"
-        own = f"{group}.{module}"
-        paths = (f"{stem}layers.{at}.{own}" for stem in _STEMS for at in range(_MOST_PERIOD))
-        if f".{own}".endswith(f".{name}") or any(map(matches, paths)):
-            found.add(target)
-    return found

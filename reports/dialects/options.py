@@ -198,6 +198,14 @@ class Options:
         except ValueError:
             raise InputError(self.written(name), text, "is not a whole number") from None
 
+    def first_whole(self, *names: str) -> int | None:
+        """The first of several names that is given and does not say ``auto``."""
+        for name in names:
+            values = self.texts(name)
+            if values is not None and values[:1] != ["auto"]:
+                return self.whole(name)
+        return None
+
     def on(self, name: str) -> bool | None:
         """A switch: alone, or with true or false; None when it was not given."""
         values = self.texts(name)
