@@ -50,7 +50,7 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
-    training = with_own_lengths(question.training, question.model)
+    training = with_own_lengths(question.training, question.model, _given(cfg, "training"))
     question = dataclasses.replace(question, training=training)
     question.check()
     return question
@@ -90,11 +90,16 @@ def hydra_catalogue() -> Catalogue:
 
 def _with_own_price(gpu: Gpu, cfg: DictConfig | Mapping[str, Any]) -> Gpu:
     """A price named on the command line is the user's, even one that equals the declared one."""
-    price = re.compile(r"\+{0,2}gpu\.price_usd_per_hour=")
-    if not any(price.match(override) for override in given_overrides(cfg)):
+    if "price_usd_per_hour" not in _given(cfg, "gpu"):
         return gpu
     sources = gpu.sources | {"price_usd_per_hour": "the command line"}
     return dataclasses.replace(gpu, sources=sources)
+
+
+def _given(cfg: DictConfig | Mapping[str, Any], group: str) -> set[str]:
+    """The fields of a group that the command line says."""
+    field = re.compile(rf"\+{{0,2}}{group}\.(\w+)=")
+    return {found[1] for each in given_overrides(cfg) if (found := field.match(each))}
 
 
 def given_overrides(cfg: DictConfig | Mapping[str, Any]) -> Sequence[str]:

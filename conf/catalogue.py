@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from os.path import isfile  # of a name too long for a file it says no
 from pathlib import Path
@@ -352,10 +352,11 @@ def declared_gpus(folder: Path | None) -> Mapping[str, Gpu]:
     return gpus
 
 
-def with_own_lengths(training: Training, model: Model) -> Training:
+def with_own_lengths(training: Training, model: Model, given: Collection[str]) -> Training:
     """A training of a model that takes no packed texts, without the lengths that trainings which
-    ship say of those: whole sequences, and none longer than the model takes."""
-    if not training.packed_lengths or not why_unpacked(model):
+    ship say of those, unless they are ``given``: whole sequences, and none longer than the model
+    takes."""
+    if "packed_lengths" in given or not training.packed_lengths or not why_unpacked(model):
         return training
     shipped = [each for each in load_catalogue().trainings.values() if each.packed_lengths]
     if not any(training.packed_lengths == each.packed_lengths for each in shipped):
@@ -363,4 +364,5 @@ def with_own_lengths(training: Training, model: Model) -> Training:
     length = training.sequence_length
     usual = any(length == each.sequence_length for each in shipped)
     longer = usual and length is not None and length > model.sequence_length
-    return replace(training, packed_lengths=(), sequence_length=None if longer else length)
+    own = length if "sequence_length" in given or not longer else None
+    return replace(training, packed_lengths=(), sequence_length=own)

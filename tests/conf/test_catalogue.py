@@ -169,6 +169,8 @@ def test_commands_start_from_what_their_files_say() -> None:
         ("deepseek_v3_2", {}, 4096, ()),
         ("llama3_8b", {}, 4096, "shipped"),
         ("clip_vit_l14", {"sequence_length": 60}, 60, ()),
+        ("clip_vit_l14", {"sequence_length": 4096}, 4096, ()),
+        ("vit_l16", {"packed_lengths": (64, 128, 192, 256, 512)}, 4096, "shipped"),
         ("vit_l16", {"packed_lengths": (7,)}, 4096, (7,)),
     ],
 )
@@ -178,6 +180,6 @@ def test_lengths_of_shipped_trainings_are_of_packed_texts(
     """What was said goes as it was said, and is refused by what looks at it."""
     named = load_catalogue()
     training = dataclasses.replace(named.trainings["lora"], **said)
-    fitted = with_own_lengths(training, named.models[model])
+    fitted = with_own_lengths(training, named.models[model], said)
     own = named.trainings["lora"].packed_lengths if packed == "shipped" else packed
     assert (fitted.sequence_length, fitted.packed_lengths) == (length, own)

@@ -124,9 +124,11 @@ def question(
         "training": trained,
         "framework": software,
     }
-    for group, fields in _by_part(overrides).items():
+    changes = _by_part(overrides)
+    for group, fields in changes.items():
         parts[group] = _changed(named, group, parts[group], fields)
-    parts["training"] = with_own_lengths(parts["training"], parts["model"])
+    given = {*changes.get("training", ()), *(training if isinstance(training, Mapping) else ())}
+    parts["training"] = with_own_lengths(parts["training"], parts["model"], given)
     asked = Question(**parts)
     asked.check()
     return asked
