@@ -32,6 +32,7 @@ _NO_VALUES = ("name", "defaults", "source", "sources")
 _LONG: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("model", "architecture", "framework", "space"), ()),
     "gpu": ("price_usd_per_hour",),
+    "cluster": ("nvlink_domain", "nvswitch", "cpu", "nccl_version"),
 }
 
 

@@ -24,7 +24,8 @@ def _section(group: Group) -> str:
     title = TEXTS["settings_of"].get(group.prefix)
     heading = f"## `{group.prefix}`" + (f": {title}" if title else "")
     rows = settings(group.prefix, group.value, group.check)
-    return f"{heading}\n\nFor {_names(group.commands)}.\n\n{_table(rows)}"
+    takers = "" if "." in group.prefix else f"For {_names(group.commands)}.\n\n"
+    return f"{heading}\n\n{takers}{_table(rows)}"
 
 
 def _plain() -> str:

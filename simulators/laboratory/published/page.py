@@ -28,13 +28,7 @@ COMMAND = "trainscout accuracy"
 STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"
 PLOT_FOLDER = "accuracy"
 
-_GROUPINGS = (
-    ("by_gpu", "GPU"),
-    ("by_family", "model family"),
-    ("by_scale", "GPUs"),
-    ("by_precision", "precision"),
-    ("by_layers", "layers"),
-)
+_GROUPINGS = {"by_gpu": "GPU", "by_family": "model family"}
 
 
 def accuracy_pages(
@@ -146,9 +140,8 @@ def _step_time(report: Report) -> str:
         table(("source", *SUMMARY_HEADER, "flat baseline, mean"), rows),
         f"![Errors by source]({ERROR_PLOT})",
     ]
-    for key, name in _GROUPINGS:
-        ordered = by_scale if key == "by_scale" else by_size
-        parts.append(summary_table(name, [each for each in ordered(report[key]) if each[1]["n"]]))
+    for key, name in _GROUPINGS.items():
+        parts.append(summary_table(name, [each for each in by_size(report[key]) if each[1]["n"]]))
     return "\n\n".join(parts)
 
 
