@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.browser import LAPTOP
+from tests.browser import LAPTOP, open_in
 from tests.reports.search_page.searches import nothing_fits, searched, several_objectives
 from tests.reports.search_page.test_page import HOSTILE, hostile
 from trainscout.reports.search_page import search_page
@@ -15,23 +15,35 @@ from trainscout.simulators.virtual_cluster.traced.verification import (
 )
 
 
+def write_page(given, path):
+    path.write_text(search_page(given), encoding="utf-8")
+    return path
+
+
 @pytest.fixture
 def opened(open_page, tmp_path):
     """``opened(searched, **settings)``: the page of its report, which must have no complaints."""
     pages = []
 
     def open_one(given, **settings):
-        path = tmp_path / f"report{len(pages)}.html"
-        path.write_text(search_page(given), encoding="utf-8")
-        pages.append(open_page(path, **settings))
-        page = pages[-1].page
-        page.wait_for_selector("html[data-ready]", timeout=10_000)
-        return page
+        pages.append(
+            open_page(write_page(given, tmp_path / f"report{len(pages)}.html"), **settings)
+        )
+        pages[-1].page.wait_for_selector("html[data-ready]", timeout=10_000)
+        return pages[-1].page
 
     yield open_one
     for each in pages:
-        assert each.errors == []
-        assert each.requests == []
+        assert each.errors == each.requests == []
+
+
+@pytest.fixture(scope="module")
+def window(browser, tmp_path_factory):
+    """One report in one window, which ``page`` shows each test afresh."""
+    path = write_page(searched(), tmp_path_factory.mktemp("report") / "report.html")
+    opened = open_in(browser, path)
+    yield opened
+    opened.page.context.close()
 
 
 def marks(page, selector):
@@ -46,8 +58,12 @@ def text(page, selector):
 
 
 @pytest.fixture
-def page(opened):
-    return opened(searched())
+def page(window):
+    window.page.emulate_media(media="screen")
+    window.page.reload()
+    window.page.wait_for_selector("html[data-ready]", timeout=10_000)
+    yield window.page
+    assert window.errors == window.requests == []
 
 
 def test_the_answer_comes_first_and_fits_a_laptop(page):
