@@ -14,7 +14,6 @@ from tests.simulators.jobs import GPT175B
 from tests.simulators.virtual_cluster.traced.layer_cases import (
     CASES,
     KNOWN,
-    REASONS,
     found_differences,
     is_deep,
     known_differences,
@@ -123,7 +122,8 @@ def test_parameters_are_the_models(traced: Traced) -> None:
     assert (layer.dense, layer.expert) == (12 * h * h + 13 * h, 0)
 
 
-def test_the_documentation_lists_every_reason() -> None:
-    text = (KNOWN.parents[4] / "docs" / "traced.md").read_text()
-    assert [reason for *_, reason in REASONS if reason not in text] == []
+def test_the_documentation_says_how_many_cases_and_where() -> None:
+    root = KNOWN.parents[4]
+    text = (root / "docs" / "traced.md").read_text()
     assert f"{len(CASES)} cases" in text
+    assert str(KNOWN.relative_to(root)) in text
