@@ -392,7 +392,7 @@ def _reached(destinations: int, shard: Shard) -> float:
     """
     top_k, held = shard.moe.top_k, shard.moe.num_experts // destinations
     if shard.moe.experts_in_turn:
-        return 1 + top_k / held - top_k / math.lcm(top_k, held)
+        return min(destinations, 1 + top_k / held - top_k / math.lcm(top_k, held))
     return destinations * (1 - (1 - 1 / destinations) ** top_k)
 
 

@@ -119,7 +119,8 @@ def test_deepep_sends_a_token_once_to_each_gpu_or_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("experts", "top_k", "ep"), [(8, 2, 8), (8, 2, 4), (8, 2, 2), (24, 8, 2), (24, 8, 4)]
+    ("experts", "top_k", "ep"),
+    [(8, 2, 8), (8, 2, 4), (8, 2, 2), (24, 8, 2), (24, 8, 4), (8, 7, 2)],
 )
 def test_experts_handed_out_in_turn_lie_on_few_gpus(experts: int, top_k: int, ep: int) -> None:
     moe = replace(MOE.moe, num_experts=experts, top_k=top_k, experts_in_turn=True)
