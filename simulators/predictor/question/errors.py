@@ -127,7 +127,9 @@ def require_choice(field: str, value: object, choices: Iterable[str]) -> None:
 LARGEST_TABLE_BYTES = 1 << 30
 
 
-def check_size(field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES) -> None:
+def check_size(
+    field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES, allowed: str | None = None
+) -> None:
     """Refuse what is larger than ``most_bytes``, and devices, of which /dev/zero has no end.
 
     Raises:
@@ -136,7 +138,7 @@ def check_size(field: str, path: Path, most_bytes: int = LARGEST_TABLE_BYTES) ->
     """
     about = path.stat()
     if stat.S_ISCHR(about.st_mode):
-        raise InputError(field, path, "is a device", "a file")
+        raise InputError(field, path, "is a device", allowed or "a file")
     if about.st_size > most_bytes:
         raise InputError(field, path, "is too large", f"at most {most_bytes} bytes")
 
@@ -150,7 +152,7 @@ def read_text(
         InputError: naming ``field``, for a file that cannot be read, is too large or no UTF-8.
     """
     try:
-        check_size(field, path, most_bytes)
+        check_size(field, path, most_bytes, allowed)
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text in UTF-8"

@@ -39,7 +39,7 @@ def test_of_devices(device, capsys):
     if not os.path.exists(device) or not stat.S_ISCHR(os.stat(device).st_mode):
         pytest.skip("needs the device")
     assert command("explain")([f"given={device}", "model=gpt13b", "cluster=a800_8"]) == 2
-    assert "is a device (a file" in capsys.readouterr().err
+    assert "is a device (a launch script" in capsys.readouterr().err
 
 
 def test_of_toml(tmp_path, capsys):
