@@ -84,12 +84,29 @@ def prepare_fake_tensors() -> None:
     FakeTensor.real_tensor = None
     FakeTensor.pytype = None
     FakeTensor.dispatch_keys = None
+    FakeTensor.__torch_dispatch__ = classmethod(_asked_by_wrapper(FakeTensor.__torch_dispatch__))
     # CUDA shifts booleans too.
     _meta_registrations.shift_dtype_check = lambda *_: None
     _patch_grouped_products()
     fake_tensor.run_fallback_kernel = _by_running_it
     for rules in (_meta_registrations, decompositions, torch._prims, torch._refs):
         rules.torch = _OwnTorch()
+
+
+def _asked_by_wrapper(original: Any) -> Any:
+    """A tensor of tensors may ask a part, plain to it, by name and with types that are its own."""
+
+    def torch_dispatch(
+        kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        foreign = [
+            each for each in types if not issubclass(each, (FakeTensor, torch.nn.Parameter))
+        ]
+        if foreign and not any(type(each) in foreign for each in tensors_in(args, kwargs or {})):
+            return func(*args, **(kwargs or {}))
+        return original(func, types, args, kwargs)
+
+    return torch_dispatch
 
 
 # Elements of an operation's tensors up to which its shapes may be found by computing.

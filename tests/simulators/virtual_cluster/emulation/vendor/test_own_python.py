@@ -36,6 +36,12 @@ load_framework_extension("torch")
 import transformer_engine_torch as tex
 def is_plain(tensor, kind):
     return type(tensor) is kind
+import torch
+class Quantized(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        plain = [each.part if isinstance(each, Quantized) else each for each in args]
+        return super().__torch_dispatch__(func, types, plain, kwargs)
 """
 # What 2.3 had, where it looked for a file.
 LOOKING = """
@@ -95,11 +101,16 @@ def test_tensors_without_data_are_plain_to_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     vendor.install_vendor()
     module = importlib.import_module("transformer_engine.pytorch")
-    with FakeTensorMode():
+    with FakeTensorMode() as mode:
         fake = torch.empty(2)
     assert type(fake) is not torch.Tensor
     assert module.is_plain(fake, torch.Tensor)
     assert module.is_plain(3, int)
+    # The rule of all tensors, to which its own falls back, would ask a GPU.
+    quantized = torch.Tensor._make_wrapper_subclass(module.Quantized, (2,), device="cuda")
+    with mode:
+        quantized.part = torch.ones(2, device="cuda")
+        assert (quantized * 2).device.type == "cuda"
 
 
 def test_own_python_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
