@@ -106,8 +106,12 @@ def _patch_reads(state: RankState) -> None:
         if not isinstance(self, FakeTensor):
             return str(real_repr(self, tensor_contents=tensor_contents))
         device = self._fake_device
-        # Torch shows arguments while it looks for the overload that takes them.
-        if self.numel() > LARGEST_REAL_COPY or state.dataless.in_kernel_invocation:
+        # Torch shows arguments while it looks for the overload that takes them; what the script
+        # left is shown when nobody answers any more.
+        unanswered = (
+            state.dataless.in_kernel_invocation or not torch._C._len_torch_dispatch_stack()
+        )
+        if self.numel() > LARGEST_REAL_COPY or unanswered:
             return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
         text: str = real_repr(contents(self, "repr"))
         return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"

@@ -11,6 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode
 from torch.utils.data._utils import collate
@@ -143,7 +144,11 @@ def install_spawn(state: RankState) -> None:
         start_method: str = "spawn",
         **_: Any,
     ) -> Any:
+        before = dist.is_initialized()
         fn(state.rank % max(1, nprocs), *args)
+        if dist.is_initialized() and not before:
+            # Its groups end with a process.
+            dist.destroy_process_group()
         return None if join else _Ended()
 
     # The module, which a function of its name hides.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections import Counter
@@ -238,7 +239,15 @@ def _patch_reducer(state: RankState) -> None:
         finally:
             state.peers_agree = False
 
+    log = dist.Logger.set_construction_data_and_log
+
+    def log_construction(self: Any, *args: Any) -> None:
+        # It looks for a Gloo of torch's own, to say how many threads that has.
+        with contextlib.suppress(RuntimeError):
+            log(self, *args)
+
     dist.Reducer._rebuild_buckets = rebuild_buckets
+    dist.Logger.set_construction_data_and_log = log_construction
 
 
 class _Store(dist.HashStore):

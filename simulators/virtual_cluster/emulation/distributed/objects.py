@@ -6,9 +6,11 @@ rank holds; what only they know is listed among the invented values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -165,10 +167,71 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         ):
             _only_beside_others(wrapper, share, state)
 
+    def zero(module: Any) -> None:
+        optimizer = module.ZeroRedundancyOptimizer
+        gather = optimizer.consolidate_state_dict
+
+        def consolidate_state_dict(self: Any, to: int = 0) -> None:
+            if state.peers.run:
+                gather(self, to)
+                return
+            self._sync_param_groups(self.param_groups, self.optim.param_groups)
+            shards = self._partition_parameters()
+            own = self.optim.state_dict()
+            states = [
+                own if rank == self.rank else _states_like(own, shards[self.rank], shard)
+                for rank, shard in enumerate(shards)
+            ]
+            for rank, each in enumerate(states):
+                if rank != to:
+                    root = dist.get_global_rank(self.process_group, rank)
+                    for size in (8, _tensor_bytes(each)):
+                        data = torch.empty(size, dtype=torch.uint8, device=self._default_device)
+                        dist.broadcast(data, root, self.process_group)
+            if self.rank == to:
+                host = torch.device("cpu")
+                self._all_state_dicts = module._recursive_copy_to_device(states, True, host)
+                hint = f"consolidate_state_dict: of other ranks, as large as theirs; {ABSENT}"
+                state.recorder.invented("consolidate_state_dict", "optimizer states", hint)
+
+        optimizer.consolidate_state_dict = consolidate_state_dict
+
     return {
         "torch.distributed.checkpoint.utils": alone,
+        "torch.distributed.optim.zero_redundancy_optimizer": zero,
         "megatron.core.dist_checkpointing.strategies.fully_parallel": whole,
     }
+
+
+def _states_like(
+    own: dict[str, Any], held: Sequence[Any], groups: Sequence[Any]
+) -> dict[str, Any]:
+    """What an optimizer of ``groups`` would have, where that of ``held`` has ``own``."""
+    parameters = [each for group in held for each in group["params"]]
+    index, known = next(iter(own["state"].items()), (0, {}))
+    numbers = itertools.count()
+
+    def shaped(value: Any, parameter: torch.Tensor) -> Any:
+        if isinstance(value, torch.Tensor) and value.shape == parameters[index].shape:
+            return torch.zeros(parameter.shape, dtype=value.dtype)
+        return value
+
+    return {
+        "state": {
+            number: {name: shaped(value, parameter) for name, value in known.items()}
+            for number, parameter in enumerate(
+                each for group in groups for each in group["params"]
+            )
+        },
+        "param_groups": [
+            {**group, "params": [next(numbers) for _ in group["params"]]} for group in groups
+        ],
+    }
+
+
+def _tensor_bytes(states: dict[str, Any]) -> int:
+    values = (value for each in states["state"].values() for value in each.values())
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def _only_beside_others(wrapper: Any, name: str, state: RankState) -> None:

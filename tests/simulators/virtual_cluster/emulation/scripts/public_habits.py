@@ -178,5 +178,10 @@ def spawned(local_rank, node):
     Trainer()(local_rank, node)
 
 
+def met(local_rank):
+    dist.init_process_group("gloo")  # Which ends with its process.
+
+
 if __name__ == "__main__":
+    mp.spawn(met, nprocs=8)
     mp.spawn(spawned, args=(int(os.environ["GROUP_RANK"]),), nprocs=8)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import (
     StateDictType,
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel as Ddp
@@ -22,6 +23,18 @@ torch.cuda.set_device(device)
 torch.backends.cuda.preferred_linalg_library("cusolver")
 dist.init_process_group("nccl")
 x = torch.randn(32, 64, device=device)
+
+
+class Halved(torch.Tensor):
+    def __new__(cls, whole: torch.Tensor) -> "Halved":
+        made = torch.Tensor._make_wrapper_subclass(cls, whole.shape, device=whole.device)
+        made.part = whole.half()
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        part = args[0].part
+        return part.__torch_dispatch__(func, types, (part, *args[1:]), kwargs)
 
 
 def network() -> nn.Module:
@@ -50,6 +63,22 @@ with Fsdp.state_dict_type(sharded, StateDictType.FULL_STATE_DICT, *whole):
     states = Fsdp.optim_state_dict(sharded, adam)
 print({name: tuple(state["exp_avg"].shape) for name, state in states["state"].items()})
 adam.load_state_dict(Fsdp.optim_state_dict_to_load(sharded, adam, states))
+
+# Replicas whose sums go by the host's network, each with the states of some parameters.
+hosts = dist.new_group(backend="gloo")
+replica = Ddp(network(), device_ids=[device.index], process_group=hosts)
+shards = ZeroRedundancyOptimizer(replica.parameters(), torch.optim.Adam, process_group=hosts)
+train(replica, shards)
+shards.consolidate_state_dict(to=0)
+if dist.get_rank() == 0:
+    states = shards.state_dict()["state"]
+    print("consolidated", [tuple(state["exp_avg"].shape) for state in states.values()])
+
+dist.broadcast_object_list([x], src=1)
+
+# A tensor of tensors that asks its part by name.
+halves = Halved(x)
+print(tuple(halves[3:7].shape), "of a half")
 
 weight = torch.randn(64, 64, device=device)
 torch.cuda.profiler.start()
