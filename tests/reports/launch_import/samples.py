@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,3 +36,17 @@ def framework(name: str) -> Framework:
 
 def read(given: str, stated: tuple[str, ...] = (), **declared: Any) -> ImportedLaunch:
     return read_launch(given, replace(BASE, **declared), stated, model, framework)
+
+
+def written(folder: Path, content: Any, name: str = "run.sh") -> str:
+    """A file of ``folder``: text as it is, settings as YAML or JSON by its name."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dump = yaml.safe_dump if name.endswith((".yaml", ".yml")) else json.dumps
+    path.write_text(content if isinstance(content, str) else dump(content))
+    return str(path)
+
+
+def read_written(folder: Path, content: Any, name: str = "run.sh") -> ImportedLaunch:
+    """What is read of such a file."""
+    return read(written(folder, content, name))

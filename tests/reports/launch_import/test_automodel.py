@@ -1,9 +1,8 @@
 """Recipes of NeMo AutoModel: their configurations, and the command that names them."""
 
 import pytest
-import yaml
 
-from tests.reports.launch_import.samples import read
+from tests.reports.launch_import.samples import read_written, written
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Lora
@@ -23,14 +22,8 @@ FULL = {
 }
 
 
-def written(folder, table, name="run.yaml"):
-    path = folder / name
-    path.write_text(table if isinstance(table, str) else yaml.safe_dump(table))
-    return str(path)
-
-
 def test_a_configuration(tmp_path):
-    found = read(written(tmp_path, FULL))
+    found = read_written(tmp_path, FULL, "run.yaml")
     training = found.question.training
     assert (found.framework, found.question.framework.name) == ("NeMo AutoModel", "nemo_automodel")
     assert found.question.model.name == "llama3_8b"
@@ -58,14 +51,14 @@ def test_a_configuration(tmp_path):
 )
 def test_degrees(tmp_path, own, fields):
     table = FULL | {"distributed": FULL["distributed"] | own}
-    recipe = read(written(tmp_path, table)).recipe
+    recipe = read_written(tmp_path, table, "run.yaml").recipe
     assert {name: getattr(recipe, name) for name in fields} == fields
 
 
 def test_layers_of_experts_are_one_checkpoint(tmp_path):
     own = FULL["distributed"] | {"ep_size": 8, "activation_checkpointing": True}
     model = FULL["model"] | {"pretrained_model_name_or_path": "qwen3_30b_a3b"}
-    recipe = read(written(tmp_path, FULL | {"distributed": own, "model": model})).recipe
+    recipe = read_written(tmp_path, FULL | {"distributed": own, "model": model}, "run.yaml").recipe
     assert (recipe.ep, recipe.recompute, recipe.recompute_modules) == (8, "full", None)
 
 
@@ -79,7 +72,7 @@ def test_layers_of_experts_are_one_checkpoint(tmp_path):
 )
 def test_adapters(tmp_path, own, targets):
     peft = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 8, "alpha": 32}
-    found = read(written(tmp_path, FULL | {"peft": peft | own}))
+    found = read_written(tmp_path, FULL | {"peft": peft | own}, "run.yaml")
     assert "--peft.alpha 32" in found.reading.no_effect
     question = found.question
     assert question.training.lora == Lora(8, targets)
@@ -89,16 +82,16 @@ def test_adapters(tmp_path, own, targets):
 def test_packs_and_pieces(tmp_path):
     loss = "nemo_automodel.components.loss.linear_ce.FusedLinearCrossEntropy"
     own = {"packed_sequence": {"packed_sequence_size": 8192}, "loss_fn": {"_target_": loss}}
-    question = read(written(tmp_path, FULL | own)).question
+    question = read_written(tmp_path, FULL | own, "run.yaml").question
     assert question.training.sequence_length in (None, 8192)
     assert question.framework.cross_entropy == "pieces"
 
 
 @pytest.mark.parametrize("start", ["automodel", "automodel finetune llm -c"])
 def test_the_command_and_what_it_sets_again(tmp_path, start):
-    written(tmp_path, FULL)
+    written(tmp_path, FULL, "run.yaml")
     command = f"{start} run.yaml --nproc-per-node 4 --step_scheduler.local_batch_size 4"
-    found = read(written(tmp_path, command, "run.sh"))
+    found = read_written(tmp_path, command)
     assert (found.recipe.micro_batch, found.recipe.zero_stage) == (4, 3)
     assert not found.reading.unknown
 
@@ -106,5 +99,5 @@ def test_the_command_and_what_it_sets_again(tmp_path, start):
 def test_mistakes(tmp_path):
     steps = {"global_batch_size": 64, "local_batch_size": "two"}
     with pytest.raises(InputError) as caught:
-        read(written(tmp_path, FULL | {"step_scheduler": steps}))
+        read_written(tmp_path, FULL | {"step_scheduler": steps}, "run.yaml")
     assert caught.value.field == "--step_scheduler.local_batch_size"

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tests.reports.launch_import.samples import read
+from tests.reports.launch_import.samples import read_written
 from trainscout.simulators.predictor.question.errors import InputError
 
 # As Megatron-Bridge keeps it: every field of every section, types and functions by their target.
@@ -45,9 +45,7 @@ optimizer: {optimizer: adam, lr: 0.0003, use_distributed_optimizer: true}
 
 
 def test_what_megatron_bridge_keeps_is_read(tmp_path):
-    path = tmp_path / "run_config.yaml"
-    path.write_text(BRIDGE)
-    found = read(str(path))
+    found = read_written(tmp_path, BRIDGE, "run_config.yaml")
     model, recipe, training = found.question.model, found.recipe, found.question.training
     assert (found.framework, found.question.framework.name) == (
         "Megatron-Bridge",
@@ -74,33 +72,28 @@ def test_what_megatron_bridge_keeps_is_read(tmp_path):
     ],
 )
 def test_what_it_would_not_keep_is_refused(tmp_path, section, value, stated):
-    path = tmp_path / "run_config.yaml"
     table = yaml.safe_load(BRIDGE)
     kept = table[section] | value if isinstance(value, dict) else value
-    path.write_text(yaml.safe_dump(table | {section: kept}))
     with pytest.raises(InputError, match=stated):
-        read(str(path))
+        read_written(tmp_path, table | {section: kept}, "run_config.yaml")
 
 
 def test_arguments_of_a_trainer_may_be_a_file(tmp_path):
     (tmp_path / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
-    path = tmp_path / "sft.yaml"
-    path.write_text(
+    content = (
         "model_name_or_path: llama3_8b\nper_device_train_batch_size: 2\n"
         "gradient_accumulation_steps: 4\ncutoff_len: 2048\nbf16: true\ndeepspeed: zero3.json\n"
         "gradient_checkpointing: true\nlearning_rate: 1.0e-5\n"
     )
-    found = read(str(path))
+    found = read_written(tmp_path, content, "sft.yaml")
     assert (found.recipe.micro_batch, found.recipe.zero_stage) == (2, 3)
     assert (found.recipe.recompute, found.question.training.precision) == ("full", "bf16")
     assert found.question.model.name == "llama3_8b"
 
 
 def test_another_file_of_settings_is_refused(tmp_path):
-    path = tmp_path / "other.yaml"
-    path.write_text("name: llama\n")
     with pytest.raises(InputError, match="holds no settings that are known"):
-        read(str(path))
+        read_written(tmp_path, "name: llama\n", "other.yaml")
 
 
 NANOTRON = """
@@ -123,9 +116,7 @@ optimizer: {zero_stage: 1}
 
 
 def test_what_nanotron_runs_from_is_read(tmp_path):
-    path = tmp_path / "llama.yaml"
-    path.write_text(NANOTRON)
-    found = read(str(path))
+    found = read_written(tmp_path, NANOTRON, "llama.yaml")
     model, recipe, training = found.question.model, found.recipe, found.question.training
     assert (found.framework, found.question.framework.name) == ("nanotron", "nanotron")
     assert (model.num_layers, model.kv_heads, model.vocab_size) == (32, 8, 128256)
@@ -144,7 +135,5 @@ def test_what_nanotron_runs_from_is_read(tmp_path):
     ],
 )
 def test_a_file_of_nanotron_that_leaves_something_open_is_refused(tmp_path, was, now, stated):
-    path = tmp_path / "llama.yaml"
-    path.write_text(NANOTRON.replace(was, now))
     with pytest.raises(InputError, match=stated):
-        read(str(path))
+        read_written(tmp_path, NANOTRON.replace(was, now), "llama.yaml")

@@ -1,12 +1,10 @@
 """Launches of tools around Transformers' Trainer: LLaMA-Factory, axolotl, ms-swift."""
 
-import json
 import re
 
 import pytest
-import yaml
 
-from tests.reports.launch_import.samples import read
+from tests.reports.launch_import.samples import read_written, written
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
@@ -32,14 +30,8 @@ FACTORY = "llamafactory-cli train --model_name_or_path llama3_8b --finetuning_ty
 PEFT = "python trl/scripts/sft.py --model_name_or_path llama3_8b --use_peft --lora_r 8"
 
 
-def written(folder, name, content):
-    path = folder / name
-    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
-    return str(path)
-
-
 def test_an_axolotl_file(tmp_path):
-    found = read(written(tmp_path, "fft.yml", AXOLOTL))
+    found = read_written(tmp_path, AXOLOTL, "fft.yml")
     training, world = found.question.training, found.question.cluster.num_gpus
     assert (found.framework, found.question.model.name) == ("axolotl", "llama3_8b")
     assert found.question.framework.name == "huggingface"
@@ -65,7 +57,7 @@ def test_an_axolotl_file(tmp_path):
     ],
 )
 def test_how_axolotl_shards(tmp_path, more, fields):
-    recipe = read(written(tmp_path, "fft.yml", AXOLOTL | more)).recipe
+    recipe = read_written(tmp_path, AXOLOTL | more, "fft.yml").recipe
     assert {name: getattr(recipe, name) for name in fields} == fields
 
 
@@ -87,7 +79,7 @@ def test_how_axolotl_shards(tmp_path, more, fields):
 )
 def test_what_axolotl_adapts(tmp_path, more, lora):
     table = AXOLOTL | {"adapter": "qlora", "lora_r": 32, "lora_dropout": 0.05} | more
-    assert read(written(tmp_path, "lora.yml", table)).question.training.lora == Lora(
+    assert read_written(tmp_path, table, "lora.yml").question.training.lora == Lora(
         32, lora, 0.05, "nf4_double"
     )
 
@@ -103,7 +95,7 @@ def test_what_axolotl_adapts(tmp_path, more, lora):
     ],
 )
 def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, loss, optimizer):
-    question = read(written(tmp_path, "fft.yml", AXOLOTL | more)).question
+    question = read_written(tmp_path, AXOLOTL | more, "fft.yml").question
     assert (question.framework.cross_entropy, question.training.optimizer) == (loss, optimizer)
 
 
@@ -118,7 +110,7 @@ def test_what_axolotl_loads_in_bf16_and_how_it_takes_the_loss(tmp_path, more, lo
     ],
 )
 def test_what_axolotl_has_liger_fuse(tmp_path, switches, fusion, fused_norm, assumed):
-    found = read(written(tmp_path, "fft.yml", AXOLOTL | dict.fromkeys(switches, True)))
+    found = read_written(tmp_path, AXOLOTL | dict.fromkeys(switches, True), "fft.yml")
     software = found.question.framework
     assert (software.fusion, software.fused_norm) == (fusion, fused_norm)
     said = [each for each, _ in found.reading.not_modelled if "liger" in each.lower()]
@@ -127,7 +119,7 @@ def test_what_axolotl_has_liger_fuse(tmp_path, switches, fusion, fused_norm, ass
 
 def test_axolotl_on_pairs(tmp_path):
     assert (
-        read(written(tmp_path, "dpo.yml", AXOLOTL | {"rl": "dpo"})).question.training.dpo == Dpo()
+        read_written(tmp_path, AXOLOTL | {"rl": "dpo"}, "dpo.yml").question.training.dpo == Dpo()
     )
 
 
@@ -142,8 +134,8 @@ def test_axolotl_on_pairs(tmp_path):
     ],
 )
 def test_a_command_that_names_the_file(tmp_path, start, gpus):
-    written(tmp_path, "fft.yml", AXOLOTL)
-    found = read(written(tmp_path, "run.sh", f"{start} --micro-batch-size 1\n"))
+    written(tmp_path, AXOLOTL, "fft.yml")
+    found = read_written(tmp_path, f"{start} --micro-batch-size 1\n")
     assert (found.framework, found.recipe.micro_batch) == ("axolotl", 1)
     assert found.question.cluster.num_gpus == gpus
 
@@ -158,9 +150,9 @@ def test_a_command_that_names_the_file(tmp_path, start, gpus):
     ],
 )
 def test_trl(tmp_path, start, fields, lora, dpo):
-    written(tmp_path, "own.yaml", {"per_device_train_batch_size": 2, "learning_rate": 1.0e-5})
+    written(tmp_path, {"per_device_train_batch_size": 2, "learning_rate": 1.0e-5}, "own.yaml")
     end = "--model_name_or_path llama3_8b --config own.yaml --dataset_name a/b"
-    found = read(written(tmp_path, "run.sh", f"{start} {end}"))
+    found = read_written(tmp_path, f"{start} {end}")
     training = found.question.training
     assert (found.framework, found.recipe.micro_batch) == ("TRL", 2)
     assert {name: getattr(found.recipe, name) for name in fields} == fields
@@ -172,18 +164,18 @@ def test_trl(tmp_path, start, fields, lora, dpo):
 
 def test_llama_factory_recomputes_and_adapts_unless_told(tmp_path):
     table = {"model_name_or_path": "llama3_8b", "finetuning_type": "lora", "bf16": True}
-    written(tmp_path, "sft.yaml", table)
+    written(tmp_path, table, "sft.yaml")
     script = (
         "FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8 llamafactory-cli train sft.yaml lora_rank=4"
     )
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     training = found.question.training
     assert (found.recipe.recompute, found.recipe.micro_batch) == ("full", 8)
     assert (training.lora, training.sequence_length) == (Lora(4, LORA_TARGETS), 2048)
     assert found.question.cluster.num_gpus == 16
     assert any("gradient_checkpointing true" in note for note in found.reading.notes)
     table |= {"finetuning_type": "full", "disable_gradient_checkpointing": True, "pure_bf16": True}
-    found = read(written(tmp_path, "full.yaml", table))
+    found = read_written(tmp_path, table, "full.yaml")
     assert (found.recipe.recompute, found.question.training.lora) == ("none", None)
     assert found.question.training.optimizer == "adam_pure_bf16"
 
@@ -204,7 +196,7 @@ def test_llama_factory_recomputes_and_adapts_unless_told(tmp_path):
     ],
 )
 def test_swift_sft(tmp_path, start, end, batch, fields):
-    found = read(written(tmp_path, "run.sh", f"{start}{SWIFT}{end}\nswift infer --model x\n"))
+    found = read_written(tmp_path, f"{start}{SWIFT}{end}\nswift infer --model x\n")
     training = found.question.training
     assert (found.framework, training.global_batch_size) == ("ms-swift", batch)
     assert (training.lora, training.precision) == (Lora(8, LORA_TARGETS, 0.05), "bf16")
@@ -214,14 +206,14 @@ def test_swift_sft(tmp_path, start, end, batch, fields):
 
 def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
     script = f"{SWIFT} --train_type full".replace("swift sft", "swift rlhf --rlhf_type dpo")
-    training = read(written(tmp_path, "run.sh", script)).question.training
+    training = read_written(tmp_path, script).question.training
     assert (training.lora, training.dpo) == (None, Dpo())
-    found = read(written(tmp_path, "run.sh", f"{script} --use_liger_kernel true"))
+    found = read_written(tmp_path, f"{script} --use_liger_kernel true")
     software = found.question.framework
     assert (software.cross_entropy, software.fused_norm) == ("pieces", True)
     assert software.fusion == "fused"
     assert not found.reading.not_modelled
-    found = read(written(tmp_path, "run.sh", f"{script} --use_liger_kernel --torch_compile"))
+    found = read_written(tmp_path, f"{script} --use_liger_kernel --torch_compile")
     assert found.question.framework.fusion == "compiled"
 
 
@@ -233,7 +225,7 @@ def test_swift_sft_of_all_weights_and_of_pairs(tmp_path):
     ],
 )
 def test_what_is_no_lora_is_said(tmp_path, tuner, adapts, assumed):
-    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type {tuner}"))
+    found = read_written(tmp_path, f"{SWIFT} --tuner_type {tuner}")
     assert (found.question.training.lora is not None) == adapts
     assert (f"fine-tuning called {tuner}", assumed) in found.reading.not_modelled
 
@@ -252,14 +244,14 @@ def test_what_is_no_lora_is_said(tmp_path, tuner, adapts, assumed):
     ],
 )
 def test_what_weights_beside_adapters_are_kept_in(tmp_path, script, kept):
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     assert found.question.training.lora.frozen_weights == kept
     assert not found.reading.not_modelled
     assert not found.reading.unknown
 
 
 def test_weights_that_are_quantised_otherwise_are_said(tmp_path):
-    found = read(written(tmp_path, "run.sh", f"{SWIFT} --quant_method hqq --quant_bits 3"))
+    found = read_written(tmp_path, f"{SWIFT} --quant_method hqq --quant_bits 3")
     said = [words for words, _ in found.reading.not_modelled]
     assert said == ["weights quantised by hqq", "weights in 3 bits"]
     assert found.question.training.lora.frozen_weights == "nf4_double"
@@ -278,7 +270,7 @@ def test_weights_that_are_quantised_otherwise_are_said(tmp_path):
 )
 def test_towers_under_adapters(tmp_path, start, more, frozen, elsewhere):
     script = f"{start} sft --model qwen2_5_vl_7b --max_length 2048 --torch_dtype bfloat16 {more}"
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     assert found.question.training.frozen == frozen
     said = [words for words, _ in found.reading.not_modelled]
     assert ("adapters in towers" in said) == elsewhere
@@ -292,7 +284,7 @@ def test_towers_under_adapters(tmp_path, start, more, frozen, elsewhere):
 def test_a_pack_holds_both_sequences_of_a_pair(tmp_path, start, kind, packs, length):
     script = f"{SWIFT} --tuner_type full --packing {str(packs).lower()}"
     script = script.replace("swift sft", f"{start} rlhf --rlhf_type {kind}")
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     assert found.question.training.sequence_length == length
     assert any("is one pair" in note for note in found.reading.notes) == (length == 1024)
 
@@ -302,7 +294,7 @@ def test_a_pack_holds_both_sequences_of_a_pair(tmp_path, start, kind, packs, len
     [("CUDA_VISIBLE_DEVICES=0,1,2,3 ", 4), ("NPROC_PER_NODE=2 CUDA_VISIBLE_DEVICES=0,1 ", 0)],
 )
 def test_layers_over_the_gpus_of_one_process_are_said(tmp_path, start, seen):
-    found = read(written(tmp_path, "run.sh", start + SWIFT))
+    found = read_written(tmp_path, start + SWIFT)
     assert found.question.cluster.num_gpus == (1 if seen else 2)
     said = [words for words, _ in found.reading.not_modelled if "device_map" in words]
     assert [f"over the {seen} GPUs" in words for words in said] == [True] * bool(seen)
@@ -315,7 +307,7 @@ def test_megatron_sft(tmp_path):
         "--use_distributed_optimizer false --max_length 4096 --tuner_type lora --lora_rank 16 "
         "--packing true --no_save_optim true --of_nobody 3"
     )
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     training = found.question.training
     assert found.framework == "ms-swift with Megatron"
     assert found.recipe == Recipe(tp=4, sp=True, zero_stage=0, overlap_grad_reduce=True)
@@ -329,14 +321,14 @@ def test_megatron_sft(tmp_path):
 def test_experts_of_megatron_sft_are_whole_unless_told(tmp_path):
     degrees = "--tensor_model_parallel_size 2 --expert_model_parallel_size 8"
     script = f"NPROC_PER_NODE=8 megatron sft --model qwen3_30b_a3b {degrees}"
-    recipe = read(written(tmp_path, "run.sh", script)).recipe
+    recipe = read_written(tmp_path, script).recipe
     assert (recipe.tp, recipe.ep, recipe.etp) == (2, 8, 1)
 
 
 def test_a_whole_batch_of_deepspeed_stands_beside_a_tool(tmp_path):
-    written(tmp_path, "ds.json", '{"train_batch_size": 96, "zero_optimization": {"stage": 2}}')
+    written(tmp_path, '{"train_batch_size": 96, "zero_optimization": {"stage": 2}}', "ds.json")
     script = f"NPROC_PER_NODE=4 {SWIFT} --deepspeed ds.json"
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     assert found.question.training.global_batch_size == 96
 
 
@@ -360,27 +352,27 @@ def test_what_was_mistyped_is_refused_by_the_name_it_was_given_under(
     tmp_path, given, field, words
 ):
     with pytest.raises(InputError, match=re.escape(words)) as refused:
-        read(written(tmp_path, "run.sh", given))
+        read_written(tmp_path, given)
     assert refused.value.field == field
 
 
 def test_adapters_of_no_rank_are_not_those_of_the_default(tmp_path):
-    found = read(written(tmp_path, "run.sh", f"{SWIFT} --tuner_type lora --lora_rank 0"))
+    found = read_written(tmp_path, f"{SWIFT} --tuner_type lora --lora_rank 0")
     assert found.question.training.lora.rank == 0  # which a training refuses
 
 
 def test_a_checkpoint_of_megatron_names_no_model(tmp_path):
-    found = read(written(tmp_path, "run.sh", "megatron pt --load mcore"))
+    found = read_written(tmp_path, "megatron pt --load mcore")
     assert "no --model: the model is that of model=" in found.reading.notes
 
 
 def test_no_sequences_are_no_batch(tmp_path):
-    found = read(written(tmp_path, "fft.yml", AXOLOTL | {"micro_batch_size": 0}))
+    found = read_written(tmp_path, AXOLOTL | {"micro_batch_size": 0}, "fft.yml")
     assert found.question.training.global_batch_size == 0  # which a training refuses
 
 
 def test_a_preset_of_megatron_sft_trains_everything(tmp_path):
-    found = read(written(tmp_path, "run.sh", "NPROC_PER_NODE=8 megatron pt --model llama3_8b"))
+    found = read_written(tmp_path, "NPROC_PER_NODE=8 megatron pt --model llama3_8b")
     assert found.recipe == Recipe(zero_stage=1, recompute="selective")
     assert found.question.training.lora is None
 
@@ -399,8 +391,8 @@ def test_openrlhfs_own_scripts(tmp_path):
     command = "openrlhf.cli.train_sft " + next(iter(OPENRLHF.values()))
     start = "if [[ ${1} != slurm ]]; then\n    deepspeed --module $training_commands\nfi\n"
     script = f"read -r -d '' training_commands <<EOF\n{command}\nEOF\n\n{start}"
-    found = read(written(tmp_path, "train_sft.sh", script))
-    straight = read(written(tmp_path, "run.sh", f"deepspeed --module {command}"))
+    found = read_written(tmp_path, script, "train_sft.sh")
+    straight = read_written(tmp_path, f"deepspeed --module {command}")
     assert found.framework == "OpenRLHF"
     assert (found.question, found.recipe) == (straight.question, straight.recipe)
 
@@ -409,7 +401,7 @@ def test_openrlhfs_own_scripts(tmp_path):
 @pytest.mark.parametrize(("trains", "dpo"), [("sft", None), ("dpo", Dpo())])
 def test_openrlhfs_commands(tmp_path, names, trains, dpo):
     command = f"deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_{trains} "
-    found = read(written(tmp_path, "run.sh", command + OPENRLHF[names]))
+    found = read_written(tmp_path, command + OPENRLHF[names])
     question, training = found.question, found.question.training
     assert (found.framework, question.framework.name) == ("OpenRLHF", "deepspeed")
     assert (question.model.name, question.cluster.num_gpus) == ("llama3_8b", 16)
@@ -447,9 +439,7 @@ ADAPTER = {
     ],
 )
 def test_an_adapters_own_configuration(tmp_path, more, lora, said):
-    file = tmp_path / "adapter_config.json"
-    file.write_text(json.dumps(ADAPTER | more))
-    found = read(str(file))
+    found = read_written(tmp_path, ADAPTER | more, "adapter_config.json")
     assert (found.framework, found.question.training.lora) == ("Hugging Face Trainer", lora)
     assert found.question.model.name == "llama3_8b"
     assert [words for words, _ in found.reading.not_modelled] == said
@@ -471,7 +461,7 @@ def test_an_adapters_own_configuration(tmp_path, more, lora, said):
     ],
 )
 def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
-    found = read(written(tmp_path, "run.sh", f"{FACTORY} --optim {optim}"))
+    found = read_written(tmp_path, f"{FACTORY} --optim {optim}")
     framework = found.question.framework
     assert found.question.training.optimizer == optimizer
     assert (framework.fused_optimizer, framework.moments_8bit) == (in_one_pass, embeddings)
@@ -483,8 +473,8 @@ def test_what_adam_keeps(tmp_path, optim, optimizer, in_one_pass, embeddings):
 def test_bitsandbytes_under_the_second_fsdp_is_refused(tmp_path):
     for name, kept in (("ao_adamw_8bit", "adam_8bit"), ("ademamix_8bit", "adam")):
         table = AXOLOTL | FSDP2 | {"optimizer": name}
-        assert read(written(tmp_path, "a.yml", table)).question.training.optimizer == kept
+        assert read_written(tmp_path, table, "a.yml").question.training.optimizer == kept
     with pytest.raises(InputError, match="adamw_torch_8bit"):
-        read(written(tmp_path, "a.yml", AXOLOTL | FSDP2 | {"optimizer": "adamw_8bit"}))
-    whole = read(written(tmp_path, "a.yml", AXOLOTL | {"optimizer": "adamw_8bit"}))
+        read_written(tmp_path, AXOLOTL | FSDP2 | {"optimizer": "adamw_8bit"}, "a.yml")
+    whole = read_written(tmp_path, AXOLOTL | {"optimizer": "adamw_8bit"}, "a.yml")
     assert whole.question.training.optimizer == "adam_8bit_pure_bf16"

@@ -1,10 +1,8 @@
 """Transformers' arguments, Accelerate's file and DeepSpeed's JSON, as one job."""
 
-import json
-
 import pytest
 
-from tests.reports.launch_import.samples import framework, model, read
+from tests.reports.launch_import.samples import framework, model, read, read_written, written
 from tests.samples import MODEL
 from tests.simulators.jobs import LLAMA, make_job
 from trainscout.reports.dialects.deepspeed import settings_of
@@ -29,16 +27,9 @@ deepspeed --num_gpus 8 --num_nodes 2 finetune.py --deepspeed configs/ds.json --b
 REENTRANT = "--gradient_checkpointing_kwargs"
 
 
-def written(folder, name, text):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text if isinstance(text, str) else json.dumps(text))
-    return str(path)
-
-
 def test_a_script_with_the_json_that_it_names(tmp_path):
-    written(tmp_path, "configs/ds.json", ZERO)
-    imported = read(written(tmp_path, "run.sh", SCRIPT))
+    written(tmp_path, ZERO, "configs/ds.json")
+    imported = read_written(tmp_path, SCRIPT)
     assert imported.framework == "DeepSpeed"
     assert imported.question.model == model("llama3_8b")
     assert imported.question.framework == framework("deepspeed")
@@ -62,8 +53,8 @@ def test_a_script_with_the_json_that_it_names(tmp_path):
 def test_what_deepspeed_does_beside_the_backward_pass(tmp_path, stage, overlap_comm, waits):
     told = {} if overlap_comm is None else {"overlap_comm": overlap_comm}
     zero = {**ZERO, "zero_optimization": {"stage": stage, **told}}
-    written(tmp_path, "configs/ds.json", zero)
-    found = read(written(tmp_path, "run.sh", SCRIPT)).question
+    written(tmp_path, zero, "configs/ds.json")
+    found = read_written(tmp_path, SCRIPT).question
     assert found.framework.waits_for_reductions is waits
 
 
@@ -79,11 +70,11 @@ def test_what_deepspeed_does_beside_the_backward_pass(tmp_path, stage, overlap_c
     ],
 )
 def test_what_accelerate_is_told_itself(tmp_path, options, software, stage):
-    written(tmp_path, "ds.conf", {"zero_optimization": {"stage": 3}})
+    written(tmp_path, {"zero_optimization": {"stage": 3}}, "ds.conf")
     script = f"accelerate launch {options} --mixed_precision fp16 --num_processes 4 "
     script += "--main_process_port $PORT train.py "
     script += "--model_name_or_path llama3_8b --per_device_train_batch_size 2"
-    imported = read(written(tmp_path, "run.sh", script))
+    imported = read_written(tmp_path, script)
     assert (imported.question.framework.name, imported.recipe.zero_stage) == (software, stage)
     assert imported.question.training.precision == "fp16"
     assert not imported.reading.unknown
@@ -92,20 +83,20 @@ def test_what_accelerate_is_told_itself(tmp_path, options, software, stage):
 @pytest.mark.parametrize("by_file", [True, False])
 def test_what_accelerate_has_on_the_host(tmp_path, by_file):
     said = {"zero_stage": 3, "offload_optimizer_device": "cpu", "offload_param_device": "none"}
-    written(tmp_path, "ds.yaml", {"distributed_type": "DEEPSPEED", "deepspeed_config": said})
+    written(tmp_path, {"distributed_type": "DEEPSPEED", "deepspeed_config": said}, "ds.yaml")
     typed = "--use_deepspeed " + " ".join(f"--{name} {value}" for name, value in said.items())
     options = "--config_file ds.yaml" if by_file else typed
     script = (
         f"accelerate launch {options} --num_processes 4 train.py --model_name_or_path llama3_8b"
     )
-    recipe = read(written(tmp_path, "run.sh", f"{script} --bf16")).recipe
+    recipe = read_written(tmp_path, f"{script} --bf16").recipe
     assert (recipe.zero_stage, recipe.optimizer_offload) == (3, 100)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_our_own_json_comes_back(tmp_path, stage):
     job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
-    imported = read(written(tmp_path, "deepspeed.json", settings_of(job)))
+    imported = read_written(tmp_path, settings_of(job), "deepspeed.json")
     assert (imported.recipe.zero_stage, imported.recipe.micro_batch) == (stage, 2)
     assert imported.question.training.precision == job.precision
     assert imported.question.training.global_batch_size == 2 * 16 * job.num_micro_batches
@@ -124,12 +115,12 @@ def test_our_own_json_comes_back(tmp_path, stage):
 def test_accelerates_file(tmp_path, strategy, fields):
     config = {"distributed_type": "FSDP", "mixed_precision": "bf16"}
     config["fsdp_config"] = {"fsdp_sharding_strategy": strategy}
-    written(tmp_path, "fsdp.yaml", config)
+    written(tmp_path, config, "fsdp.yaml")
     script = (
         "accelerate launch --config_file fsdp.yaml --num_processes 16 train.py "
         "--per_device_train_batch_size 4 --block_size 2048"
     )
-    imported = read(written(tmp_path, "run.sh", script))
+    imported = read_written(tmp_path, script)
     assert imported.framework == "Hugging Face Trainer"
     assert imported.recipe == Recipe(
         **{"micro_batch": 4, "overlap_grad_reduce": fields["zero_stage"] < 3, **fields}
@@ -153,7 +144,7 @@ def test_accelerates_file(tmp_path, strategy, fields):
 )
 def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments, prefetches):
     script = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {arguments}"
-    imported = read(written(tmp_path, "run.sh", script))
+    imported = read_written(tmp_path, script)
     assert imported.question.framework.prefetches_backward is prefetches
     declared = framework("torch_fsdp2" if "2" in arguments else "huggingface")
     read_as = imported.question.framework
@@ -179,7 +170,7 @@ def test_trainers_first_fsdp_prefetches_nothing_unless_told(tmp_path, arguments,
 )  # fmt: skip
 def test_checkpoints_that_reenter_run_and_gather_whole_layers_again(tmp_path, arguments, reenters):
     script = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {arguments}"
-    imported = read(written(tmp_path, "run.sh", script))
+    imported = read_written(tmp_path, script)
     framework = imported.question.framework
     assert framework.recompute_stops_early is not reenters
     assert framework.gathers_to_recompute is reenters
@@ -191,9 +182,9 @@ def test_accelerates_degrees(tmp_path, said):
     degrees = {"tp_size": 2, "cp_size": 2, "dp_replicate_size": 2, **said}
     config = {"fsdp_config": {"fsdp_version": 2}, "distributed_type": "FSDP"}
     config["parallelism_config"] = {f"parallelism_config_{key}": n for key, n in degrees.items()}
-    written(tmp_path, "nd.yaml", config)
+    written(tmp_path, config, "nd.yaml")
     script = "accelerate launch --config_file nd.yaml --num_processes 16 train.py --block_size 512"
-    recipe = read(written(tmp_path, "run.sh", script)).recipe
+    recipe = read_written(tmp_path, script).recipe
     assert (recipe.tp, recipe.cp, recipe.zero_stage, recipe.dp_shard) == (2, 2, 3, 2)
 
 
@@ -202,7 +193,7 @@ def test_adapters(tmp_path):
         "torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 --use_peft "
         "--lora_r 16 --lora_dropout 0.05 --lora_target_modules q_proj v_proj down_proj"
     )
-    found = read(written(tmp_path, "run.sh", script))
+    found = read_written(tmp_path, script)
     assert found.question.training.lora == Lora(16, ("linear_qkv", "linear_fc2"), 0.05)
     assert not found.reading.unknown
 
@@ -213,7 +204,7 @@ def test_adapters(tmp_path):
 )
 def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, targets):
     script = f"torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 {says}"
-    assert read(written(tmp_path, "run.sh", script)).question.training.lora == Lora(8, targets)
+    assert read_written(tmp_path, script).question.training.lora == Lora(8, targets)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +225,7 @@ def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, ta
 )
 def test_pairs(tmp_path, words, dpo):
     script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16 "
-    imported = read(written(tmp_path, "run.sh", f"{script} --max_steps 10 --max_length 1024"))
+    imported = read_written(tmp_path, f"{script} --max_steps 10 --max_length 1024")
     training = imported.question.training
     assert training.dpo == dpo
     batch = training.global_batch_size
@@ -260,7 +251,7 @@ def test_pairs(tmp_path, words, dpo):
 )
 def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, stated):
     script = f"torchrun --nproc_per_node 8 {words} --per_device_train_batch_size 2 --bf16"
-    imported = read(written(tmp_path, "run.sh", script))
+    imported = read_written(tmp_path, script)
     assert imported.question.training.dpo is None
     found = [text for text, _ in imported.reading.not_modelled]
     assert len(found) == len(stated)
@@ -280,11 +271,11 @@ def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, stated):
 )
 def test_what_cannot_be_read_is_refused(tmp_path, name, text, words):
     with pytest.raises(InputError, match=words):
-        read(written(tmp_path, name, text))
+        read_written(tmp_path, text, name)
 
 
 def test_a_model_that_is_said_stands_for_one_that_is_unknown(tmp_path):
     script = "deepspeed train.py --model_name_or_path nobody/own --per_device_train_batch_size 1"
-    imported = read(written(tmp_path, "run.sh", script), ("model",))
+    imported = read(written(tmp_path, script), ("model",))
     assert imported.question.model.num_layers == MODEL.num_layers
     assert any("nobody/own" in note for note in imported.reading.notes)

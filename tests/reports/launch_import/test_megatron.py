@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.launch_import.samples import model, read
+from tests.reports.launch_import.samples import model, read, read_written, written
 from tests.samples import CLUSTER, MODEL, TRAINING
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.dialects.megatron_reader import MegatronReader
@@ -79,11 +79,6 @@ def test_without_a_global_batch_each_replica_takes_one_micro_batch():
 )
 def test_a_precision_aware_optimizer_keeps_remainders(arguments, states):
     assert shape(arguments).recipe.optimizer_states == states
-
-
-def test_micro_batch_is_required_as_megatron_requires_it():
-    with pytest.raises(InputError, match="--micro-batch-size"):
-        read(SHAPE.replace("--micro-batch-size 2", ""))
 
 
 @pytest.mark.parametrize(
@@ -178,15 +173,21 @@ def test_recipes(arguments, fields):
     assert {name: getattr(found, name) for name in fields} == fields
 
 
-def test_full_recomputation_without_a_method_is_refused():
-    with pytest.raises(InputError, match="--recompute-method"):
-        shape("--recompute-granularity full")
-
-
-@pytest.mark.parametrize("layout", ["Et|tL", "E(t|)*9999999999L", "Ex|tL", "t*99999999"])
-def test_impossible_layouts_are_refused(layout):
-    with pytest.raises(InputError, match="layout"):
-        shape(f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout {layout}")
+@pytest.mark.parametrize(
+    ("arguments", "stated"),
+    [
+        (SHAPE.replace("--micro-batch-size 2", ""), "--micro-batch-size"),
+        (f"{SHAPE} --recompute-granularity full", "--recompute-method"),
+        *(
+            (f"{SHAPE} --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout {each}",
+             "layout")
+            for each in ("Et|tL", "E(t|)*9999999999L", "Ex|tL", "t*99999999")
+        ),
+    ],
+)  # fmt: skip
+def test_what_megatron_would_refuse_is_refused(arguments, stated):
+    with pytest.raises(InputError, match=stated):
+        read(arguments)
 
 
 MOE = "--num-experts 8 --bf16 --moe-grouped-gemm "
@@ -263,9 +264,8 @@ def test_every_argument_ends_in_one_list():
 
 
 def test_an_excerpt_leaves_the_rest_as_declared():
-    imported = read(
-        "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
-    )
+    degrees = "--tensor-model-parallel-size 2 --sequence-parallel"
+    imported = read(f"{degrees} --use-distributed-optimizer")
     assert imported.question.model == MODEL
     assert imported.question.training == TRAINING
     assert imported.recipe == Recipe(tp=2, sp=True)
@@ -287,12 +287,6 @@ def test_what_the_command_line_says_counts_more():
     assert imported.question.training.global_batch_size == TRAINING.global_batch_size
 
 
-def script(tmp_path, text: str) -> str:
-    path = tmp_path / "train.sh"
-    path.write_text(text)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("text", "nodes", "per_node"),
     [
@@ -310,16 +304,16 @@ def script(tmp_path, text: str) -> str:
     ],
 )
 def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
-    cluster = read(script(tmp_path, f"{text} {SHAPE}")).question.cluster
+    cluster = read_written(tmp_path, f"{text} {SHAPE}").question.cluster
     assert (cluster.num_nodes, cluster.gpus_per_node) == (nodes, per_node)
 
 
 def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     text = f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
-    imported = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
+    imported = read_written(tmp_path, text + " --tensor-model-parallel-size 16")
     assert imported.question.cluster == CLUSTER
     assert any("does not divide" in note for note in imported.reading.notes)
-    kept = read(script(tmp_path, text), stated=("cluster.num_nodes",))
+    kept = read(written(tmp_path, text), stated=("cluster.num_nodes",))
     assert kept.question.cluster == CLUSTER
 
 
@@ -328,20 +322,20 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
         "export NCCL_ALGO=Tree\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
         f"NCCL_MAX_NCHANNELS=8 torchrun pretrain_gpt.py {SHAPE}"
     )
-    imported = read(script(tmp_path, text))
+    imported = read_written(tmp_path, text)
     assert (imported.recipe.nccl_algo, imported.recipe.nccl_max_channels) == ("tree", 8)
     assert imported.question.framework.expandable_segments
 
 
 def test_whether_switches_sum_is_the_clusters(tmp_path):
     asked = "NCCL_COLLNET_ENABLE=1 torchrun pretrain_gpt.py --use-sharp " + SHAPE
-    assumed = dict(read(script(tmp_path, asked)).reading.not_modelled)
+    assumed = dict(read_written(tmp_path, asked).reading.not_modelled)
     instead = "cluster.sharp= says whether switches sum"
     assert {assumed["NCCL_COLLNET_ENABLE=1"], assumed["--use-sharp"]} == {instead}
 
 
 def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
-    path = script(tmp_path, f"python pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $TPSIZE")
+    path = written(tmp_path, f"python train.py {SHAPE} --tensor-model-parallel-size $TPSIZE")
     with pytest.raises(InputError, match=r"--tensor-model-parallel-size=\$TPSIZE"):
         read(path)
     monkeypatch.setenv("TPSIZE", "2")
@@ -350,13 +344,14 @@ def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
 
 def test_arguments_that_nothing_sets_are_unknown(tmp_path, monkeypatch):
     monkeypatch.delenv("EXTRA", raising=False)
-    script = tmp_path / "run.sh"
-    script.write_text("torchrun pretrain_gpt.py --micro-batch-size 1 --bf16 $EXTRA\n")
-    assert [each.argument for each in read(str(script)).reading.unknown] == ["$EXTRA"]
+    reading = read_written(
+        tmp_path, "torchrun pretrain_gpt.py --micro-batch-size 1 --bf16 $EXTRA\n"
+    ).reading
+    assert [each.argument for each in reading.unknown] == ["$EXTRA"]
 
 
 def test_a_file_of_arguments(tmp_path):
-    path = script(tmp_path, SHAPE.replace(" --", "\n--") + "\n# --bf16\n")
+    path = written(tmp_path, SHAPE.replace(" --", "\n--") + "\n# --bf16\n")
     assert read(path).recipe.micro_batch == 2
     assert read(path).question.training.precision == "fp32"
 
@@ -367,16 +362,16 @@ def test_what_cannot_be_read_is_refused(given):
         read(given)
 
 
-def test_a_training_inside_a_function_is_said_to_be_unread(tmp_path):
-    script = tmp_path / "run.sh"
-    script.write_text("main() {\n  torchrun pretrain_gpt.py --num-layers 2\n}\nmain\n")
-    with pytest.raises(InputError, match="not followed: the function in line 1"):
-        read(str(script))
-
-
-def test_a_script_without_training_is_refused(tmp_path):
-    with pytest.raises(InputError, match="starts no training"):
-        read(script(tmp_path, "echo hello\n"))
+@pytest.mark.parametrize(
+    ("script", "stated"),
+    [
+        ("main() {\n  torchrun pretrain_gpt.py --num-layers 2\n}\nmain\n", "function in line 1"),
+        ("echo hello\n", "starts no training"),
+    ],
+)
+def test_a_script_that_starts_no_training_that_is_read_is_refused(tmp_path, script, stated):
+    with pytest.raises(InputError, match=stated):
+        read_written(tmp_path, script)
 
 
 def test_declared_software_is_kept_where_arguments_are_silent():
@@ -410,7 +405,7 @@ def test_a_script_whose_settings_lie_elsewhere_is_refused(tmp_path):
     """Such as Megatron-Bridge's, or one's own: nothing of it would be in the answer."""
     for command in ('torchrun "$here/megatron_bridge.py" "$@"\n', "python train.py --epochs 3\n"):
         with pytest.raises(InputError, match="no argument of Megatron-LM that is known"):
-            read(script(tmp_path, command))
+            read_written(tmp_path, command)
 
 
 @pytest.mark.parametrize("name", [name for name, one in MODELS.items() if not one.kinds])

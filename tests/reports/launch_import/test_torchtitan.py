@@ -1,6 +1,6 @@
 import pytest
 
-from tests.reports.launch_import.samples import framework, model, read
+from tests.reports.launch_import.samples import framework, model, read, read_written, written
 from trainscout.reports.dialects.torchtitan import TITLE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -21,10 +21,8 @@ selective_ac_option = "op"
 """
 
 
-def toml(tmp_path, text: str = TOML, name: str = "llama.toml") -> str:
-    path = tmp_path / name
-    path.write_text(text)
-    return str(path)
+def toml(tmp_path, text: str = TOML) -> str:
+    return written(tmp_path, text, "llama.toml")
 
 
 def test_a_toml_file(tmp_path):
@@ -55,17 +53,11 @@ def test_compiled(tmp_path):
 
 def test_arguments_count_more_than_the_file_they_name(tmp_path):
     toml(tmp_path)
-    script = tmp_path / "run.sh"
-    script.write_text(
-        "NGPU=16\ntorchrun --nproc_per_node=8 -m torchtitan.train "
-        "--job.config_file llama.toml --training.local_batch_size 1"
-    )
-    imported = read(str(script))
-    assert imported.recipe.micro_batch == 1
-    assert imported.recipe.tp == 2
-    script.write_text("torchrun -m torchtitan.train --job.config_file elsewhere.toml")
+    start = "NGPU=16\ntorchrun --nproc_per_node=8 -m torchtitan.train --job.config_file"
+    recipe = read_written(tmp_path, f"{start} llama.toml --training.local_batch_size 1").recipe
+    assert (recipe.micro_batch, recipe.tp) == (1, 2)
     with pytest.raises(InputError, match=r"elsewhere\.toml"):
-        read(str(script))
+        read_written(tmp_path, f"{start} elsewhere.toml")
 
 
 @pytest.mark.parametrize(
@@ -124,9 +116,7 @@ RECENT = "torchrun --nnodes 2 --nproc-per-node 8 -m torchtitan.train --module ll
 
 
 def recent(tmp_path, arguments: str):
-    path = tmp_path / "run.sh"
-    path.write_text(RECENT + arguments)
-    return read(str(path))
+    return read_written(tmp_path, RECENT + arguments)
 
 
 def test_configurations_of_0_3_bring_their_settings(tmp_path):

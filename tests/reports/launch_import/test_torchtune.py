@@ -1,9 +1,8 @@
 """Recipes of torchtune: their configurations, and the commands that name them."""
 
 import pytest
-import yaml
 
-from tests.reports.launch_import.samples import read
+from tests.reports.launch_import.samples import read, read_written, written
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Dpo, Lora
@@ -33,15 +32,8 @@ LORA = {
 }
 
 
-def written(folder, table, name="run.yaml"):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(table if isinstance(table, str) else yaml.safe_dump(table))
-    return str(path)
-
-
 def test_a_configuration(tmp_path):
-    found = read(written(tmp_path, FULL))
+    found = read_written(tmp_path, FULL, "run.yaml")
     training, world = found.question.training, found.question.cluster.num_gpus
     assert (found.framework, found.question.model.name) == ("torchtune", "llama3_8b")
     assert found.recipe == Recipe(micro_batch=2, zero_stage=3, recompute="full")
@@ -68,7 +60,7 @@ def test_a_configuration(tmp_path):
 )
 def test_adapters(tmp_path, component, more, lora, assumed):
     model = LORA | {"_component_": MODEL + component} | more
-    found = read(written(tmp_path, FULL | {"model": model}))
+    found = read_written(tmp_path, FULL | {"model": model}, "run.yaml")
     assert found.question.training.lora == lora
     assert found.question.training.optimizer == "adam"
     assert [words for words, _ in found.reading.not_modelled] == assumed
@@ -84,9 +76,9 @@ def test_adapters(tmp_path, component, more, lora, assumed):
     ],
 )
 def test_a_command_and_what_it_sets_again(tmp_path, command, gpus, stage):
-    written(tmp_path, FULL)
+    written(tmp_path, FULL, "run.yaml")
     settings = "batch_size=4 tokenizer.max_seq_len=2048 compile=True"
-    found = read(written(tmp_path, f"{command} --config run.yaml {settings}", "run.sh"))
+    found = read_written(tmp_path, f"{command} --config run.yaml {settings}")
     training = found.question.training
     assert (found.question.cluster.num_gpus, found.recipe.zero_stage) == (gpus, stage)
     assert (found.recipe.micro_batch, training.sequence_length) == (4, 2048)
@@ -98,7 +90,7 @@ def test_a_command_and_what_it_sets_again(tmp_path, command, gpus, stage):
 def test_names_that_say_less_than_they_hold(tmp_path):
     command = "tune run --nproc_per_node 4 support/own.py --config=support/8B batch_size=4"
     written(tmp_path, FULL, "recipes/configs/support/8B.yaml")
-    found = read(written(tmp_path, command, "run.sh"))
+    found = read_written(tmp_path, command)
     assert (found.recipe.micro_batch, found.question.cluster.num_gpus) == (4, 4)
     assert not found.reading.unknown
     assert not found.reading.not_modelled
@@ -107,16 +99,16 @@ def test_names_that_say_less_than_they_hold(tmp_path):
 def test_degrees(tmp_path):
     degrees = {"tensor_parallel_dim": 2, "data_parallel_replicate_dim": 2}
     degrees |= {"data_parallel_shard_dim": -1, "fsdp_reshard_after_forward": False}
-    recipe = read(written(tmp_path, FULL | degrees)).recipe
+    recipe = read_written(tmp_path, FULL | degrees, "run.yaml").recipe
     assert (recipe.tp, recipe.zero_stage, recipe.dp_shard) == (2, 2, 4)
 
 
 def test_pairs_and_completions(tmp_path):
     pairs = FULL | {"loss": {"_component_": "torchtune.rlhf.loss.DPOLoss", "beta": 0.1}}
-    assert read(written(tmp_path, pairs)).question.training.dpo == Dpo()
+    assert read_written(tmp_path, pairs, "run.yaml").question.training.dpo == Dpo()
     policy = {name: each for name, each in FULL.items() if name != "model"}
     policy["policy_model"] = FULL["model"]
-    (found, *_) = read(written(tmp_path, policy)).reading.not_modelled
+    (found, *_) = read_written(tmp_path, policy, "run.yaml").reading.not_modelled
     assert "completions that the model generates" in found[0]
 
 
@@ -138,5 +130,5 @@ def test_a_configuration_that_it_ships(tmp_path):
 )
 def test_mistakes(tmp_path, settings, field):
     with pytest.raises(InputError) as caught:
-        read(written(tmp_path, FULL | settings))
+        read_written(tmp_path, FULL | settings, "run.yaml")
     assert caught.value.field == field
