@@ -31,6 +31,7 @@ from trainscout.reports.wording import (
     format_seconds,
     format_usd,
 )
+from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import fingerprint
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.uncertainty.fabric import counted_share
@@ -222,16 +223,16 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
 
 
 def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
-    lines = ["| # | recipe | step | MFU | GiB | run |", "|---:|---|---:|---:|---:|---:|"]
+    rows = []
     for rank, trial in enumerate(shown[:_ROWS], start=1):
         prediction = predicted(trial)
-        cells = (
-            str(rank),
+        row = (
+            rank,
             format_recipe(trial.recipe, job_of(trial.recipe).dp),
             format_seconds(prediction.step_time_s),
             format_percent(prediction.mfu),
             f"{prediction.memory.needed_bytes / 2**30:.1f}",
             format_usd(prediction.cost_of_run_usd),
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(row)
+    return table(("#", "recipe", "step", "MFU", "GiB", "run"), rows, left=("recipe",))

@@ -16,6 +16,7 @@ from trainscout.planning.outcome import CellResult, StudyOutcome
 from trainscout.reports.capacity.study_tables import Record, several_fabrics
 from trainscout.reports.capacity.terminal_tables import format_answer, format_change
 from trainscout.reports.tracker_runs import NOTE, code_tags, settings_tags, size_params
+from trainscout.simulators.predictor.io.markdown import table
 
 _SHOWN_CHANGES = 20
 # What a cell's answer may differ in from one run to the next without being another one.
@@ -186,15 +187,10 @@ def study_note(outcome: StudyOutcome, record: Record, found: Sequence[Change] | 
 def _front_table(model: str, front: Sequence[Record]) -> list[str]:
     if not front:
         return []
-    lines = [
-        "",
-        f"**{model}**: no other cell needs fewer GPUs, days and dollars at once",
-        "",
-        "| cluster | GPUs | days | cost, USD | MFU | recipe |",
-        "|---|---:|---:|---:|---:|---|",
-    ]
+    title = f"**{model}**: no other cell needs fewer GPUs, days and dollars at once"
+    heads = ("cluster", "GPUs", "days", "cost, USD", "MFU", "recipe")
+    rows = []
     for cell in front:
-        figures = f"{cell['num_gpus']:,} | {cell['days']:,.1f} | {cell['usd']:,.0f}"
-        rest = f"{cell['mfu']:.1%} | {cell['recipe_words']}"
-        lines.append(f"| {cell['cluster']} | {figures} | {rest} |")
-    return lines
+        figures = (f"{cell['num_gpus']:,}", f"{cell['days']:,.1f}", f"{cell['usd']:,.0f}")
+        rows.append((cell["cluster"], *figures, f"{cell['mfu']:.1%}", cell["recipe_words"]))
+    return ["", title, "", table(heads, rows, left=("cluster", "recipe"))]

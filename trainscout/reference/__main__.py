@@ -16,11 +16,11 @@ from trainscout.commands.listing import described, kinds
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.evidence import attention, links, products, runs_by
-from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import as_written
-from trainscout.reference.settings_page import settings_page
+from trainscout.reference.settings_page import TEXTS, settings_page
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.command_line import OK, explain
+from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.kernels.uncertainty import OF_THE_MEDIAN
@@ -54,8 +54,8 @@ def _group(group: str, title: str, catalogue: Catalogue) -> str:
         rows.append((f"[`{name}`](../conf/{group}/{name}.yaml)", about, sets))
     shown = 3 if any(sets for *_, sets in rows) else 2
     heads = (group, "what it is", "what it sets")[:shown]
-    table = markdown_table(heads, [row[:shown] for row in rows])
-    return f"## {title}\n\n`{group}=`\n\n{table}"
+    cells = table(heads, [row[:shown] for row in rows], left=heads)
+    return f"## {title}\n\n`{group}=`\n\n{cells}\n"
 
 
 def _flat(group: str, choice: str, catalogue: Catalogue) -> dict[str, str]:
@@ -116,7 +116,7 @@ def support_matrix(catalogue: Catalogue) -> str:
     ]
     types = (*_PRODUCTS, "mxfp8", "nvfp4")
     heads = ("GPU", "vendor", "architecture", *types, "attention", "links", "runs")
-    return markdown_table(heads, rows)
+    return table(heads, rows, left=heads) + "\n"
 
 
 def main(arguments: Sequence[str]) -> int:

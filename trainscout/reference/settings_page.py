@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from trainscout.commands.schemas import COMMANDS, groups_of
 from trainscout.reference.groups import Group, all_groups
-from trainscout.reference.markdown import TEXTS, markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
+from trainscout.simulators.predictor.io.markdown import table
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+TEXTS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("texts.yaml"))
+"""What the pages say around their tables."""
 
 
 def settings_page() -> str:
@@ -43,15 +49,15 @@ def _plain() -> str:
         (f"`{name}`", _names(commands), f"`{defaults[name]}`", meanings[name])
         for name, commands in sorted(found.items())
     ]
-    table = markdown_table(("setting", "commands", "default", "meaning"), rows)
-    return f"## Of a whole command\n\n{table}\n{TEXTS['open']}"
+    heads = ("setting", "commands", "default", "meaning")
+    shown = table(heads, rows, left=heads)
+    return f"## Of a whole command\n\n{shown}\n\n{TEXTS['open']}"
 
 
 def _table(rows: Sequence[Setting]) -> str:
-    return markdown_table(
-        ("setting", "values", "default", "meaning"),
-        ((f"`{row.name}`", row.values, row.default or "required", row.meaning) for row in rows),
-    )
+    heads = ("setting", "values", "default", "meaning")
+    cells = ((f"`{row.name}`", row.values, row.default or "required", row.meaning) for row in rows)
+    return table(heads, cells, left=heads) + "\n"
 
 
 def _names(commands: Iterable[str]) -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 
 from trainscout.simulators.laboratory.published.jobs import shipped_declarations
-from trainscout.simulators.laboratory.published.markdown import percent, signed, table
+from trainscout.simulators.laboratory.published.markdown import percent, signed
 from trainscout.simulators.laboratory.published.published import add_runs
 from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.residuals import Bare, residuals_of
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError

@@ -228,7 +228,8 @@ def _gates(row: Row, statement: Statement, era: Era) -> dict[str, object]:
     eager = old or unasked or project == "megatron_deepspeed"
     if eager and row.gated_mlp:
         # Nor is Qwen's loss Transformer Engine's there (cross_entropy_fusion_impl: native).
-        return {"fusion": "eager"} | ({"cross_entropy": "fp32"} if unasked else {})
+        loss: dict[str, object] = {"cross_entropy": "fp32"} if unasked else {}
+        return {"fusion": "eager", **loss}
     # Positions alone had no kernel where the MLP is a fused bias and GELU.
     return {"complex_rope": True} if old else {}
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.laboratory.score import summarise
+from trainscout.simulators.predictor.io.markdown import table
 
 from .headline import Report
-from .markdown import TEXTS, percent, signed, table
+from .markdown import TEXTS, percent, signed
 from .published import BlindTest
 
 _FIGURES = ("median", "p90", "bias")

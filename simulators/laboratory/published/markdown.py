@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 TEXTS: Mapping[str, Any] = read_yaml(Path(__file__).with_name("page_texts.yaml"))
@@ -49,15 +50,6 @@ def percent(value: float | None) -> str:
 
 def signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with its first column to the left and the others to the right."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    for row in rows:
-        cells = (str(cell).replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def folded(title: str, body: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainscout.simulators.laboratory.score import summarise
 from trainscout.simulators.laboratory.uncertainty.coverage import LEFT_OUT
+from trainscout.simulators.predictor.io.markdown import table
 
 from .fits import kernel_fits
 from .headline import Report, Target, by_scale, by_size, headline, targets
@@ -20,7 +21,6 @@ from .markdown import (
     signed,
     summary_cells,
     summary_table,
-    table,
 )
 from .parts import collectives_section, kernels_section, overlap_section
 

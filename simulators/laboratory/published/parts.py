@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainscout.simulators.predictor.io.markdown import table
+
 from .fits import (
     ATTENTION_BOUND,
     GEMM_BOUND,
@@ -24,7 +26,6 @@ from .markdown import (
     signed,
     summary_cells,
     summary_table,
-    table,
 )
 from .summaries import AVERAGED
 
