@@ -109,7 +109,7 @@ def test_a_profile_of_one_step_mends_others_of_its_script():
     for row in rows:
         names = ("model", "micro_batch", "sequence_length", "recompute")
         batch = {"global_batch_size": row["micro_batch"], "training.optimizer": "adam_pure_bf16"}
-        fixed = {"gpus": "1xH100", "framework": "huggingface"}
+        fixed = {"gpus": "1xH100", "framework": "huggingface", "framework.attention": "flash"}
         job = job_of_settings({name: row[name] for name in names} | batch | fixed)
         times = [
             ReplaySimulator(each).without_error_bar(job).step_time_s / float(row["step_time_s"])
