@@ -16,7 +16,7 @@ from torch.distributed._functional_collectives import (
 
 from .extension import flash_attn_2
 from .fused_attention import AttentionForm, fused_attention
-from .refuse import refusal, refused
+from .refuse import refusal
 
 # Options of FlashAttention-2 and -3 that are not emulated, and the value that asks for nothing.
 _NEUTRAL = {"alibi_slopes": None, "attention_chunk": 0, "block_table": None, "softcap": 0.0}
@@ -157,7 +157,35 @@ def _flash_3(
     return made[:2] if isinstance(made, tuple) else made
 
 
-flash_attn_with_kvcache = refused("flash_attn_with_kvcache", "attention for inference")
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *_: Any,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    block_table: Tensor | None = None,
+    page_table: Tensor | None = None,
+    return_softmax_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """Attention of ``[batch, tokens, heads, width]`` over cached keys, in rows or pages.
+
+    How many a sequence has stands on the device: taken for as many as its rows or pages hold.
+    """
+    pages = page_table if block_table is None else block_table
+    if pages is not None:
+        held = pages.shape[1] * k_cache.shape[1]
+        k_cache, v_cache = (
+            each.flatten(0, 1)[:held].expand(q.shape[0], -1, -1, -1) for each in (k_cache, v_cache)
+        )
+    form = ("bshd", q.shape[0], q.shape[1], k_cache.shape[1])
+    softcap = {"softcap": options.get("softcap", 0.0), "return_attn_probs": return_softmax_lse}
+    made = _attend(q, k_cache, v_cache, form, 0.0, softmax_scale, causal, window_size, softcap)
+    return made[:2] if return_softmax_lse else made
 
 
 # flash-attn's functions below autograd, which attention over rings of ranks calls.

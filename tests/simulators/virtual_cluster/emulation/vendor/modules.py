@@ -62,6 +62,14 @@ def cases() -> dict[str, Callable[[], Any]]:
         assert (sums.shape, probabilities.numel()) == ((4, TOKENS), 0)
         return out
 
+    def cached(inputs: Any) -> Any:
+        query = inputs.view(TOKENS, 1, 4, WIDTH // 4)
+        keys = torch.empty(96, 16, 2, WIDTH // 4, **bf16)
+        pages = torch.zeros(TOKENS, 3, dtype=torch.int32, device="cuda")
+        return flash_attn.flash_attn_with_kvcache(
+            query, keys, keys, cache_seqlens=pages[:, 0], causal=True, block_table=pages
+        )
+
     def scan(inputs: Any) -> Any:
         x = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
         states = torch.empty(2, TOKENS // 2, 2, 16, requires_grad=True, **bf16)
@@ -146,6 +154,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         ),
         "flash": lambda: called(flash),
         "packed": lambda: called(packed),
+        "cached": lambda: called(cached),
         "scan": lambda: called(scan),
         "below": lambda: called(below),
         "positions": lambda: called(positions),

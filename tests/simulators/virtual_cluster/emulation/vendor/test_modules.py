@@ -63,6 +63,7 @@ def names(ops: list[Op]) -> list[str]:
         ("apex_rms_norm", ["rms_norm_fwd"], ["rms_norm_bwd"]),
         ("flash", ["attention_fwd"], ["attention_bwd"]),
         ("packed", ["attention_fwd"], ["attention_bwd"]),
+        ("cached", ["attention_fwd"], ["attention_bwd"]),
         ("grouped", ["grouped_gemm_into"], ["grouped_gemm_into"] * 2),
     ],
 )
