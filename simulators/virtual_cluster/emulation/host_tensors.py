@@ -147,6 +147,19 @@ class _StoragePart:
         self.device = torch.device("cuda", torch.cuda.current_device())
 
 
+def reserved_addresses() -> tuple[int, Any]:
+    """Where tensors on the host without data lie: the first of ``2 * _HOST_BYTES`` addresses whose
+    memory is there once somebody touches it (foreign code reads and writes by address), and what
+    holds them; 0 where the address space is limited (``ulimit -v``), and nothing may be touched.
+    """
+    reserved = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    try:
+        first = ctypes.c_char.from_buffer(mmap.mmap(-1, 2 * _HOST_BYTES, flags=reserved))
+    except OSError:
+        return 0, None
+    return ctypes.addressof(first), first
+
+
 def _patch_memory(state: RankState) -> None:
     real_data = torch.Tensor.data
     real_data_ptr, real_storage_ptr = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
@@ -159,11 +172,7 @@ def _patch_memory(state: RankState) -> None:
         if isinstance(new, FakeTensor) and isinstance(self, FakeTensor):
             self._fake_device = new._fake_device
 
-    # Where tensors on the host without data lie: memory that is there once somebody touches it
-    # (foreign code reads and writes by address), and addresses that differ as the storages do.
-    reserved = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    nothing = ctypes.c_char.from_buffer(mmap.mmap(-1, 2 * _HOST_BYTES, flags=reserved))
-    host_base = ctypes.addressof(nothing)
+    host_base, nothing = reserved_addresses()
 
     def address(storage: Any, nothing: Any = nothing) -> int:
         known = state.memory.find(storage)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
@@ -128,3 +130,16 @@ def test_shards_in_host_memory_are_copied_to_the_device_before_they_are_gathered
     sources = [each.inputs[1] for each in copies]
     (kept,) = [each for each in sources if isinstance(each, TensorSpec) and each.storage is None]
     assert kept.shape == (64 * 64 // 8,)
+
+
+def test_a_limited_address_space_leaves_addresses_without_memory() -> None:
+    """As under ``ulimit -v``, which login nodes have."""
+    from trainscout.simulators.virtual_cluster.emulation.host_tensors import reserved_addresses
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    assert reserved_addresses()[0]
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 40, before[1]))
+    try:
+        assert reserved_addresses() == (0, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
