@@ -89,16 +89,6 @@ def test_an_exception_is_an_outcome(executor):
         assert outcome.error == ("RuntimeError: no route for pp=4" if failed else None)
 
 
-def test_a_dying_worker_costs_only_the_recipe_that_killed_it(executor, options):
-    if options.name == "serial":
-        pytest.skip("serial has no worker to lose")
-    with_simulator(executor, "KillsItsWorker")
-    for recipe, outcome in zip(RECIPES, executor.map(RECIPES), strict=True):
-        killer = (recipe.tp, recipe.pp, recipe.micro_batch) == (4, 2, 2)
-        assert (outcome.prediction is None) == killer
-        assert ("worker process died, twice" in (outcome.error or "")) == killer
-
-
 def test_a_worker_that_dies_once_costs_nothing(executor, options, tmp_path):
     if options.name == "serial":
         pytest.skip("serial has no worker to lose")
@@ -110,15 +100,25 @@ def test_a_worker_that_dies_once_costs_nothing(executor, options, tmp_path):
     assert all(outcome.prediction is not None for outcome in outcomes)
 
 
-def test_a_recipe_that_hangs_is_given_up(executor, options, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "culprit", "timeout_s", "stated"),
+    [
+        ("KillsItsWorker", (4, 2, 2), 60.0, "worker process died, twice"),
+        ("Hangs", (2, 2, 1), 1.0, "timed out"),
+    ],
+)
+def test_what_a_recipe_does_to_its_worker_costs_it_alone(
+    executor, options, monkeypatch, name, culprit, timeout_s, stated
+):
     if options.name == "serial":
-        pytest.skip("serial cannot end what it is itself")
-    with_simulator(executor, "Hangs")
-    monkeypatch.setattr(executor, "_options", dataclasses.replace(options, trial_timeout_s=1.0))
+        pytest.skip("serial has no worker to lose, and cannot end what it is itself")
+    with_simulator(executor, name)
+    given = dataclasses.replace(options, trial_timeout_s=timeout_s)
+    monkeypatch.setattr(executor, "_options", given)
     for recipe, outcome in zip(RECIPES, executor.map(RECIPES), strict=True):
-        hung = (recipe.tp, recipe.pp, recipe.micro_batch) == (2, 2, 1)
-        assert (outcome.prediction is None) == hung
-        assert ("timed out" in (outcome.error or "")) == hung
+        lost = (recipe.tp, recipe.pp, recipe.micro_batch) == culprit
+        assert (outcome.prediction is None) == lost
+        assert (stated in (outcome.error or "")) == lost
 
 
 def search(executor):

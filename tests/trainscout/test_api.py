@@ -140,27 +140,6 @@ def test_fields_are_changed_by_name():
     assert asked.gpu.sources["price_usd_per_hour"] == "the caller"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model": "gpt13c"}, "did you mean 'gpt13b'"),
-        ({"cluster": "h100_65"}, "did you mean 'h100_64'"),
-        ({"cluster": "nowhere.yaml"}, "cluster=nowhere.yaml"),
-        ({"gpu": "h10"}, "gpu=h10: is not a known choice"),
-        ({"num_node": 1}, "did you mean 'num_nodes'"),
-        ({"name": "ours"}, "name=ours: is not a known name"),
-        ({"num_nodes": "few"}, "cluster.num_nodes=few: has the wrong type"),
-        ({"num_nodes": 0}, "cluster.num_nodes=0: is out of range"),
-        ({"model.moe.top_k": 2}, "belongs to fields that are not there"),
-        ({"training": {"global_batch": 1}}, "did you mean 'global_batch_size'"),
-        ({"config_dir": "nowhere"}, "config_dir=nowhere: is not a directory"),
-    ],
-)
-def test_a_wrong_question_is_refused(arguments, message):
-    with pytest.raises(ts.InputError, match=message):
-        ts.question(**{"model": "gpt13b", "cluster": "h100_64", **arguments})
-
-
 def test_a_cluster_of_ones_own_has_to_say_its_gpu(small):
     ours = dataclasses.replace(small.cluster, name="ours")
     with pytest.raises(ts.InputError, match="gpu=None: is missing"):
@@ -196,20 +175,6 @@ def test_a_prediction_knows_what_it_is_of(small):
     assert pickle.loads(pickle.dumps(step)) == step
     (row,) = step.to_frame().to_dict("records")
     assert (row["tp"], row["dp"], row["step_time_s"]) == (2, 4, step.step_time_s)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tpp": 2}, "did you mean 'tp'"),
-        ({"tp": "two"}, "recipe.tp=two: has the wrong type"),
-        ({"tp": 3}, "recipe.tp=3"),
-        ({"simulator": "replai"}, "did you mean 'replay'"),
-    ],
-)
-def test_a_wrong_recipe_is_refused(small, fields, message):
-    with pytest.raises(ts.InputError, match=message):
-        ts.predict(small, **fields)
 
 
 def test_another_simulator_is_asked():
@@ -302,23 +267,6 @@ def test_nothing_fits():
     assert "fits" in str(result)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"space": "megatrom"}, "did you mean 'megatron'"),
-        ({"space": {"knobs": {"tpp": {"choices": [1]}}}}, "tpp"),
-        ({"search": "exakt"}, "did you mean 'exact'"),
-        ({"objective": "speed"}, "objective=speed"),
-        ({"executor": "lokyy"}, "did you mean 'loky'"),
-        ({"n_trial": 3}, "did you mean 'n_trials'"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_a_wrong_search_is_refused(small, arguments, message):
-    with pytest.raises(ts.InputError, match=message):
-        ts.search(small, **arguments)
-
-
 # Comparisons.
 
 
@@ -381,21 +329,50 @@ def test_a_study_is_answered(study):
     assert (row["status"], row["targets_met"]) == ("fits", "quarter")
 
 
+# What is wrong.
+
+
+WHERE = {"model": "gpt13b", "cluster": "h100_64"}
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("function", "arguments", "message"),
     [
-        ({"sweep": "llama3_9b"}, "did you mean 'llama3_8b'"),
-        ({"clusters": ["h100_65"]}, "did you mean 'h100_64'"),
-        ({"num_gpu": [8]}, "did you mean 'num_gpus'"),
-        ({"num_gpus": [12]}, "is no number of whole nodes"),
-        ({"prices_usd_per_hour": {"a40": 1}}, "is of a GPU that no cluster has"),
-        ({"goodput": "llama"}, "goodput=llama"),
-        ({"n_jobs": 0}, "n_jobs=0: is out of range"),
+        ("question", {"model": "gpt13c"}, "did you mean 'gpt13b'"),
+        ("question", {"cluster": "h100_65"}, "did you mean 'h100_64'"),
+        ("question", {"cluster": "nowhere.yaml"}, "cluster=nowhere.yaml"),
+        ("question", {"gpu": "h10"}, "gpu=h10: is not a known choice"),
+        ("question", {"num_node": 1}, "did you mean 'num_nodes'"),
+        ("question", {"name": "ours"}, "name=ours: is not a known name"),
+        ("question", {"num_nodes": "few"}, "cluster.num_nodes=few: has the wrong type"),
+        ("question", {"num_nodes": 0}, "cluster.num_nodes=0: is out of range"),
+        ("question", {"model.moe.top_k": 2}, "belongs to fields that are not there"),
+        ("question", {"training": {"global_batch": 1}}, "did you mean 'global_batch_size'"),
+        ("question", {"config_dir": "nowhere"}, "config_dir=nowhere: is not a directory"),
+        ("predict", {"tpp": 2}, "did you mean 'tp'"),
+        ("predict", {"tp": "two"}, "recipe.tp=two: has the wrong type"),
+        ("predict", {"tp": 3}, "recipe.tp=3"),
+        ("predict", {"simulator": "replai"}, "did you mean 'replay'"),
+        ("search", {"space": "megatrom"}, "did you mean 'megatron'"),
+        ("search", {"space": {"knobs": {"tpp": {"choices": [1]}}}}, "tpp"),
+        ("search", {"search": "exakt"}, "did you mean 'exact'"),
+        ("search", {"objective": "speed"}, "objective=speed"),
+        ("search", {"executor": "lokyy"}, "did you mean 'loky'"),
+        ("search", {"n_trial": 3}, "did you mean 'n_trials'"),
+        ("search", {"seed": -1}, "seed=-1"),
+        ("plan", {"sweep": "llama3_9b"}, "did you mean 'llama3_8b'"),
+        ("plan", {"clusters": ["h100_65"]}, "did you mean 'h100_64'"),
+        ("plan", {"num_gpu": [8]}, "did you mean 'num_gpus'"),
+        ("plan", {"num_gpus": [12]}, "is no number of whole nodes"),
+        ("plan", {"prices_usd_per_hour": {"a40": 1}}, "is of a GPU that no cluster has"),
+        ("plan", {"goodput": "llama"}, "goodput=llama"),
+        ("plan", {"n_jobs": 0}, "n_jobs=0: is out of range"),
     ],
 )
-def test_a_wrong_study_is_refused(arguments, message):
+def test_what_is_wrong_is_refused(small, function, arguments, message):
+    right = {"question": WHERE, "plan": {"sweep": "llama3_8b"}}.get(function, {"question": small})
     with pytest.raises(ts.InputError, match=message):
-        ts.plan(**{"sweep": "llama3_8b", **arguments})
+        getattr(ts, function)(**{**right, **arguments})
 
 
 # How answers show themselves.

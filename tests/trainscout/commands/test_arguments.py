@@ -24,18 +24,11 @@ def test_what_is_said_otherwise_becomes_settings(given, settings):
     assert as_settings("config", given) == settings
 
 
-def test_a_study_is_of_so_many_gpus():
-    assert as_settings("plan", ["gpus=64xH100"]) == [
-        "sweep.clusters=[64xh100]",
-        "sweep.num_gpus=[64]",
-    ]
-
-
-def test_sizes_of_one_gpu_are_one_cluster_at_several_sizes():
-    assert as_settings("plan", ["gpus=16xH100,64xH100"]) == [
-        "sweep.clusters=[64xh100]",
-        "sweep.num_gpus=[16,64]",
-    ]
+@pytest.mark.parametrize(("gpus", "sizes"), [("64xH100", "64"), ("16xH100,64xH100", "16,64")])
+def test_sizes_of_one_gpu_are_one_cluster_of_a_study(gpus, sizes):
+    largest = sizes.rpartition(",")[2]
+    expected = [f"sweep.clusters=[{largest}xh100]", f"sweep.num_gpus=[{sizes}]"]
+    assert as_settings("plan", [f"gpus={gpus}"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,9 +38,12 @@ def test_sizes_of_one_gpu_are_one_cluster_at_several_sizes():
         (["--global-batch-size=8"], "settings: global_batch_size=8"),
         (["--model"], "settings: model=VALUE"),
         (["gpus=8xH100", "cluster=h100_64"], "one of them"),
+        (["cluster=nowhere.yaml"], "a YAML file, or a name that ships"),
+        (["model", "gpt175b"], "model=gpt175b"),
+        (["gpus", "64xH100"], "gpus=64xH100"),
     ],
 )
-def test_what_is_no_setting_says_which_is(given, setting):
+def test_what_is_no_setting_or_choice_says_what_would_be(given, setting):
     with pytest.raises(InputError) as refused:
         as_settings("config", given)
     assert refused.value.allowed == setting
@@ -61,17 +57,3 @@ def test_a_file_of_any_group_is_a_choice(tmp_path):
     shipped = tmp_path / "h100_64.yaml"
     shipped.write_text("num_nodes: 1\n")
     assert as_settings("config", [f"cluster='{shipped}'"]) == ["cluster=own_h100_64"]
-
-
-@pytest.mark.parametrize(
-    ("given", "setting"),
-    [
-        (["cluster=nowhere.yaml"], "a YAML file, or a name that ships"),
-        (["model", "gpt175b"], "model=gpt175b"),
-        (["gpus", "64xH100"], "gpus=64xH100"),
-    ],
-)
-def test_what_is_no_choice_says_what_would_be(given, setting):
-    with pytest.raises(InputError) as refused:
-        as_settings("config", given)
-    assert refused.value.allowed == setting
