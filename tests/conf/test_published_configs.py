@@ -131,45 +131,37 @@ def test_odd_values_are_refused_by_their_field(
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value"),
+    ("config", "field", "value"),
     [
-        ("audio-spectrogram-transformer", "time_stride", 0),
-        ("videomae", "tubelet_size", 0),
-        ("jamba", "expert_layer_period", 0),
-        ("lfm2", "block_multiple_of", 0),
-        ("lfm2", "block_ffn_dim_multiplier", "x"),
-        ("gemma3n_text", "num_kv_shared_layers", 35),
+        # What divides is a number of parts.
+        *(
+            ({"model_type": kind}, field, value)
+            for kind, field, value in (
+                ("audio-spectrogram-transformer", "time_stride", 0),
+                ("videomae", "tubelet_size", 0),
+                ("jamba", "expert_layer_period", 0),
+                ("lfm2", "block_multiple_of", 0),
+                ("lfm2", "block_ffn_dim_multiplier", "x"),
+                ("gemma3n_text", "num_kv_shared_layers", 35),
+            )
+        ),
+        # Tables of distances other than one for all.
+        (DEBERTA, "share_att_key", None),
+        (DEBERTA, "position_biased_input", True),
+        (DEBERTA, "position_buckets", 128),
+        # Encoders of samples.
+        (WAV2VEC, "add_adapter", True),
+        (WAV2VEC, "conv_kernel", [10, 3]),
+        (WAV2VEC, "conv_dim", 512),
+        (WAV2VEC, "num_conv_pos_embedding_groups", 0),
     ],
 )
-def test_what_divides_is_a_number_of_parts(kind: str, field: str, value: object) -> None:
+def test_what_is_not_read_is_refused_by_its_field(
+    config: dict[str, Any], field: str, value: object
+) -> None:
+    changed = config | {field: value}
     with pytest.raises(InputError) as caught:
-        imported({"model_type": kind, field: value})
-    assert caught.value.field == f"config.json: {field}"
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("share_att_key", None), ("position_biased_input", True), ("position_buckets", 128)],
-)
-def test_tables_of_distances_other_than_one_for_all_are_refused(field: str, value: object) -> None:
-    config = {name: each for name, each in (DEBERTA | {field: value}).items() if each is not None}
-    with pytest.raises(InputError) as caught:
-        imported(config)
-    assert caught.value.field == f"config.json: {field}"
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("add_adapter", True),
-        ("conv_kernel", [10, 3]),
-        ("conv_dim", 512),
-        ("num_conv_pos_embedding_groups", 0),
-    ],
-)
-def test_encoders_of_samples_refuse_by_field(field: str, value: object) -> None:
-    with pytest.raises(InputError) as caught:
-        imported(WAV2VEC | {field: value})
+        imported({name: each for name, each in changed.items() if each is not None})
     assert caught.value.field == f"config.json: {field}"
 
 

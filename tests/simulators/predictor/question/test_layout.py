@@ -108,11 +108,19 @@ def test_layouts_that_no_launcher_takes(layout: str, problem: str) -> None:
         split_layers(7, 4, 1, layout=layout)
 
 
-def test_a_layout_and_counts_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="loss_as_layer"):
-        split_layers(7, 4, 1, loss_as_layer=True, layout="Ett|tt|tt|tL")
-    with pytest.raises(InputError, match="pipeline_layout"):
-        split_layers(7, 4, 1, first_stage=1, layout="balanced")
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"loss_as_layer": True, "layout": "Ett|tt|tt|tL"}, "loss_as_layer"),
+        ({"first_stage": 1, "layout": "balanced"}, "pipeline_layout"),
+        ({"first_stage": 1, "loss_as_layer": True}, "loss_as_layer"),
+    ],
+)
+def test_layouts_fixed_ends_and_counted_ends_exclude_each_other(
+    fields: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        split_layers(7, 4, 1, **fields)
 
 
 def test_balanced_deals_out_what_is_left() -> None:
@@ -159,11 +167,6 @@ def test_leftover_layers_are_dealt_out_only_when_allowed() -> None:
     assert split_layers(61, 8, 1, deal_out=True) == ((8,),) * 5 + ((7,),) * 3
     with pytest.raises(InputError, match="pp=8 does not divide the 61 layers"):
         split_layers(61, 8, 1)
-
-
-def test_fixed_ends_and_counted_ends_exclude_each_other() -> None:
-    with pytest.raises(InputError, match="loss_as_layer"):
-        split_layers(62, 4, 1, first_stage=14, loss_as_layer=True)
 
 
 @given(
