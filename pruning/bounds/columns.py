@@ -440,7 +440,6 @@ class Columns:
         self, times: PassTimes, ends: dict[str, NDArray[Any]], exchanging_s: Floats
     ) -> Floats:
         u, e = self.passes.of, self.ends.of
-        zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
         # Where stages do not wait for each other, each is as long as it is.
         apart = np.array([schedule_kind(schedule).unsynchronised for schedule in self.schedules])
@@ -453,11 +452,10 @@ class Columns:
         last_s = np.maximum(times.last_backward_s[u], gather_s + times.gathered_last_backward_s[u])
         latest_s = np.maximum(passed_s, gather_s + times.gathered_end_s[u] + reduced[e])
         latest_s = np.maximum(latest_s, np.where(reduce_s > 0, last_s + reduce_s, -np.inf))
-        # ZeRO 2 and 3 exchange for every micro-batch, on one stream.
+        # One stream exchanges once or for every micro-batch.
         count = self.micro_batches[u]
-        gathers = np.where(zero == 3, 2 * count, 1)
-        side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
-        latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
+        side_s = gather_s + reduce_s + (count - 1)[:, None] * ends["each_s"][e]
+        latest_s = np.maximum(latest_s, side_s)
         # Stages that a layout does not have lie at minus infinity.
         latest_s[:, 0] = np.maximum(latest_s[:, 0], exchanging_s)
         latest_s += ends["finish_s"][e]

@@ -42,7 +42,8 @@ class StageEnd:
     """One stage. Seconds: ``reduce_alone_s`` of the reduction behind the passes, ``finish_s``,
     ``optimizer_s`` with the gather behind it. Beside passes: ``last_reduce_s`` of the reduction
     that nothing can hide, ``reduce_s`` of all of one micro-batch's, ``first_gather_s`` that the
-    first pass awaits, ``gather_s`` of one forward pass's.
+    first pass awaits, ``gather_s`` of one forward pass's; ``each_s`` of those that come with every
+    micro-batch.
 
     Where every pass gathers or every backward pass reduces: of the buckets that most of it is for,
     all but one, what they take (``gathering_s``, ``reducing_s``), and how they slow kernels
@@ -56,6 +57,7 @@ class StageEnd:
     reduce_s: float
     first_gather_s: float
     gather_s: float
+    each_s: float = 0.0
     gathering_s: float = 0.0
     gathering_channels: float = 0.0
     gathering_bytes_per_s: float = 0.0
@@ -145,7 +147,7 @@ class EndPricer:
         if ends:
             optimizer_s += self.alone(gather(parameters), pricer)
         reduce_alone_s = self.alone(reduce(parameters), pricer) if begins else 0.0
-        last_s = all_s = first_s = gather_s = 0.0
+        last_s = all_s = first_s = gather_s = each_s = 0.0
         every: dict[str, float] = {}
         if sharing.reduce_overlaps or sharing.gather_overlaps:
             buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
@@ -158,14 +160,16 @@ class EndPricer:
                 name = "reducing" if sharing.reduce_every else ""
                 last_s, all_s, more = self._overlapping_passes(name, reduce, outer, counts, pricer)
                 every |= more
+                each_s = all_s * sharing.reduce_every
             if sharing.gather_overlaps:
-                name = "gathering" if sharing.gather_every else ""
+                name = "gathering" if sharing.gather_again else ""
                 first_s, gather_s, more = self._overlapping_passes(
                     name, gather, outer, counts, pricer
                 )
                 every |= more
+                each_s += gather_s * (sharing.gather_every + sharing.gather_again)
         finish_s = self.alone(finish, pricer)
-        passes_s = last_s, all_s, first_s, gather_s
+        passes_s = last_s, all_s, first_s, gather_s, each_s
         return StageEnd(reduce_alone_s, finish_s, optimizer_s, *passes_s, **every)
 
     def _overlapping_passes(

@@ -98,7 +98,13 @@ _FRAMEWORKS: tuple[dict[str, object], ...] = (
         "autocast_shards": True,
     },
     {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
-    {"copies_gathered": True, "pipeline_buffers": "preallocated", "expandable_segments": True},
+    {
+        "torch_wrappers": True,
+        "one_root_unit": True,
+        "copies_gathered": True,
+        "pipeline_buffers": "preallocated",
+        "expandable_segments": True,
+    },
     {
         "balanced_split": True,
         "flattens_gradients": True,

@@ -133,7 +133,9 @@ def static_of(job: Job, stage: Stage) -> Static:
             in_turn=alone,
         )
     kept_gradients = parameters.total
-    if zero == 2 and not sums_whole:
+    if zero == 2 and sums_whole and job.framework.reduce_grads_fp32:
+        gradient = 4
+    elif zero == 2 and not sums_whole:
         # Under ZeRO 2 a layer's gradient is whole until it is reduced.
         kept_gradients = min(kept_gradients, here + _largest_unit(stage))
     buckets, framework = 0, job.framework

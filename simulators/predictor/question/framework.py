@@ -127,7 +127,7 @@ class Framework:
     optimizer)."""
     sums_whole_grads: bool = False
     """Under ZeRO 2 and 3 gradients stay whole until the last micro-batch's are reduced
-    (``no_sync``, as Accelerate accumulates). Their memory counts so, not yet their time."""
+    (``no_sync``, as Accelerate accumulates), and what FSDP gathered under 2 until then, too."""
     sums_16bit_grads: bool = False
     """All 16-bit gradients of a micro-batch are there before they are added to the fp32 ones;
     without ZeRO, DDP's buckets hold as many (nanotron's ``FP32GradientAccumulator``)."""

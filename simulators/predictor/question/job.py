@@ -52,6 +52,12 @@ class Job:
         return max(self.dp * self.recipe.cp, self.expert_dp) > 1
 
     @property
+    def gathers_units(self) -> bool:
+        """Whether layers are gathered for their passes, each by itself."""
+        stage = self.recipe.zero_stage
+        return stage == 3 or self.framework.wraps_units(stage)
+
+    @property
     def schedule(self) -> str:
         """The order of passes that runs. Without a pipeline every framework runs each backward
         pass right after its forward pass, whatever schedule is named."""

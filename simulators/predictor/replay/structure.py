@@ -42,7 +42,9 @@ GATHERS, REDUCES = 1, 2
 class Sharing:
     """When parameters and gradients travel, for one job.
 
-    ``in_flight``: how many layers may be ahead of what runs, of them ``gathered_backward``.
+    ``gather_every`` forward pass or not, and ``gather_again`` for backward passes; ``in_turn``:
+    what was reduced, or is gathered again, leaves its buffer to what comes later. ``in_flight``:
+    how many layers may be ahead of what runs, of them ``gathered_backward``.
     """
 
     reduces: bool
@@ -50,35 +52,40 @@ class Sharing:
     reduce_overlaps: bool
     gathers: bool
     gather_every: bool
+    gather_again: bool
     gather_overlaps: bool
+    in_turn: bool
     in_flight: int
     gathered_backward: int
 
     @classmethod
     def of(cls, job: Job) -> Sharing:
-        recipe = job.recipe
-        replicated = job.is_replicated
-        stage = recipe.zero_stage
-        alone = gathers_alone(job) or (stage >= 2 and job.framework.waits_for_reductions)
+        recipe, replicated, framework = job.recipe, job.is_replicated, job.framework
+        stage, whole = recipe.zero_stage, framework.sums_whole_grads
+        alone = gathers_alone(job) or (stage >= 2 and framework.waits_for_reductions)
+        units = replicated and job.gathers_units
         # ``torch.distributed.pipelining`` has FSDP reduce after the last backward pass (stage.py:
         # ``run_post_backward``).
-        last = recipe.pp > 1 and job.framework.pipeline_buffers == "preallocated"
+        last = recipe.pp > 1 and framework.pipeline_buffers == "preallocated"
         in_flight = _ALONE if alone else LAYERS_IN_FLIGHT
         return cls(
             reduces=replicated,
-            reduce_every=replicated and stage >= 2,
+            reduce_every=replicated and stage >= 2 and not whole,
             reduce_overlaps=replicated and not last and (stage >= 2 or recipe.overlap_grad_reduce),
             gathers=replicated and stage >= 1,
-            gather_every=replicated and stage == 3,
-            gather_overlaps=replicated and (stage == 3 or recipe.overlap_param_gather),
+            # Under ZeRO 2 FSDP reshards layers after a backward pass that reduces.
+            gather_every=units and not (stage == 2 and whole),
+            gather_again=units and stage == 3,
+            gather_overlaps=units or (replicated and recipe.overlap_param_gather),
+            in_turn=replicated and stage >= 2,
             in_flight=in_flight,
-            gathered_backward=in_flight if job.framework.prefetches_backward else _ALONE,
+            gathered_backward=in_flight if framework.prefetches_backward else _ALONE,
         )
 
     def exchanges(self, way: int) -> int:
         """What segments of passes of a kind may exchange: ``GATHERS``, ``REDUCES``, both (their
         sum) or nothing."""
-        gathers = self.gather_overlaps and (self.gather_every or way == FORWARD)
+        gathers = self.gather_overlaps and (self.gather_again or way == FORWARD)
         # What completes gradients: whole backward passes, and those of weights.
         reduces = self.reduce_overlaps and way in (BACKWARD, WEIGHT_GRADIENT)
         return GATHERS * gathers + REDUCES * reduces
@@ -310,8 +317,9 @@ class _Passes:
         gathered = np.zeros(len(which), dtype=np.bool_)
         reduced = np.zeros(len(which), dtype=np.bool_)
         if sharing.gather_overlaps:
-            first_only = _ends_of(direction == FORWARD, chunk, last=False)
-            gathered = np.ones_like(gathered) if sharing.gather_every else first_only
+            forward = direction == FORWARD
+            gathered = forward if sharing.gather_every else _ends_of(forward, chunk, last=False)
+            gathered = gathered | ~forward if sharing.gather_again else gathered
         if sharing.reduce_overlaps:
             backward = (direction == BACKWARD) | (direction == WEIGHT_GRADIENT)
             reduced = backward if sharing.reduce_every else _ends_of(backward, chunk, last=True)
@@ -357,7 +365,7 @@ class _Passes:
             ]
         )
         bounded = np.where(
-            reduce, sharing.reduce_every & (behind < length), sharing.gather_every & (ahead >= 0)
+            reduce, sharing.in_turn & (behind < length), sharing.gather_again & (ahead >= 0)
         )
         there = np.array([np.ones_like(bounded), bounded]).T
         before, after = pairs.transpose(1, 2, 0)[:, there]

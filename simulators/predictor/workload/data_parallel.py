@@ -42,12 +42,12 @@ def gradient_bytes_per_parameter(job: Job) -> int:
 def bucket_parameters(job: Job) -> int | None:
     """Parameters per communication bucket; None: everything at hand goes in one call.
 
-    FSDP (``zero_stage`` 3) has no buckets: a layer's flat parameter travels whole. Gradients that
-    are sharded (2) always travel beside the backward pass.
+    FSDP and ``zero_stage`` 3 have no buckets: a layer's flat parameter travels whole. Gradients
+    that are sharded (2) always travel beside the backward pass.
     """
     recipe = job.recipe
     overlapped = recipe.overlap_grad_reduce or recipe.zero_stage == 2
-    if not overlapped or recipe.zero_stage == 3:
+    if not overlapped or job.gathers_units:
         return None
     return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * job.dp * recipe.cp)
 
@@ -103,7 +103,7 @@ class Transfer:
 
 
 def flattened_bytes(job: Job) -> int:
-    """Bytes that a gradient moves to be reduced with every micro-batch, where it is copied for it.
+    """Bytes that a gradient moves with every micro-batch to be reduced, where it is copied for it.
 
     DeepSpeed copies it into a bucket, and divides that; ZeRO 3 puts the ranks' shares of a bucket
     in order in between (0.11: ``__add_grad_to_ipg_bucket``, ``reduce_scatter_coalesced``). FSDP2
@@ -120,6 +120,9 @@ def flattened_bytes(job: Job) -> int:
     if not framework.torch_wrappers:
         return 0
     reduced = 4 if framework.reduces_fp32 else size
+    if framework.sums_whole_grads and job.num_micro_batches > 1:
+        # Added to those before; the first's is not, the last's is copied and cast besides.
+        return size + 2 * reduced if framework.copies_gathered else 5 * size
     if framework.copies_gathered:
         return size + reduced
     return 2 * size + (size + reduced if reduced > size else 0) + 2 * reduced

@@ -144,7 +144,7 @@ class ChunkMode:
             job.framework.copies_gathered and recipe.zero_stage == 3,
             flattened_bytes(job),
             job.framework.wraps_units(recipe.zero_stage),
-            job.framework.one_root_unit and recipe.zero_stage == 3,
+            job.framework.one_root_unit and job.gathers_units,
             recipe.offloaded_layers,
             Reference.of(job),
         )

@@ -83,8 +83,8 @@ class Sharding:
         detail_of=("zero_stage", "overlap_grad_reduce"),
         canonical=Canonical(
             "what is sharded is gathered beside the passes; " + _UNSHARED,
-            (*_REPLICAS, "zero_stage"),
-            lambda job: job.recipe.zero_stage == 3 or not job.is_replicated,
+            (*_REPLICAS, "zero_stage", "framework"),
+            lambda job: job.gathers_units or not job.is_replicated,
         ),
     )
     """Updated parameters are gathered beside the next forward pass, as they always are where they

@@ -93,7 +93,7 @@ def test_nothing_is_less_than_none(sequence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("zero_stage", "fp32", "whole"), [(3, True, 4), (3, False, 2), (2, False, 2)]
+    ("zero_stage", "fp32", "whole"), [(3, True, 4), (3, False, 2), (2, True, 4), (2, False, 2)]
 )
 def test_gradients_that_wait_for_the_last_micro_batch_are_whole(zero_stage, fp32, whole) -> None:
     """On eight virtual GPUs 332.4 M parameters under FSDP2 take 1,163.4 MB more so where they are

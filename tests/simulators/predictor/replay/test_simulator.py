@@ -209,15 +209,28 @@ def test_overlap_costs_what_it_slows(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("wire_bytes_per_s", [1e8, 1e10, 1e12])
-def test_fully_sharded_step_lies_between_its_bounds(
-    machine: Machine, wire_bytes_per_s: float
+@pytest.mark.parametrize(
+    ("stage", "sums_whole", "gathers", "reductions"),
+    # Of five micro-batches: for both passes of each or for the forward one, and with each or with
+    # the last. What stays gathered until gradients are reduced comes once.
+    [(3, False, 10, 5), (3, True, 10, 1), (2, False, 5, 5), (2, True, 1, 1)],
+)
+def test_fsdp_step_lies_between_its_bounds(
+    machine: Machine,
+    wire_bytes_per_s: float,
+    stage: int,
+    sums_whole: bool,
+    gathers: int,
+    reductions: int,
 ) -> None:
     machine(replace(BALANCED, wire_bytes_per_s=wire_bytes_per_s))
-    job = make_job(LLAMA, zero_stage=3, batch=8 * 5)
+    facts = {"torch_wrappers": True, "sums_whole_grads": sums_whole}
+    job = make_job(LLAMA, zero_stage=stage, batch=8 * 5, training=facts)
     compute_s = 5 * micro_batch_s(job)
-    # Per micro-batch: bf16 parameters gathered for each pass, fp32 gradients scattered once.
+    # bf16 parameters are gathered, fp32 gradients scattered.
     parameters = build_workload(job).stages[0].parameters.total
-    communication_s = 5 * (2 + 2 + 4) * parameters * 7 / 8 / wire_bytes_per_s
+    moved = (gathers * 2 + reductions * 4) * parameters * 7 / 8
+    communication_s = moved / wire_bytes_per_s
     step = predict(job).step_time_s
     assert step >= max(compute_s, communication_s) * (1 - 1e-9)
     # The gradient norm's sum is the only other communication.

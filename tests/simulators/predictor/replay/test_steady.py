@@ -37,6 +37,7 @@ def agree(job: Job) -> None:
         assert np.abs(ours - theirs).max() <= 1e-8 * full.step_time_s
 
 
+FSDP = {"torch_wrappers": True}
 LAYOUTS: dict[str, Any] = {
     "nodes": st.sampled_from([1, 2, 3, 6]),
     "batch": st.sampled_from([48, 96, 192, 384]),
@@ -48,6 +49,7 @@ LAYOUTS: dict[str, Any] = {
     "zero_stage": st.sampled_from([0, 1, 1, 2, 3]),
     "overlap_grad_reduce": st.booleans(),
     "overlap_param_gather": st.booleans(),
+    "training": st.sampled_from([{}, FSDP, {**FSDP, "sums_whole_grads": True}]),
 }
 PIPELINES = st.one_of(
     st.just({"pp": 1}),

@@ -88,6 +88,7 @@ def test_what_is_kept_is_copied_once() -> None:
 
 
 FSDP1 = {"torch_wrappers": True}
+FSDP2 = FSDP1 | {"copies_gathered": True, "reduce_grads_fp32": True}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,10 @@ FSDP1 = {"torch_wrappers": True}
         (FSDP1, 2, 4 + 4),
         (FSDP1, 3, 4 + 4),
         (FSDP1 | {"reduce_grads_fp32": True}, 3, 4 + 6 + 8),
-        (FSDP1 | {"copies_gathered": True, "reduce_grads_fp32": True}, 3, 2 + 4),
+        (FSDP2, 3, 2 + 4),
+        # Put together and added; added in fp32.
+        (FSDP1 | {"sums_whole_grads": True}, 3, 4 + 6),
+        (FSDP2 | {"sums_whole_grads": True}, 2, 2 + 8),
     ],
 )
 def test_gradients_that_are_flattened_move_before_they_are_reduced(
