@@ -33,7 +33,7 @@ from .factors import SHARES
 Vector = NDArray[np.float64]
 
 PRIOR = Path(__file__).with_name("calibration_prior.yaml")
-NOISES = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2])
+NOISES = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2, 0.4])
 """Typical errors of single runs that are weighed, as logarithms."""
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, of errors and of what is predicted."""

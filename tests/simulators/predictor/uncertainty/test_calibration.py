@@ -203,8 +203,9 @@ def test_recipes_that_mean_the_same_have_the_same_traits(job):
     assert traits_of(job) == traits_of(replace(job, recipe=canonical(job)))
 
 
-def test_runs_that_scatter_leave_a_bar_as_wide_as_without():
-    job = make_job(GPT175B, nodes=8, tp=8, pp=8, batch=64, sp=True)
+@pytest.mark.parametrize("recipe", [{"batch": 8}, {"nodes": 8, "pp": 8, "batch": 64, "sp": True}])
+def test_runs_that_scatter_leave_a_bar_as_wide_as_without(recipe):
+    job = make_job(GPT175B, tp=8, **recipe)
     plain = ReplaySimulator().simulate(job)
     _, shares = ReplaySimulator().with_shares(job)
     runs = tuple(

@@ -73,8 +73,9 @@ def test_quantiles_are_those_of_students_t():
     from scipy.stats import t
 
     weights = np.where(NOISES == 0.05, 0.0, -np.inf)
-    found = posterior.Conditioned(weights, np.zeros((7, 1)), np.zeros((7, 1, 1)))
-    at = posterior.quantile(found, np.zeros((7, 1)), np.full((7, 1), 0.04), 0.9)
+    nothing = np.zeros((len(NOISES), 1))
+    found = posterior.Conditioned(weights, nothing, nothing[..., None])
+    at = posterior.quantile(found, nothing, nothing + 0.04, 0.9)
     assert at[0] == pytest.approx(0.2 * t(FREEDOM).ppf(0.9), rel=1e-6)
 
 
