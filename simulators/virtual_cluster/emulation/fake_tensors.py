@@ -96,9 +96,7 @@ def prepare_fake_tensors() -> None:
 def _asked_by_wrapper(original: Any) -> Any:
     """A tensor of tensors may ask a part, plain to it, by name and with types that are its own."""
 
-    def torch_dispatch(
-        kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def dispatch(kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         foreign = [
             each for each in types if not issubclass(each, (FakeTensor, torch.nn.Parameter))
         ]
@@ -106,7 +104,7 @@ def _asked_by_wrapper(original: Any) -> Any:
             return func(*args, **(kwargs or {}))
         return original(func, types, args, kwargs)
 
-    return torch_dispatch
+    return dispatch
 
 
 # Elements of an operation's tensors up to which its shapes may be found by computing.

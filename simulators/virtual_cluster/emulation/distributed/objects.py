@@ -176,23 +176,20 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
                 gather(self, to)
                 return
             self._sync_param_groups(self.param_groups, self.optim.param_groups)
-            shards = self._partition_parameters()
-            own = self.optim.state_dict()
-            states = [
-                own if rank == self.rank else _states_like(own, shards[self.rank], shard)
-                for rank, shard in enumerate(shards)
-            ]
+            shards, own = self._partition_parameters(), self.optim.state_dict()
+            states = [_states_like(own, shards[self.rank], shard) for shard in shards]
+            states[self.rank] = own
             for rank, each in enumerate(states):
-                if rank != to:
+                values = [value for kept in each["state"].values() for value in kept.values()]
+                sizes = [value.nbytes for value in values if isinstance(value, torch.Tensor)]
+                for size in (8, sum(sizes)) if rank != to else ():
+                    data = torch.empty(size, dtype=torch.uint8, device=self._default_device)
                     root = dist.get_global_rank(self.process_group, rank)
-                    for size in (8, _tensor_bytes(each)):
-                        data = torch.empty(size, dtype=torch.uint8, device=self._default_device)
-                        dist.broadcast(data, root, self.process_group)
+                    dist.broadcast(data, root, self.process_group)
             if self.rank == to:
-                host = torch.device("cpu")
-                self._all_state_dicts = module._recursive_copy_to_device(states, True, host)
-                hint = f"consolidate_state_dict: of other ranks, as large as theirs; {ABSENT}"
-                state.recorder.invented("consolidate_state_dict", "optimizer states", hint)
+                copy = module._recursive_copy_to_device
+                self._all_state_dicts = copy(states, True, torch.device("cpu"))
+                state.recorder.invented("consolidate_state_dict", "as large as theirs", ABSENT)
 
         optimizer.consolidate_state_dict = consolidate_state_dict
 
@@ -207,31 +204,20 @@ def _states_like(
     own: dict[str, Any], held: Sequence[Any], groups: Sequence[Any]
 ) -> dict[str, Any]:
     """What an optimizer of ``groups`` would have, where that of ``held`` has ``own``."""
-    parameters = [each for group in held for each in group["params"]]
-    index, known = next(iter(own["state"].items()), (0, {}))
+    parameters, others = (
+        [p for group in side for p in group["params"]] for side in (held, groups)
+    )
+    first, known = next(iter(own["state"].items()), (0, {}))
     numbers = itertools.count()
 
     def shaped(value: Any, parameter: torch.Tensor) -> Any:
-        if isinstance(value, torch.Tensor) and value.shape == parameters[index].shape:
-            return torch.zeros(parameter.shape, dtype=value.dtype)
-        return value
+        if not isinstance(value, torch.Tensor) or value.shape != parameters[first].shape:
+            return value
+        return torch.zeros(parameter.shape, dtype=value.dtype)
 
-    return {
-        "state": {
-            number: {name: shaped(value, parameter) for name, value in known.items()}
-            for number, parameter in enumerate(
-                each for group in groups for each in group["params"]
-            )
-        },
-        "param_groups": [
-            {**group, "params": [next(numbers) for _ in group["params"]]} for group in groups
-        ],
-    }
-
-
-def _tensor_bytes(states: dict[str, Any]) -> int:
-    values = (value for each in states["state"].values() for value in each.values())
-    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+    made = [{name: shaped(known[name], other) for name in known} for other in others]
+    places = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in groups]
+    return {"state": dict(enumerate(made)), "param_groups": places}
 
 
 def _only_beside_others(wrapper: Any, name: str, state: RankState) -> None:

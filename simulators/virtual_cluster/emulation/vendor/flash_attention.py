@@ -161,14 +161,11 @@ def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
     *_: Any,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     block_table: Tensor | None = None,
-    page_table: Tensor | None = None,
     return_softmax_lse: bool = False,
     **options: Any,
 ) -> Any:
@@ -176,12 +173,11 @@ def flash_attn_with_kvcache(
 
     How many a sequence has stands on the device: taken for as many as its rows or pages hold.
     """
-    pages = page_table if block_table is None else block_table
+    pages = options.get("page_table", block_table)
     if pages is not None:
         held = pages.shape[1] * k_cache.shape[1]
-        k_cache, v_cache = (
-            each.flatten(0, 1)[:held].expand(q.shape[0], -1, -1, -1) for each in (k_cache, v_cache)
-        )
+        caches = (each.flatten(0, 1)[:held] for each in (k_cache, v_cache))
+        k_cache, v_cache = (each.expand(q.shape[0], -1, -1, -1) for each in caches)
     form = ("bshd", q.shape[0], q.shape[1], k_cache.shape[1])
     softcap = {"softcap": options.get("softcap", 0.0), "return_attn_probs": return_softmax_lse}
     made = _attend(q, k_cache, v_cache, form, 0.0, softmax_scale, causal, window_size, softcap)
