@@ -8,6 +8,7 @@ instead. All values are random; nobody looks at the loss.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import pickle
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
     install_framework_patches,
@@ -169,68 +171,24 @@ def _models(folder: Path) -> None:
     import transformers
 
     tokenizer = _tokenizer(folder)
-    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "hidden_size": 64}
-    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
-    made = {
-        "tiny-llama": transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(**sizes, num_key_value_heads=2, max_position_embeddings=512)
-        ),
-        "tiny-qwen3-moe": transformers.Qwen3MoeForCausalLM(
-            transformers.Qwen3MoeConfig(
-                **sizes,
-                num_key_value_heads=2,
-                head_dim=16,
-                num_experts=4,
-                num_experts_per_tok=2,
-                moe_intermediate_size=64,
-                max_position_embeddings=512,
-            )
-        ),
-        "gpt2": transformers.GPT2LMHeadModel(
-            transformers.GPT2Config(
-                vocab_size=len(tokenizer), n_embd=64, n_layer=2, n_head=4, n_positions=512
-            )
-        ),
-        "tiny-reward": transformers.LlamaForSequenceClassification(
-            transformers.LlamaConfig(
-                **sizes, num_key_value_heads=2, num_labels=1, pad_token_id=tokenizer.pad_token_id
-            )
-        ),
-        "bert-base-cased": transformers.BertForSequenceClassification(
-            transformers.BertConfig(**sizes, max_position_embeddings=512)
-        ),
-        "tiny-vit": transformers.ViTForImageClassification(
-            transformers.ViTConfig(
-                image_size=64,
-                patch_size=16,
-                **{k: v for k, v in sizes.items() if k != "vocab_size"},
-            )
-        ),
-    }
-    for name, model in made.items():
-        model.save_pretrained(folder / name)
+    sizes = yaml.safe_load(Path(__file__).with_name("tiny_models.yaml").read_text("utf-8"))
+    for name, settings in sizes["transformers"].items():
+        kind = getattr(transformers, settings.pop("class"))
+        kind(kind.config_class(**settings)).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     if importlib.util.find_spec("diffusers") is not None:
-        from diffusers import AutoencoderKL
-
-        _stable_diffusion(folder / "tiny-sd")
-        channels: dict[str, Any] = {"block_out_channels": (8,) * 4, "norm_num_groups": 8}
-        encoder = AutoencoderKL(
-            **channels,
-            down_block_types=("DownEncoderBlock2D",) * 4,
-            up_block_types=("UpDecoderBlock2D",) * 4,
-        )
-        encoder.save_pretrained(folder / "stabilityai" / "sd-vae-ft-ema")
+        _stable_diffusion(folder / "tiny-sd", sizes["tiny-sd"])
+        for name, settings in sizes["diffusers"].items():
+            _diffusion_part(settings).save_pretrained(folder / name)
 
 
-def _stable_diffusion(folder: Path) -> None:
+def _diffusion_part(settings: dict[str, Any]) -> Any:
+    return getattr(importlib.import_module("diffusers"), settings.pop("class"))(**settings)
+
+
+def _stable_diffusion(folder: Path, parts: dict[str, Any]) -> None:
     import transformers
-    from diffusers import (
-        AutoencoderKL,
-        DDPMScheduler,
-        StableDiffusionPipeline,
-        UNet2DConditionModel,
-    )
+    from diffusers import StableDiffusionPipeline
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     letters = list(bytes_to_unicode().values())
@@ -243,24 +201,9 @@ def _stable_diffusion(folder: Path) -> None:
         vocab_size=len(words), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, **ends
     )
     StableDiffusionPipeline(
-        vae=AutoencoderKL(
-            block_out_channels=(8, 16),
-            norm_num_groups=8,
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-        ),
+        **{name: _diffusion_part(settings) for name, settings in parts.items()},
         text_encoder=transformers.CLIPTextModel(text),
         tokenizer=tokenizer,
-        unet=UNet2DConditionModel(
-            sample_size=16,
-            layers_per_block=1,
-            block_out_channels=(32, 64),
-            norm_num_groups=8,
-            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
-            up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
-            cross_attention_dim=64,
-        ),
-        scheduler=DDPMScheduler(num_train_timesteps=100),
         safety_checker=None,
         feature_extractor=None,
     ).save_pretrained(folder)
