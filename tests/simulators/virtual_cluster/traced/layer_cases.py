@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import fnmatch
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from trainscout.simulators.virtual_cluster.traced.tracer import traced_layers
 from trainscout.simulators.virtual_cluster.traced.verify import differences, shapes
 
 KNOWN = Path(__file__).parent / "known_differences.csv"
+REASONS = KNOWN.with_name("difference_reasons.csv")
 LLAMA3_70B = replace(
     LLAMA,
     name="llama3_70b",
@@ -194,136 +195,12 @@ def known_differences() -> list[Difference]:
         return [Difference(**{**row, "count": int(row["count"])}) for row in csv.DictReader(file)]
 
 
-# Why a line is there, by patterns of its case, block, source and what it says; first match.
-REASONS = (
-    (
-        "*fused loss*",
-        "head_forward",
-        "*",
-        "all_*",
-        "Transformer Engine's loss gathers three numbers a token once instead of adding each up",
-    ),
-    (
-        "*fused loss*",
-        "head_backward",
-        "traced",
-        "host_sync",
-        "Transformer Engine's loss asks on the host whether its gradient is 1",
-    ),
-    (
-        "*",
-        "embedding_*",
-        "traced",
-        "bytes kept",
-        "a token's row in this rank's part of the vocabulary, and whether it is there: 9 bytes a"
-        " token",
-    ),
-    (
-        "*",
-        "head_*",
-        "traced",
-        "bytes kept",
-        "the norm's statistics, 8 bytes a token (RMSNorm 4); a target's column and whether it is"
-        " here, 9 bytes a token",
-    ),
-    (
-        "* cp[24]*",
-        "layer_*",
-        "builtin",
-        "bytes kept",
-        "around a ring attention's output is kept once, as the projection's input; the built-in"
-        " source keeps both",
-    ),
-    (
-        "*fp8_current*",
-        "layer_*",
-        "builtin",
-        "bytes kept",
-        "attention's output is kept in 16 bits and quantised again, not kept in both forms",
-    ),
-    (
-        "hybrid*",
-        "layer_*",
-        "builtin",
-        "bytes kept",
-        "without rotary positions queries, keys and values are copied out of their projection,"
-        " which is freed; the built-in source keeps queries beside it",
-    ),
-    (
-        "*",
-        "layer_*",
-        "traced",
-        "bytes kept",
-        "statistics of norms, 8 bytes a token (RMSNorm 4); 16 bytes of random state of attention",
-    ),
-    (
-        "*",
-        "*moe_layer_*",
-        "traced",
-        "bytes kept",
-        "the router's map, probabilities and logarithms, where the permutation puts each copy,"
-        " counts; statistics of norms",
-    ),
-    (
-        "*",
-        "*",
-        "traced",
-        "all_reduce tp_cp *",
-        "the balancing loss counts tokens of each expert over the ranks that share a sequence: 8"
-        " bytes an expert",
-    ),
-    (
-        "*fp8*",
-        "*",
-        "traced",
-        "all_reduce stage *",
-        "largest values of 8-bit tensors are shared by all ranks of a stage: 4 bytes a tensor",
-    ),
-    (
-        "*fp8_current*",
-        "*",
-        "traced",
-        "all_reduce tp 4 *",
-        "the largest value of a tensor that is gathered in 8 bits, over the ranks that share it",
-    ),
-    (
-        "* cp[24]*",
-        "layer_*",
-        "*",
-        "attention_* full",
-        "of two ranks in a ring one attends with half of its queries to all keys of the other, and"
-        " the other with all queries to half of the keys: equal work; rank 0 is traced",
-    ),
-    (
-        "* cp[24]*",
-        "layer_backward",
-        "*",
-        "send_recv cp *",
-        "keys and values and their gradients travel in messages of their own: as many bytes",
-    ),
-    (
-        "*a2a*",
-        "layer_*",
-        "*",
-        "all_to_all cp *",
-        "queries, keys and values are exchanged one by one, beside each other's packing: as many"
-        " bytes",
-    ),
-    (
-        "hybrid*",
-        "*layer_*",
-        "traced",
-        "bytes kept",
-        "statistics of norms, 4 bytes a token; a scan's decays, skips and biases of steps in fp32",
-    ),
-)
-
-
-def _reason(line: Difference) -> str:
-    for case, block, source, what, reason in REASONS:
-        pairs = ((line.case, case), (line.block, block), (line.source, source), (line.what, what))
-        if all(fnmatch.fnmatchcase(text, pattern) for text, pattern in pairs):
-            return reason
+def _reason(line: Difference, reasons: Sequence[Mapping[str, str]]) -> str:
+    """Why a line is there, by patterns of its case, block, source and text; first match."""
+    for reason in reasons:
+        fields = ("case", "block", "source", "what")
+        if all(fnmatch.fnmatchcase(getattr(line, each), reason[each]) for each in fields):
+            return reason["reason"]
     return ""
 
 
@@ -332,7 +209,9 @@ def write(path: Path) -> int:
     with TemporaryDirectory() as directory:
         traced = trace_cases(Path(directory), CASES)
     lines = [line for case in CASES for line in found_differences(case, traced)]
-    lines = [line._replace(reason=_reason(line)) for line in lines]
+    with REASONS.open(newline="") as file:
+        reasons = list(csv.DictReader(file))
+    lines = [line._replace(reason=_reason(line, reasons)) for line in lines]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Difference._fields)
