@@ -13,6 +13,7 @@ import time
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 from torch.nn.parallel import DistributedDataParallel
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -52,6 +53,7 @@ def main() -> None:
     if args.parallel == "ddp":
         model = DistributedDataParallel(model, device_ids=[local_rank])
         clip = functools.partial(torch.nn.utils.clip_grad_norm_, [*model.parameters()])
+        grad_scaler = torch.amp.GradScaler
     else:
         model = FullyShardedDataParallel(
             model,
@@ -61,9 +63,9 @@ def main() -> None:
             mixed_precision=MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32),
             use_orig_params=True,
         )
-        clip = model.clip_grad_norm_
+        clip, grad_scaler = model.clip_grad_norm_, ShardedGradScaler
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    scaler = torch.amp.GradScaler("cuda", enabled=args.precision == "fp16")
+    scaler = grad_scaler("cuda", enabled=args.precision == "fp16")
 
     if dist.get_rank() == 0:
         gpus = dist.get_world_size()
