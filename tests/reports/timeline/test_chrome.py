@@ -66,7 +66,8 @@ def threads(events: Events) -> dict[tuple[int, int], str]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_operation_of_every_rank_is_one_slice(name: str) -> None:
     events, timeline = written_once(name)
-    by_thread = Counter(threads(events)[event["pid"], event["tid"]] for event in slices(events))
+    names = threads(events)
+    by_thread = Counter(names[event["pid"], event["tid"]] for event in slices(events))
     streams = np.bincount(timeline.stream, minlength=5)
     assert by_thread["host launches"] == streams[HOST]
     assert by_thread["kernels"] == streams[COMPUTE]
