@@ -33,13 +33,13 @@ from trainscout.conf.hub_names import FILE, SCRIPTED
 from trainscout.conf.layer_lists import layer_kinds
 from trainscout.conf.sampled_sound import SAMPLED, sampled_fields
 from trainscout.simulators.predictor.question.errors import InputError, read_text
+from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
     WIDE,
     Layer,
     Mixer,
-    format_layers,
     plain_layer,
 )
 from trainscout.simulators.predictor.question.pooled import ALL

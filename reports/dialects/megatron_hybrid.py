@@ -15,6 +15,7 @@ from trainscout.reports.dialects.megatron_layers import layer_list
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layers import (
     ATTENTION,
     DENSE,
@@ -25,7 +26,6 @@ from trainscout.simulators.predictor.question.layers import (
     Layer,
     Mamba2,
     Mixer,
-    format_layers,
 )
 from trainscout.simulators.predictor.question.model import Model
 

@@ -30,7 +30,7 @@ from tests.simulators.jobs import (
     make_job,
 )
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.layers import format_layers
+from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.schedules import SCHEDULES

@@ -1,16 +1,7 @@
-"""Layers as a pattern: what mixes the tokens of each, what MLP stands behind it, how often.
-
-``layers: 12*(3*linear/moe, attention/moe)`` lists a model's layers: words ``mixer/mlp`` in order,
-repeated by a number and an asterisk, in parentheses where several are. A mixer is one of the
-model's ``kinds``, ``attention`` (the model's own) or ``none``; an MLP is ``dense``, ``wide`` (a
-dense one of a width of its own), ``moe`` or ``none``.
-"""
+"""Layers: what mixes the tokens of each, and what MLP stands behind it."""
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,14 +12,6 @@ ATTENTION, DENSE, WIDE, MOE, NONE = "attention", "dense", "wide", "moe", "none"
 MLPS = (DENSE, WIDE, MOE, NONE)
 # Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
 MOST_LAYERS = 10_000
-GRAMMAR = "words mixer/mlp such as 2*(3*local/dense) and commas between them"
-_MOST_NESTED = 8
-_WORD = r"[A-Za-z_][\w.-]*/[A-Za-z]+"
-_WORDS = rf"{_WORD}(?:\s*,\s*{_WORD})*"
-_REPEATED = re.compile(
-    r"(?:^|(?<=[(,]))\s*(?:(?P<times>\d{1,6})\s*\*\s*)?"
-    rf"(?:(?P<word>{_WORD})|\(\s*(?P<group>{_WORDS})\s*\))\s*(?=[,)]|$)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,71 +413,3 @@ def _check_sizes(field: str, part: object) -> None:
             chosen = field.endswith("attention.index") and getattr(part, "heads", 1) == 0
             none = chosen and each.name != "top_k"
             require_positive(f"{field}.{each.name}", value, most=most, allow_zero=none)
-
-
-@functools.lru_cache(maxsize=256)
-def parse_layers(text: str) -> tuple[Layer, ...]:
-    """The layers of a pattern in order.
-
-    Raises:
-        InputError: for text that is no pattern, an MLP of no known kind, or too many layers.
-    """
-    written = text
-    for _ in range(_MOST_NESTED + 1):
-        if "*" in written or "(" in written:
-            written = _repeated(written, text)
-    if not re.fullmatch(rf"\s*{_WORDS}\s*", written):
-        raise _no_pattern(text)
-    return tuple(map(_layer, written.split(",")))
-
-
-def format_layers(layers: Iterable[Layer]) -> str:
-    """A pattern of these layers, repetitions folded: what ``parse_layers`` reads."""
-    words = [f"{layer.mixer}/{layer.mlp}" for layer in layers]
-    written = []
-    while words:
-        period, times = max(
-            ((period, _repetitions(words, period)) for period in range(1, len(words) // 2 + 2)),
-            key=lambda each: (each[0] * each[1] if each[1] > 1 else each[0] == 1, -each[0]),
-        )
-        inner, words = words[:period], words[period * times :]
-        one = inner[0] if period == 1 else f"({format_layers(map(_layer, inner))})"
-        written.append(one if times == 1 else f"{times}*{one}")
-    return ", ".join(written)
-
-
-def _repetitions(words: list[str], period: int) -> int:
-    """How often the first ``period`` words stand one after another."""
-    times = 1
-    while words[times * period : (times + 1) * period] == words[:period]:
-        times += 1
-    return times
-
-
-def _layer(word: str) -> Layer:
-    mixer, mlp = word.strip().split("/")
-    require_choice("model.layers", mlp, MLPS)
-    return Layer(mixer, mlp)
-
-
-def _repeated(written: str, text: str) -> str:
-    """What is ``written`` of a pattern, with words, and groups of plain words, as often as they
-    are repeated."""
-    number = 0
-
-    def repeat(found: re.Match[str]) -> str:
-        nonlocal number
-        words, times = (found["word"] or found["group"]).split(","), int(found["times"] or 1)
-        number += times * len(words)
-        if number > MOST_LAYERS:
-            problem = f"has more than {MOST_LAYERS:,} layers"
-            raise InputError("model.layers", text[:60], problem, f"1..{MOST_LAYERS}")
-        return ",".join(words * times)
-
-    return _REPEATED.sub(repeat, written)
-
-
-def _no_pattern(text: str) -> InputError:
-    # A count is what other tools call the layers.
-    count = f"model.num_layers={text.strip()}" if text.strip().isdecimal() else None
-    return InputError("model.layers", text[:60], "is no pattern of layers", GRAMMAR, count)

@@ -12,6 +12,7 @@ from dataclasses import field as dataclass_field
 from .diffusion import Diffusion
 from .errors import InputError, nearest_name, require_choice, require_positive
 from .experts import Moe
+from .layer_pattern import parse_layers
 from .layers import (
     ATTENTION,
     DENSE,
@@ -23,7 +24,6 @@ from .layers import (
     Layer,
     Mixer,
     Mla,
-    parse_layers,
     plain_layer,
 )
 from .pooled import Pooled

@@ -13,13 +13,13 @@ from pathlib import Path
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT_RECOMPUTE_MODULES
+from trainscout.simulators.predictor.question.layer_pattern import format_layers
 from trainscout.simulators.predictor.question.layers import (
     MOE,
     NONE,
     Layer,
     Mamba2,
     Mixer,
-    format_layers,
     plain_layer,
 )
 from trainscout.simulators.predictor.question.layers import WHOLE as WHOLE_ATTENTION

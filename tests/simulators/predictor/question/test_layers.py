@@ -21,6 +21,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layer_pattern import format_layers, parse_layers
 from trainscout.simulators.predictor.question.layers import (
     DENSE_LAYER,
     EXPERT_LAYER,
@@ -28,8 +29,6 @@ from trainscout.simulators.predictor.question.layers import (
     Index,
     Layer,
     Mixer,
-    format_layers,
-    parse_layers,
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
