@@ -20,6 +20,8 @@ _PASSES = "--distributed.pipeline.pp_microbatch_size"
 # Attention, the MLP and both norms are checkpoints of their own, so that what goes into each is
 # kept (components/distributed/parallelizer.py); layers of its own experts are one.
 _CHECKPOINTS = "attn_out+core_attn+mlp+qkv"
+# How ranks exchange tokens (components/models/common/utils.py); "torch" gathers all.
+_DISPATCHERS = {"torch": "allgather", **dict.fromkeys(("deepep", "hybridep"), "deepep")}
 
 
 class AutomodelReader(RecipeReader):
@@ -65,13 +67,35 @@ class AutomodelReader(RecipeReader):
         if made.recompute == "full" and model.moe is None:
             made = replace(made, recompute="selective", recompute_modules=_CHECKPOINTS)
         micro_batch = options.whole(_PASSES) if stages > 1 else None
+        if made.zero_stage == 3 and (stages > 1 or not self._reshards(experts)):
+            # Under a pipeline a step gathers and reduces once.
+            made = replace(
+                made,
+                zero_stage=1 if stages > 1 else 2,
+                overlap_grad_reduce=True,
+                overlap_param_gather=True,
+            )
         return replace(
             made,
             pp=stages,
             ep=experts,
+            moe_dispatcher=None if model.moe is None else self._dispatcher(),
             sp=bool(options.on("--distributed.sequence_parallel")) and made.tp > 1,
             micro_batch=micro_batch or made.micro_batch,
         )
+
+    def _dispatcher(self) -> str | None:
+        named = self.options.text("--model.backend.dispatcher")
+        if named not in (None, *_DISPATCHERS):
+            self.options.assume(f"--model.backend.dispatcher {named}", "its exchange is DeepEP's")
+        return None if named is None else _DISPATCHERS.get(named, "deepep")
+
+    def _reshards(self, experts: int) -> bool:
+        """Whether layers are gathered again for the backward pass; where ranks have experts of
+        their own (components/moe/parallelizer.py), only if asked for."""
+        told = self.options.on("--distributed.reshard_after_forward")
+        of_experts = self.options.on("--distributed.moe.reshard_after_forward")
+        return (experts == 1 or bool(of_experts)) if told is None else told
 
 
 def is_automodel(words: list[str]) -> bool:

@@ -110,7 +110,8 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
     if recipe.zero_stage <= 1 and job.is_replicated and not recipe.overlap_grad_reduce:
         missing.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
-    if recipe.zero_stage in (1, 2) and job.is_replicated and not recipe.overlap_param_gather:
+    gathers_beside = job.gathers_units or recipe.overlap_param_gather
+    if recipe.zero_stage in (1, 2) and job.is_replicated and not gathers_beside:
         missing.append("overlap_param_gather=false (FSDP2 always overlaps)")
     if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
         missing.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")

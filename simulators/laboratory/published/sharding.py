@@ -47,7 +47,9 @@ def zero_stage(
         assumed.append(f"optimizer sharding not published: {words}")
         return stage
     stage = int(told[0])
-    if stage == 3 and statement.says("parameters_stay"):
+    # NeMo AutoModel where ranks have experts of their own (MoEParallelizerConfig).
+    keeps = statement.label.get("project") == "automodel" and given(row.ep, 1) > 1
+    if stage == 3 and (keeps or statement.says("parameters_stay")):
         stage = 2
     if stage >= 2 and degrees.pp > 1:
         assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")

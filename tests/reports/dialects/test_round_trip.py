@@ -69,7 +69,9 @@ def check_training_and_recipe(job: Job, read: ImportedLaunch) -> None:
     assert training.optimizer == job.training.optimizer
     again = replace(read.question, model=job.model, cluster=job.cluster).job(read.recipe)
     assert again.sequence_length == job.sequence_length
-    wanted = replace(job, training=training, recipe=replace(job.recipe, precision=None))
+    recipe = replace(job.recipe, precision=None)
+    # What has no effect is what has none in the framework that is launched.
+    wanted = replace(job, training=training, framework=again.framework, recipe=recipe)
     assert canonical(again) == canonical(wanted)
 
 

@@ -39,13 +39,16 @@ def test_a_configuration(tmp_path):
     [
         ({"tp_size": 2, "sequence_parallel": True}, {"tp": 2, "sp": True}),
         ({"pp_size": 2, "pipeline": {"pp_microbatch_size": 1}}, {"pp": 2, "micro_batch": 1}),
-        ({"ep_size": 8}, {"ep": 8, "recompute": "none"}),
+        # MoEParallelizerConfig.reshard_after_forward; only an answer for all outranks it.
+        ({"ep_size": 8}, {"ep": 8, "recompute": "none", "zero_stage": 2}),
+        ({"ep_size": 8, "moe": {"reshard_after_forward": True}}, {"zero_stage": 3}),
+        ({"reshard_after_forward": False}, {"zero_stage": 2, "overlap_param_gather": True}),
         (
             {"activation_checkpointing": True},
             {"recompute": "selective", "recompute_modules": "attn_out+core_attn+mlp+qkv"},
         ),
         ({"dp_replicate_size": 2}, {"zero_stage": 3, "dp_shard": 8}),
-        ({"dp_replicate_size": 2, "pp_size": 2}, {"pp": 2, "zero_stage": 3, "dp_shard": 4}),
+        ({"dp_replicate_size": 2, "pp_size": 2}, {"pp": 2, "zero_stage": 1, "dp_shard": 4}),
         ({"strategy": "ddp"}, {"zero_stage": 0}),
     ],
 )
@@ -58,8 +61,17 @@ def test_degrees(tmp_path, own, fields):
 def test_layers_of_experts_are_one_checkpoint(tmp_path):
     own = FULL["distributed"] | {"ep_size": 8, "activation_checkpointing": True}
     model = FULL["model"] | {"pretrained_model_name_or_path": "qwen3_30b_a3b"}
+    model["backend"] = {"dispatcher": "torch"}
     recipe = read_written(tmp_path, FULL | {"distributed": own, "model": model}, "run.yaml").recipe
     assert (recipe.ep, recipe.recompute, recipe.recompute_modules) == (8, "full", None)
+    assert recipe.moe_dispatcher == "allgather"
+    model["backend"] = {"dispatcher": "mok"}
+    found = read_written(tmp_path, FULL | {"distributed": own, "model": model}, "run.yaml")
+    assert found.recipe.moe_dispatcher == "deepep"
+    assert (
+        "--model.backend.dispatcher mok",
+        "its exchange is DeepEP's",
+    ) in found.reading.not_modelled
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,11 @@ def test_fsdp_that_keeps_parameters_after_the_forward_pass_shares_out_gradients(
     changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp2"}
     kept = replayable(**changes, notes="parameters not resharded after forward").job.recipe
     assert (kept.zero_stage, replayable(**changes).job.recipe.zero_stage) == (2, 3)
+    # As NeMo AutoModel does where ranks have experts of their own.
+    experts = {"num_experts": 8, "topk": 2, "ep": 8, "dist_optimizer": "fsdp"}
+    labels = ("NeMo AutoModel", "TorchTitan")
+    recipes = [replayable(**changes | experts, framework=name).job.recipe for name in labels]
+    assert [recipe.zero_stage for recipe in recipes] == [2, 3]
 
 
 def test_fsdp_takes_the_whole_share_as_one_micro_batch():
