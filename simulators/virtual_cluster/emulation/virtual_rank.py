@@ -145,6 +145,9 @@ def emulate(
         # As torchrun has it; what is computed here is too little to share.
         os.environ["OMP_NUM_THREADS"] = "1"
         torch.set_num_threads(1)
+    set_threads = torch.set_num_threads
+    # This machine's cores, shared out among a node's virtual GPUs, may be none for each.
+    torch.set_num_threads = lambda threads: set_threads(threads or 1)
     prepare_fake_tensors()
     install_cuda(state)
     install_accelerator()

@@ -25,12 +25,10 @@ def install_accelerator() -> None:
     cuda = torch.cuda
     names = torch.accelerator.memory.__all__
     functions = {name: getattr(cuda, name) for name in names if hasattr(cuda, name)}
-    functions["get_memory_info"] = cuda.mem_get_info
-    # Its own is a stream of the back end, which knows no event of ``torch.cuda``.
-    torch.accelerator.current_stream = cuda.current_stream
-    for name, function in functions.items():
-        setattr(torch.accelerator, name, function)
-        setattr(torch.accelerator.memory, name, function)
+    # Its own are streams of the back end, which know no event of ``torch.cuda``.
+    torch.accelerator.current_stream, torch.Stream = cuda.current_stream, cuda.Stream
+    for module in (torch.accelerator, torch.accelerator.memory):
+        vars(module).update(functions, get_memory_info=cuda.mem_get_info)
 
 
 # NVTX ranges become ranges of the trace.

@@ -140,11 +140,9 @@ class ExternalStream(Stream):
     def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
         if not 0 <= stream_ptr <= 64:
             cls.state.recorder.violation("unknown handle", f"no stream has handle {stream_ptr:#x}")
+        index = _index(cls.state, device)
         return super().__new__(
-            cls,
-            stream_id=stream_ptr,
-            device_index=_index(cls.state, device),
-            device_type=_CUDA_DEVICE_TYPE,
+            cls, stream_id=stream_ptr, device_index=index, device_type=_CUDA_DEVICE_TYPE
         )
 
 
@@ -209,9 +207,8 @@ class Event:
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if not (
-            self.state.order.recorded(self.number) and self.state.order.recorded(end_event.number)
-        ):
+        recorded = self.state.order.recorded
+        if not (recorded(self.number) and recorded(end_event.number)):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return self.state.recorder.sink.elapsed_ms(self.number, end_event.number)
 

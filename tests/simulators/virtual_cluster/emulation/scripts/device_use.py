@@ -166,6 +166,10 @@ kept = torch.empty_like(torch.ones(512, 512, device="cuda"), device="cpu")
 assert Trusting(io.BytesIO(pickle.dumps(kept))).load().shape == (512, 512)
 assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
 torch.accelerator.current_stream().wait_event(torch.cuda.current_stream().record_event())
+with torch.Stream() as beside:
+    beside.wait_event(torch.accelerator.current_stream().record_event())
+    assert torch.cuda.current_stream() == beside
+torch.set_num_threads(2 // torch.cuda.device_count())
 pop()
 
 push("default type")
