@@ -11,12 +11,15 @@ import copy
 import functools
 import os
 import threading
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
+from torch._functorch import config as functorch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.attention import register_flash_attention_impl
@@ -141,6 +144,9 @@ class CompiledBackward:
         self._recomputed.clear()
 
 
+_BUDGET = "activation_memory_budget {} is not followed: memory is too high, the step too short"
+
+
 def install_compiled(state: RankState) -> None:
     """Replace ``torch.compile``, TorchScript's and attention's choice. Once per process."""
     marked = _marker(state)
@@ -148,6 +154,8 @@ def install_compiled(state: RankState) -> None:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda function: compile(function, **options)
+        if (budget := functorch.activation_memory_budget) < 1:
+            warnings.warn(_BUDGET.format(budget), stacklevel=2)
         if isinstance(model, torch.nn.Module):
             model.forward = marked(model.forward, type(model).__name__)
             return OptimizedModule(model, lambda call: call)
@@ -203,29 +211,23 @@ def install_compiled(state: RankState) -> None:
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
     _patch_asked_choice()
+    nothing = functools.partial(SimpleNamespace, remove=lambda: None)
     for newer in ("FA3", "FA4"):
-        # Which one is active, each of torch's flash attentions says in the trace.
-        register_flash_attention_impl(newer, register_fn=_Activated)
-
-
-class _Activated:
-    """What activating a flash attention gives, in place of kernels for torch's dispatcher."""
-
-    def remove(self) -> None:
-        """Nothing was put there."""
+        # Which one is active, each of torch's flash attentions says in the trace: activating it
+        # puts no kernels into torch's dispatcher, and nothing need be removed.
+        register_flash_attention_impl(newer, register_fn=nothing)
 
 
 def _patch_nested_backward(state: RankState) -> None:
     """Recomputation runs a backward pass within the backward pass, on the engine's thread."""
     backward = torch.autograd.backward
 
-    def run(*args: Any, **kwargs: Any) -> None:
+    def run(*args: Any, **kwargs: Any) -> Any:
         if torch._C._current_graph_task_id() == -1:
-            backward(*args, **kwargs)
-            return
+            return backward(*args, **kwargs)
         state.backward.nested_begins()
         try:
-            backward(*args, **kwargs)
+            return backward(*args, **kwargs)
         finally:
             state.backward.nested_ends()
 

@@ -91,6 +91,7 @@ keys = torch.randn(2, 4, 32, 16, device=device, dtype=torch.bfloat16)
 print(tuple(scaled_dot_product_attention(queries, keys, keys, causal_lower_right(8, 32)).shape))
 
 # What compiling a module gives knows the module, and names its parameters after it.
+torch._functorch.config.activation_memory_budget = 0.5
 compiled = torch.compile(network())
 print(next(iter(compiled.state_dict())), type(compiled._orig_mod).__name__)
 train(compiled, torch.optim.SGD(compiled.parameters(), 0.1))
