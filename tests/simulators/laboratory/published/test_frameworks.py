@@ -1,3 +1,6 @@
+import csv
+from pathlib import Path
+
 import pytest
 
 from tests.simulators.laboratory.published.runs import replayable
@@ -8,145 +11,14 @@ def framework(**changes):
 
 
 # What software had at its time, whatever notes say that is none of it: facts by label and notes.
-TITAN, FOUNDRY = "TorchTitan (PyTorch FSDP2)", "llm-foundry / Composer (PyTorch FSDP1)"
-MEGATRON = "Megatron-LM (2022)"
-FACTS = {
-    "attention": [
-        (MEGATRON, "", "unfused"),
-        ("Megatron-LM (mcore r0.8.0)", "", "flash"),
-        ("NeMo Megatron 2023", "", "unfused"),
-        ("NeMo (MLPerf v3.0)", "", "flash2"),
-        ("NeMo (MLPerf v3.1)", "", "flash"),
-        ("NeMo 24.03.01", "", "flash2"),
-        ("NeMo 24.07", "", "flash"),
-        (FOUNDRY, "", "flash1_triton"),
-        (TITAN, "", "flash2"),
-        ("MaxText JAX", "", "flash"),
-        ("Megatron-DeepSpeed (Feb 2022)", "", "unfused"),
-        # Deterministic latent attention is unfused.
-        ("Megatron-LM main (CI)", "CI run; MLA", "unfused"),
-        ("Megatron-LM main (CI)", "", "flash"),
-        # What a row states outranks its year.
-        (MEGATRON, "FlashAttention-2", "flash2"),
-        (MEGATRON, "flash_attn2 + RMSNorm kernel", "flash2"),
-        (MEGATRON, "flash attn v1.0.8", "flash1"),
-        (MEGATRON, "FA3", "flash"),
-        (MEGATRON, "FlashAttention", "flash1"),
-        (MEGATRON, "SDPA", "flash2"),
-        (MEGATRON, "attention kernel: torch", "unfused"),
-        ("PyTorch (2025)", "attention by matmul and softmax", "unfused"),
-        (MEGATRON, "Megatron-LM's fused softmax kernel", "unfused"),
-        ("NeMo 24.09", "TP only; no flash attention", "unfused"),
-    ],
-    "fusion": [
-        (TITAN, "", "compiled"),
-        (TITAN, "Dec 2024; eager", "eager"),
-        (TITAN, "Dec 2024; not compiled", "eager"),
-        (TITAN, "64 x A100, FSDP2, mid-2024", "eager"),
-        ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
-        ("NeMo AutoModel (October 2025)", "torch.compile", "compiled"),
-        ("NeMo AutoModel (October 2025)", "", "eager"),
-        ("transformers==4.50", "", "eager"),
-        ("transformers==4.50", "Liger kernels", "fused"),
-        ("our own trainer (PyTorch FSDP2)", "Liger kernels; torch.compile", "compiled"),
-        (FOUNDRY, "", "eager"),
-        ("NeMo 24.09", "", "fused"),
-        ("transformers with DeepSpeed", "torch.compile", "compiled"),
-        ("PyTorch FSDP", "torch.compile", "compiled"),
-        ("PyTorch FSDP", "torch.compile of each layer", "compiled"),
-    ],
-    "cross_entropy": [
-        (TITAN, "July 2026", "compiled"),
-        (TITAN, "July 2026; not compiled", "eager"),
-        (TITAN, "July 2026; not compiled; chunked linear cross-entropy", "pieces"),
-        ("Megatron-LM (mcore r0.8.0)", "", "fp32"),
-        ("NeMo (MLPerf v3.0)", "", "copies"),
-        ("Megatron-Bridge (NeMo 26.02)", "", "in_place"),
-        ("nanotron", "", "copies"),
-        (TITAN, "", "compiled"),
-        (TITAN, "Dec 2024; torch.compile", "eager"),
-        # The loss is made inside of a module that is compiled as a whole.
-        ("PyTorch DDP (2025)", "torch.compile", "compiled"),
-        ("transformers==4.50", "torch.compile", "compiled"),
-        ("transformers==4.50", "torch.compile of each layer", "eager"),
-        ("PyTorch DDP (2025)", "torch.compile; chunked cross entropy", "eager"),
-        ("LitGPT (PyTorch), 2025", "torch.compile", "eager"),
-        ("transformers==4.50", "Liger kernels", "pieces"),
-        ("NeMo 24.09", "chunked linear cross-entropy", "pieces"),
-        ("NeMo 24.09", "fused cross entropy loss", "in_place"),
-    ],
-    "written_dispatch": [
-        (TITAN, "Dec 2025; torch.compile", "fp32"),
-        (TITAN, "July 2026; compiled", ""),
-        (TITAN, "July 2026; not compiled", "fp32"),
-        ("Hugging Face Transformers (June 2026)", "", "half"),
-        ("transformers==4.50", "", ""),
-        ("Megatron-LM (mcore r0.8.0)", "", "atomic"),
-        ("Megatron-Bridge (NeMo 26.02)", "", ""),
-    ],
-    "wgrad_placeholders": [
-        ("NeMo 24.09", "", False),
-        ("Megatron-Bridge (NeMo 26.02)", "", True),
-    ],
-    "name": [
-        ("Hugging Face Transformers, 2024", "DeepSpeed ZeRO 3", "deepspeed"),
-        ("Hugging Face Transformers, 2024", "", "huggingface"),
-    ],
-    "allreduces_gradients": [("DeepSpeed, 2022", "", False), ("DeepSpeed", "", True)],
-    "fused_wgrad": [
-        ("Megatron-LM (2021)", "", False),
-        (MEGATRON, "", True),
-        ("NeMo 24.09", "no gradient accumulation fusion", False),
-        ("NeMo 24.09", "--no-gradient-accumulation-fusion", False),
-    ],
-    "fused_norm": [("PyTorch FSDP", "fused RMSNorm", True)],
-    "cuda_graphs": [
-        ("NeMo 24.09", "CUDA graphs local full_iteration", True),
-        ("NeMo 24.09", "full-iteration CUDA graph", True),
-        ("NeMo 24.09", "CUDA graph", True),
-        ("NeMo 24.09", "no CUDA graphs", False),
-        ("NeMo 24.09", "", False),
-    ],
-    "scatter_gather_p2p": [
-        ("Megatron-LM (Jan 2021)", "", False),
-        ("Megatron-LM (v2.x, 2021)", "", True),
-    ],
-    "overlap_tp_gradients": [
-        ("Megatron-LM (2021)", "", False),
-        (MEGATRON, "", True),
-        ("Megatron-DeepSpeed (Feb 2022)", "", False),
-        ("Megatron-DeepSpeed", "", True),
-    ],
-    "overlap_p2p": [(MEGATRON, "", False), ("NeMo Megatron 2023", "", True)],
-    "accumulate_grads_fp32": [
-        (FOUNDRY, "MP mode DEFAULT", True),
-        (FOUNDRY, "MP mode PURE", False),
-    ],
-    "launch_blocking": [
-        ("Megatron-DeepSpeed", "CUDA_LAUNCH_BLOCKING=1", True),
-        ("Megatron-DeepSpeed", "CUDA_LAUNCH_BLOCKING=0", False),
-        ("Megatron-DeepSpeed", "2nd iteration; Jean Zay A100 nodes; CUDA_LAUNCH_BLOCKING=1", True),
-        ("Megatron-DeepSpeed", "Jean Zay A100 nodes", False),
-    ],
-    # PyTorch's runs operation by operation unless it is fused.
-    "fused_optimizer": [
-        ("Hugging Face", "", False),
-        ("PyTorch FSDP", "", False),
-        ("PyTorch FSDP", "fused AdamW", True),
-        ("PyTorch DDP", "Apex fused Adam", True),
-        ("LitGPT (PyTorch Lightning)", "", True),
-        ("PaddleNLP (PaddlePaddle), November 2023", "", True),
-        ("Megatron-LM", "", True),
-    ],
-}
+with Path(__file__).with_name("software_facts.csv").open(newline="") as _file:
+    FACTS = list(csv.DictReader(_file))
 
 
-@pytest.mark.parametrize(
-    ("fact", "label", "notes", "value"),
-    [(fact, *each) for fact, rows in FACTS.items() for each in rows],
-)
-def test_what_software_had_at_its_time(fact, label, notes, value):
-    assert getattr(framework(framework=label, notes=notes), fact) == value
+@pytest.mark.parametrize("row", FACTS, ids=lambda row: f"{row['fact']}-{row['label']}")
+def test_what_software_had_at_its_time(row):
+    found = framework(framework=row["label"], notes=row["notes"])
+    assert str(getattr(found, row["fact"])) == row["value"]
 
 
 def test_pax_casts_with_transformer_engine_and_maxtext_with_the_compiler():
