@@ -41,6 +41,19 @@ _READS = {
     aten.allclose.default: "allclose",
 }
 COMMUNICATION = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor"))
+# Kernels that read and write peers' memory where it is: what they do, as a collective.
+SYMMETRIC = {
+    **dict.fromkeys(
+        (
+            *("one_shot_all_reduce", "one_shot_all_reduce_out", "two_shot_all_reduce_"),
+            *("two_shot_all_reduce_out", "multimem_all_reduce_", "multimem_one_shot_all_reduce"),
+            "multimem_one_shot_all_reduce_out",
+        ),
+        "all_reduce",
+    ),
+    "multimem_all_gather_out": "all_gather",
+    "reduce_scatter_out": "reduce_scatter",
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ def _describe(func: Any) -> Operation:
         counts=base == "arange",
         multiplies=base in _PRODUCTS,
         flash_attends="_flash_attention" in base or "_varlen_attn" in base,
-        communicates=func.namespace in COMMUNICATION,
+        communicates=func.namespace in COMMUNICATION or base in SYMMETRIC,
         sized_by_data=torch.Tag.dynamic_output_shape in func.tags,
         own_kernel=is_kernel_of_its_own(str(func)),
         launches=kind in (WRITE, FRESH),

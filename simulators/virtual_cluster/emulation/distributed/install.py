@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 from collections import Counter
 from datetime import timedelta
@@ -18,9 +19,10 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
+from trainscout.simulators.virtual_cluster.emulation.operations import SYMMETRIC
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
-from .group import VirtualBackend, VirtualGroup
+from .group import SymmetricMemory, VirtualBackend, VirtualGroup
 from .launches import Launches
 from .objects import ObjectCollectives
 from .work import HostWork, VirtualWork
@@ -57,6 +59,8 @@ class FunctionalCollectives:
             return args[0]
         if name in ("isend", "irecv"):
             return self._transfer(name, *args)
+        if name in SYMMETRIC:
+            return self._symmetric(SYMMETRIC[name], func, types, args, kwargs)
         in_place = name.endswith("_")
         base = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
         if base not in _KINDS:
@@ -126,6 +130,21 @@ class FunctionalCollectives:
             return [torch.zeros(made.shape, dtype=made.dtype) for made in result]
         return torch.zeros(result.shape, dtype=result.dtype)
 
+    def _symmetric(self, kind: str, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        named = zip(func._schema.arguments, args, strict=False)
+        given = {**{argument.name: value for argument, value in named}, **kwargs}
+        made = given.get("out", given.get("output"))
+        if made is None:
+            written = func._schema.is_mutable
+            made = args[0] if written else self._results(func, types, args, kwargs)
+        work = _group(given["group_name"]).launches.collective(
+            kind, [args[0]], [made], reduction=given.get("reduce_op", "sum")
+        )
+        if work is not None:
+            # It is a kernel of the stream's own.
+            work.wait()
+        return made
+
     def _transfer(self, name: str, tensor: Any, peer: int, tag: int, group: Any) -> Any:
         kind = "send" if name == "isend" else "recv"
         work = _group(group).launches.transfer(kind, tensor, peer)
@@ -186,6 +205,7 @@ def install_distributed(state: RankState) -> None:
         module.ProcessGroupNCCL = VirtualBackend
     _patch_futures(state)
     _patch_reducer(state)
+    _patch_symmetric_memory()
     if not hasattr(dist, "set_timeout"):
         dist.set_timeout = lambda timeout, group=None: None
 
@@ -248,6 +268,19 @@ def _patch_reducer(state: RankState) -> None:
 
     dist.Reducer._rebuild_buckets = rebuild_buckets
     dist.Logger.set_construction_data_and_log = log_construction
+
+
+def _patch_symmetric_memory() -> None:
+    """Memory that ranks of a node read where it is: a peer's stands there as one's own kind."""
+    module: Any = importlib.import_module("torch.distributed._symmetric_memory")
+
+    def empty(*size: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def rendezvous(tensor: torch.Tensor, group: Any) -> SymmetricMemory:
+        return SymmetricMemory(tensor, _group(getattr(group, "group_name", group)))
+
+    module.empty, module.rendezvous = empty, rendezvous
 
 
 class _Store(dist.HashStore):

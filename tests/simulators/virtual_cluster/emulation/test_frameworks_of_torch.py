@@ -104,7 +104,14 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
     compiled = ("_orig_mod.0.weight Sequential", "(3, 64)", "activation_memory_budget 0.5 is not")
     jagged = "(4, 32, 16) [5, 9, 18] torch.Size([192, 64])"
     whole = "consolidated [(128, 64), (128,), (16, 128), (16,)]"
-    others = ("0.5", "store at 29400", "2 activities, True", whole, "(4, 64) of a half")
+    others = (
+        "shared (4, 8) (8,)",
+        "0.5",
+        "store at 29400",
+        "2 activities, True",
+        whole,
+        "(4, 64) of a half",
+    )
     for printed in (trained, "(32, 64)", "(2, 4, 8, 16)", *compiled, jagged, *others):
         assert printed in run.output
     assert "Failed to record CUDA event" not in run.output
@@ -112,10 +119,18 @@ def test_what_few_scripts_use_of_torch(tmp_path: Path) -> None:
     assert "broadcast_object_list = [tensor(..., device='cuda:0'" in run.output
     # Gradients that two hooks handle are reduced in 16 bits.
     collectives = [e for e in run.trace.events if isinstance(e, events.Collective)]
-    reduced = [each for each in collectives if each.group != "1"]
+    reduced = [each for each in collectives if each.group not in ("1", "2")]
     assert [each.sequence for each in reduced if each.dtype == "float64"] == [0]
     sums = [each for each in reduced if each.kind == "all_reduce" and each.dtype != "float64"]
     assert {each.bytes_in for each in sums} == {2 * (64 * 128 + 128 + 128 * 16 + 16)}
     # Other ranks hold a weight and two biases: two moments and a count of each.
     states = {each.bytes_in for each in collectives if each.dtype == "uint8"} - {0, 8}
     assert states == {8 * parameters + 4 for parameters in (128 * 16, 128, 16)}
+    near = [
+        (each.kind, each.bytes_in, each.bytes_out) for each in collectives if each.group == "2"
+    ]
+    assert near == [
+        *[("all_reduce", 128, 128)] * 2,
+        ("all_gather", 32, 256),
+        ("barrier", 0, 0),
+    ]

@@ -5,6 +5,7 @@ import os
 import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import (
@@ -75,6 +76,20 @@ if dist.get_rank() == 0:
     print("consolidated", [tuple(state["exp_avg"].shape) for state in states.values()])
 
 dist.broadcast_object_list([x], src=1)
+
+# Memory that all ranks of a group reach.
+near = dist.new_group()
+shared = symmetric_memory.empty(4, 8, device=device)
+memory = symmetric_memory.rendezvous(shared, near.group_name)
+torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", near.group_name)
+summed = torch.ops.symm_mem.one_shot_all_reduce(shared, "avg", group_name=near.group_name)
+rows = torch.empty(memory.world_size, 8, device=device)
+torch.ops.symm_mem.multimem_all_gather_out(shared[0], near.group_name, rows)
+memory.put_signal(1)
+memory.barrier()
+peer = memory.get_buffer(1, (2, 4), torch.float32, storage_offset=8)
+print("shared", tuple(summed.shape), tuple(memory.get_remote_tensor(1, (8,), torch.half).shape))
+assert peer.data_ptr() == shared[1].data_ptr()
 
 # A tensor of tensors that asks its part by name.
 halves = Halved(x)
