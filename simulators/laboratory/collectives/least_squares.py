@@ -41,8 +41,9 @@ STREAM_PRIOR_WEIGHT = 0.1
 # Latencies are physical: a hop is a hop in every protocol's own way. Two nodes cannot tell one
 # from a start, nor long messages from the chunk they carry, so these stay near what is known
 # unless many rows say otherwise.
-LATENCY_PRIOR_WEIGHT = 0.1
-LATENCIES = ("hop", "net_hop", "net_inner", "net_start")
+LATENCY_PRIOR_WEIGHT = 1.0
+STARTS = ("launch", "peer", "first_part")
+LATENCIES = (*STARTS, "hop", "net_hop", "net_inner", "net_start")
 # Hops may not be fitted below this share of NCCL's own constant: rows of few ranks cannot tell a
 # hop from a launch, and a ring of a thousand ranks must not come out free.
 LEAST_HOP = 0.5
@@ -294,13 +295,23 @@ def fit(rows: Sequence[Row]) -> Fit:
     own = [name for name, each in known if each.collectives.coefficients_of == name]
     inside = [("nvlink", f"{name}/{a}/{p}") for name in own for a, p in INSIDE]
     inside += [("pcie", f"{a}/{p}") for a, p in INSIDE if a != "nvls"]
+    exchanges = [key for key in inside if key[0] == "nvlink" and "/alltoall/" in key[1]]
+    starts = _starts([row for key in exchanges for row in groups.get(key, [])])
     for key in inside:
-        _fit_key(key, groups.get(key, []), node_prior(key[1]), result)
+        prior = node_prior(key[1]) | (starts if key in exchanges else {})
+        _fit_key(key, groups.get(key, []), prior, result)
     measured = {"infiniband", *(owner for owner, _ in groups)}
     later_us = {"infiniband": 0.0}
     for fabric in sorted(FABRICS, key=lambda name: name not in measured):
         _fit_fabric(fabric, groups, result, later_us)
     return result
+
+
+def _starts(exchanges: Sequence[Row]) -> dict[str, float]:
+    """What all-to-alls, of which NCCL has no constants, take before bytes flow: of all GPUs."""
+    alike, key = Fit({}, {}, {}, {}), ("nvlink", "alltoall/simple")
+    _fit_key(key, exchanges, node_prior(key[1]), alike)
+    return {name: alike.terms[key][name] for name in STARTS}
 
 
 def _fit_fabric(
