@@ -160,7 +160,7 @@ def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
         number=len(entries),
         samples="".join(samples),
         failed="".join(failed),
-        without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 5),
+        without=", ".join(f"{why} ({number})" for why, number in without.items() if number > 9),
         passing="".join(
             f"- {repository}: {', '.join(dict.fromkeys(names))}\n"
             for repository, names in passing.items()
