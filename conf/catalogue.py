@@ -358,11 +358,13 @@ def with_own_lengths(training: Training, model: Model, given: Collection[str]) -
     takes."""
     if "packed_lengths" in given or not training.packed_lengths or not why_unpacked(model):
         return training
-    shipped = [each for each in load_catalogue().trainings.values() if each.packed_lengths]
-    if not any(training.packed_lengths == each.packed_lengths for each in shipped):
+    shipped = load_catalogue().trainings.values()
+    usual = [
+        one.sequence_length for one in shipped if one.packed_lengths == training.packed_lengths
+    ]
+    if not usual:
         return training
     length = training.sequence_length
-    usual = any(length == each.sequence_length for each in shipped)
-    longer = usual and length is not None and length > model.sequence_length
-    own = length if "sequence_length" in given or not longer else None
-    return replace(training, packed_lengths=(), sequence_length=own)
+    told = "sequence_length" in given or length not in usual
+    fits = length is None or length <= model.sequence_length
+    return replace(training, packed_lengths=(), sequence_length=length if told or fits else None)

@@ -25,11 +25,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.question.tuning import (
-    FROZEN,
-    Distillation,
-    Dpo,
-)
+from trainscout.simulators.predictor.question.tuning import FROZEN, Distillation, Dpo
 
 TITLE = "Hugging Face Trainer"
 _KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"

@@ -117,22 +117,18 @@ def experts(job: Job) -> Broken:
             f"etp x ep x pp = {job.etp} x {recipe.ep} x {recipe.pp} does not divide the "
             f"{job.world_size} GPUs"
         )
-    if (
-        recipe.use_tp_pp_dp_mapping
-        and recipe.pp > 1
-        and job.etp * recipe.ep != recipe.tp * recipe.cp
-    ):
+    apart = recipe.use_tp_pp_dp_mapping and recipe.pp > 1
+    if apart and job.etp * recipe.ep != recipe.tp * recipe.cp:
         # Megatron-Core wants the same pipelines for dense and expert layers.
         return "use_tp_pp_dp_mapping", (
             f"stages of etp x ep = {job.etp} x {recipe.ep} and of tp x cp = {recipe.tp} x "
             f"{recipe.cp} ranks do not lie next to each other alike"
         )
     if recipe.overlap_moe_expert_parallel_comm:
-        if not job.model.is_plain:
-            field = "overlap_moe_expert_parallel_comm"
-            return field, "layers are paired where all are attention and an MLP or experts"
         # Megatron-LM pairs the forward pass of one micro-batch with the backward of another.
         field = "overlap_moe_expert_parallel_comm"
+        if not job.model.is_plain:
+            return field, "layers are paired where all are attention and an MLP or experts"
         if recipe.ep == 1:
             return field, "without expert parallelism there is no exchange to overlap"
         if recipe.recompute == "full":

@@ -26,12 +26,8 @@ def splits_layers(job: Job) -> Broken:
 
 
 def virtual_stages(job: Job) -> Broken:
-    recipe = job.recipe
-    if recipe.vpp == 1:
-        return None
-    if recipe.pp == 1:
-        return "vpp", "virtual pipeline stages need pp > 1"
-    return None
+    lacking = job.recipe.vpp > 1 and job.recipe.pp == 1
+    return ("vpp", "virtual pipeline stages need pp > 1") if lacking else None
 
 
 def enough_micro_batches(job: Job) -> Broken:
@@ -94,7 +90,6 @@ def _ends_or_compiled(job: Job, name: str) -> Broken:
 
 
 def precision(job: Job) -> Broken:
-    """As ``Rule.broken``."""
     lacked = lacks(job.gpu, job.precision)
     for module, own in () if lacked else job.module_precision:
         if (unsupported := lacks(job.gpu, own)) is not None:
@@ -112,7 +107,6 @@ def lacks(gpu: Gpu, precision: str) -> str | None:
 
 
 def optimizer_states(job: Job) -> Broken:
-    """As ``Rule.broken``."""
     optimizer = OPTIMIZERS[job.training.optimizer]
     if optimizer.is_8bit and job.framework.moments_8bit == "none":
         return "framework", f"{job.framework.name} has no Adam with moments of 8 bits or fewer"
@@ -130,7 +124,6 @@ def optimizer_states(job: Job) -> Broken:
 
 
 def quantised_parameters(job: Job) -> Broken:
-    """As ``Rule.broken``."""
     recipe, field = job.recipe, "fp8_param_gather"
     if not recipe.fp8_param_gather or job.precision not in QUANTISED:
         return None
@@ -143,7 +136,6 @@ def quantised_parameters(job: Job) -> Broken:
 
 
 def quantised_products(job: Job) -> Broken:
-    """As ``Rule.broken``."""
     recipe, precision = job.recipe, job.precision
     if precision not in QUANTISED:
         return None
@@ -158,8 +150,7 @@ def quantised_products(job: Job) -> Broken:
     return None
 
 
-def offloading(job: Job) -> tuple[str, str] | None:
-    """As ``Rule.broken``."""
+def offloading(job: Job) -> Broken:
     recipe, field = job.recipe, "offloaded_layers"
     if not recipe.offloaded_layers:
         return None
@@ -175,8 +166,7 @@ def offloading(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def host_optimizer(job: Job) -> tuple[str, str] | None:
-    """As ``Rule.broken``."""
+def host_optimizer(job: Job) -> Broken:
     recipe, field, how = job.recipe, "optimizer_offload", job.framework.host_optimizer
     if not recipe.optimizer_offload:
         return None

@@ -194,11 +194,7 @@ def why_unpacked(model: Model) -> str:
 
 
 def check_tuning(
-    model: Model,
-    sequence: int,
-    lora: Lora | None,
-    frozen: Sequence[str],
-    packed: Sequence[int],
+    model: Model, sequence: int, lora: Lora | None, frozen: Sequence[str], packed: Sequence[int]
 ) -> None:
     """Refuse what cannot be tuned of a model, and what is not modelled.
 
