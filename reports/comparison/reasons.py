@@ -303,8 +303,8 @@ def _data_parallel(pair: _Pair) -> str:
         hidden = [
             what
             for what, on in (
-                ("gradients", recipe.overlap_grad_reduce or recipe.zero_stage == 3),
-                ("parameters", recipe.overlap_param_gather or recipe.zero_stage == 3),
+                ("gradients", recipe.overlap_grad_reduce or recipe.zero_stage >= 2),
+                ("parameters", recipe.overlap_param_gather or side.job.gathers_units),
             )
             if on
         ]

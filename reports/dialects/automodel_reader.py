@@ -69,12 +69,8 @@ class AutomodelReader(RecipeReader):
         micro_batch = options.whole(_PASSES) if stages > 1 else None
         if made.zero_stage == 3 and (stages > 1 or not self._reshards(experts)):
             # Under a pipeline a step gathers and reduces once.
-            made = replace(
-                made,
-                zero_stage=1 if stages > 1 else 2,
-                overlap_grad_reduce=True,
-                overlap_param_gather=True,
-            )
+            beside = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+            made = replace(made, zero_stage=1 if stages > 1 else 2, **beside)
         return replace(
             made,
             pp=stages,
