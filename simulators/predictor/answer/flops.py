@@ -13,6 +13,7 @@ states to one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.job import Job
@@ -32,7 +33,7 @@ from trainscout.simulators.predictor.question.layers import (
     Mamba2,
 )
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tower import Convolution, Tower
 from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 
 
@@ -85,13 +86,18 @@ def step_flops(job: Job) -> StepFlops:
     return StepFlops(step * tokens, (step - skipped) * tokens, (step + repeated) * tokens)
 
 
+def _products(stem: Sequence[Convolution]) -> int:
+    """Multiplications of convolutions for one patch."""
+    return sum(each.weights * each.places for each in stem)
+
+
 def _head_flops(model: Model) -> float:
     if model.diffusion is not None:
         # Patches on their way in, too.
         return 4.0 * model.hidden_size * model.diffusion.patch_size
     if model.pooled is not None:
         pooled = model.pooled
-        return 2.0 * (model.hidden_size * pooled.patch_size + pooled.input_products)
+        return 2.0 * (model.hidden_size * pooled.patch_size + _products(pooled.stem))
     streams = model.residual_streams
     collapse = streams * model.residual_width if streams > 1 else 0
     if model.laurel_rank is not None:
@@ -157,7 +163,7 @@ def tower_flops(tower: Tower) -> float:
     if tower.taps:
         layer += 2.0 * (mlp + 3 * hidden**2)
     ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
-    ends += 2.0 * tower.stem_products
+    ends += 2.0 * _products(tower.stem)
     if tower.pools:
         # Keys and values of every patch; the output and an MLP of one vector an image.
         ends += 4.0 * hidden * (hidden + 1) + 2.0 * (hidden**2 + mlp) / tower.patches

@@ -38,16 +38,6 @@ class Pooled:
         """Of the linear layers behind, biases included."""
         return sum((one + 1) * other for one, other in pairwise(self.widths))
 
-    @property
-    def input_weights(self) -> int:
-        """Of the convolutions in front, biases included."""
-        return sum((each.inputs + 1) * each.channels for each in self.stem)
-
-    @property
-    def input_products(self) -> int:
-        """Multiplications of the convolutions for one patch."""
-        return sum(each.inputs * each.channels * each.places for each in self.stem)
-
     def replicas(self, dp: int) -> int:
         """Ranks out of ``dp`` whose sequences are compared."""
         return dp if self.contrastive == ALL else 1

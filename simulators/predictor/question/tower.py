@@ -20,6 +20,10 @@ class Convolution:
     places: int
     """Outputs a patch."""
 
+    @property
+    def weights(self) -> int:
+        return self.inputs * self.channels
+
     def check(self, field: str) -> None:
         """Refuse impossible sizes.
 
@@ -157,13 +161,3 @@ class Tower:
             for number, pair in enumerate(pairs)
             for _ in range(2 if number == gate else 1)
         ]
-
-    @property
-    def stem_weights(self) -> int:
-        """Weights of the convolutions."""
-        return sum(each.inputs * each.channels for each in self.stem)
-
-    @property
-    def stem_products(self) -> int:
-        """Multiplications of the convolutions for one patch."""
-        return sum(each.inputs * each.channels * each.places for each in self.stem)

@@ -278,7 +278,8 @@ def embedding_parameters(shard: Shard) -> LocalParameters:
     positions = model.sequence_length if model.position == "learned" else 0
     if model.pooled is not None and model.pooled.patch_size:
         ahead = (model.pooled.patch_size + 1 + positions) * model.hidden_size
-        return LocalParameters(ahead + model.pooled.input_weights)
+        stem = sum(each.weights + each.channels for each in model.pooled.stem)
+        return LocalParameters(ahead + stem)
     own = _stream_projections(model) if model.laurel_rank is not None else 0
     if (inputs := model.per_layer_input) is not None:
         width = model.num_layers * inputs.hidden_size

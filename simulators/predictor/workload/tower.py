@@ -235,7 +235,9 @@ def _projector(shard: Shard, tower: Tower) -> Part:
 
 def _parameters(shard: Shard, tower: Tower) -> int:
     hidden = tower.hidden_size
-    ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden + tower.stem_weights
+    ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden + sum(
+        each.weights for each in tower.stem
+    )
     layer = layer_parameters(shard, _LAYER).total
     if tower.taps:
         # The second MLP, relative positions, the gate, the convolution and what follows it.
