@@ -16,6 +16,7 @@ _MODEL = "--model._target_"
 _NAMES = ("--model.pretrained_model_name_or_path", "--model.config.pretrained_model_name_or_path")
 _LENGTHS = ("--dataset.seq_length", "--dataset.seq_len", "--dataset.max_length")
 _PACKS = "--packed_sequence.packed_sequence_size"
+_BATCHES = ("global", "local")
 _PASSES = "--distributed.pipeline.pp_microbatch_size"
 # Attention, the MLP and both norms are checkpoints of their own, so that what goes into each is
 # kept (components/distributed/parallelizer.py); layers of its own experts are one.
@@ -64,13 +65,17 @@ class AutomodelReader(RecipeReader):
         experts = options.whole("--distributed.ep_size") or 1
         self.degrees *= stages
         made = super().recipe(model, world)
+        batch, local = (options.whole(f"--step_scheduler.{name}_batch_size") for name in _BATCHES)
+        if stages > 1 and batch and local and batch * self.degrees > local * world:
+            instead = "micro-batches of a step follow each other without a pipeline running dry"
+            options.assume("several local batches a step under a pipeline", instead)
         if made.recompute == "full" and model.moe is None:
             made = replace(made, recompute="selective", recompute_modules=_CHECKPOINTS)
         micro_batch = options.whole(_PASSES) if stages > 1 else None
         if made.zero_stage == 3 and (stages > 1 or not self._reshards(experts)):
             # Under a pipeline a step gathers and reduces once.
-            beside = {"overlap_grad_reduce": True, "overlap_param_gather": True}
-            made = replace(made, zero_stage=1 if stages > 1 else 2, **beside)
+            made = replace(made, overlap_grad_reduce=True, overlap_param_gather=True)
+            made = replace(made, zero_stage=1 if stages > 1 else 2)
         return replace(
             made,
             pp=stages,

@@ -58,6 +58,17 @@ def test_degrees(tmp_path, own, fields):
     assert {name: getattr(recipe, name) for name in fields} == fields
 
 
+@pytest.mark.parametrize(("batch", "several"), [(32, False), (64, True)])
+def test_pipelines_that_run_dry_within_a_step_are_said(tmp_path, batch, several):
+    changes = {
+        "step_scheduler": {"global_batch_size": batch, "local_batch_size": 4},
+        "distributed": FULL["distributed"] | {"pp_size": 2},
+    }
+    found = read_written(tmp_path, FULL | changes, "run.yaml")
+    said = [words for words, _ in found.reading.not_modelled]
+    assert ("several local batches a step under a pipeline" in said) == several
+
+
 def test_layers_of_experts_are_one_checkpoint(tmp_path):
     own = FULL["distributed"] | {"ep_size": 8, "activation_checkpointing": True}
     model = FULL["model"] | {"pretrained_model_name_or_path": "qwen3_30b_a3b"}
