@@ -93,6 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "kernels validate",
         "Hold the prices of kernels against measured times, by class and GPU.",
         "trainscout kernels validate measured/h200/*.csv --json kernels.json",
+        "trainscout kernels validate measured/own/*.csv --gpus our_gpus",
     )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--json", type=Path, help="write summaries and every row here")
