@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     options = command_parser(
         "kernels validate",
         "Hold the prices of kernels against measured times, by class and GPU.",
-        "trainscout kernels validate measured/h200/*.csv --json kernels.json",
+        "trainscout kernels validate measured/h200/*.csv --json kernels.json\n"
         "trainscout kernels validate measured/own/*.csv --gpus our_gpus",
     )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
