@@ -19,7 +19,7 @@ LEFT_OUT: Mapping[str, str] = {
     "cluster": "a cluster",
     "architecture": "an architecture",
     "host_bound": "a publication, its launch-bound runs",
-    "other_vendor": "a publication, its runs on GPUs of the vendors that few have",
+    "other_vendor": "a publication, its runs on GPUs of rarer vendors",
     "next_test": "a test from the fifth on, and those after it",
 }
 """What is left out, by the name of its share in ``Coverage``."""
