@@ -186,3 +186,13 @@ def test_files_folders_and_names_of_the_page_are_there() -> None:
             found = not re.fullmatch(r"[\w.]+", name) or set(name.split(".")) <= words
         missing += [] if found else [name]
     assert not missing
+
+
+def test_no_file_is_over_500_lines() -> None:
+    folders = (*PACKAGES, "benchmarks", "docs", "examples")
+    paths = [
+        *ROOT.glob("*.py"),
+        *(each for name in folders for each in (ROOT / name).rglob("*.py")),
+    ]
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
+    assert not {path: count for path, count in lines.items() if count > 500}
