@@ -12,10 +12,12 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes, 
 from .tensors import (
     FREE,
     Lowered,
+    channels_last,
     elements,
     flag,
     integers,
     moved,
+    named,
     precision,
     short_name,
     tensor,
@@ -79,21 +81,21 @@ def _passes(
             out_channels=small.shape[1],
             in_size=large.shape[2:],
             kernel=weight.shape[2:],
-            # cuDNN rounds fp32 operands to tf32 unless told not to.
-            dtype="tf32" if x.dtype == "float32" else precision(x),
+            dtype=_precision(x),
             pass_=_MIRRORED[pass_] if transposed else pass_,
             stride=stride,
             padding=padding,
             dilation=dilation,
             groups=groups,
-            channels_last=_channels_last(x) or _channels_last(weight),
+            channels_last=channels_last(x) or channels_last(weight),
         )
         for pass_ in passes
     ]
 
 
-def _channels_last(spec: TensorSpec) -> bool:
-    return spec.strides is not None and spec.shape[1] > 1 and spec.strides[1] == 1
+def _precision(spec: TensorSpec) -> str:
+    """cuDNN rounds fp32 operands to tf32 unless told not to."""
+    return "tf32" if spec.dtype == "float32" else precision(spec)
 
 
 # cuDNN's recurrent layers: a product for all steps' inputs, then one with the state at each step.
@@ -153,8 +155,7 @@ def _layer(
     steps: int,
     backward: bool,
 ) -> list[Kernel]:
-    # cuDNN rounds fp32 operands to tf32 unless told not to.
-    dtype = "tf32" if x.dtype == "float32" else precision(x)
+    dtype = _precision(x)
     name = short_name(op)
     gates, width = inputs.shape
     state_width = states.shape[1]
@@ -174,13 +175,8 @@ def _layer(
 
 
 TABLE = {
-    "aten.convolution": forward,
-    "aten._convolution": forward,
-    "aten.conv1d": forward,
-    "aten.conv2d": forward,
-    "aten.conv3d": forward,
-    "aten.cudnn_convolution": forward,
-    "aten.convolution_backward": backward,
-    "aten._cudnn_rnn": recurrent_forward,
-    "aten._cudnn_rnn_backward": recurrent_backward,
+    **named(forward, "convolution _convolution conv1d conv2d conv3d cudnn_convolution"),
+    **named(backward, "convolution_backward"),
+    **named(recurrent_forward, "_cudnn_rnn"),
+    **named(recurrent_backward, "_cudnn_rnn_backward"),
 }

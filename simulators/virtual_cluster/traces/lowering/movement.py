@@ -17,6 +17,7 @@ from .tensors import (
     in_place,
     keyword,
     moved,
+    named,
     on_device,
     short_name,
     tensor,
@@ -235,50 +236,44 @@ def counted(op: Op) -> Lowered:
     return streaming(op, "reduce", 2 * read + moved(op.outputs), launches=2)
 
 
-def _table(rule: Callable[[Op], Lowered], names: str) -> dict[str, Callable[[Op], Lowered]]:
-    return {f"aten.{name}": rule for name in names.split()}
-
-
 TABLE = {
     "bitsandbytes.optimizer_update_8bit_blockwise": update,
     "bitsandbytes.optimizer_update_32bit": update,
-    **_table(copy, "copy_ copy"),
-    **_table(
+    **named(copy, "copy_ copy"),
+    **named(
         clone,
         """clone _to_copy contiguous lift_fresh_copy to alias_copy as_strided_copy detach_copy
         diagonal_copy narrow_copy permute_copy select_copy slice_copy squeeze_copy t_copy
         transpose_copy unsqueeze_copy view_copy""",
     ),
-    **_table(
+    **named(
         fill,
         """zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full rand randn
         randint randperm rand_like randn_like randint_like normal arange range linspace eye
         zero_ fill_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ log_normal_
         cauchy_ zero scalar_tensor tril_indices triu_indices""",
     ),
-    **_table(
+    **named(
         once("memcpy"),
         "cat stack hstack vstack constant_pad_nd pad roll flip rot90 block_diag _pack",
     ),
-    **_table(repeated, "repeat repeat_interleave tile expand_copy pixel_shuffle pixel_unshuffle"),
-    **_table(split_copy, "split_with_sizes_copy split_copy unbind_copy"),
-    **_table(chunked, "_chunk_cat"),
-    **_table(
+    **named(repeated, "repeat repeat_interleave tile expand_copy pixel_shuffle pixel_unshuffle"),
+    **named(split_copy, "split_with_sizes_copy split_copy unbind_copy"),
+    **named(chunked, "_chunk_cat"),
+    **named(
         gathered, "index index_select gather take take_along_dim _unsafe_index unfold_copy im2col"
     ),
-    **_table(scattered(False, 2), "index_put index_put_ _index_put_impl_ _unsafe_index_put"),
-    **_table(scattered(True, 3), "index_add index_add_ scatter_add scatter_add_ scatter_reduce"),
-    **_table(
-        scattered(False, 3), "scatter scatter_ index_copy index_copy_ index_fill index_fill_"
-    ),
-    **_table(scattered(True, 3), "scatter_reduce_"),
-    **_table(scattered(False, 1), "slice_scatter select_scatter diagonal_scatter"),
-    **_table(sort, "sort argsort msort _unique2 unique_consecutive unique_dim"),
-    **_table(top_k, "topk kthvalue median"),
+    **named(scattered(False, 2), "index_put index_put_ _index_put_impl_ _unsafe_index_put"),
+    **named(scattered(True, 3), "index_add index_add_ scatter_add scatter_add_ scatter_reduce"),
+    **named(scattered(False, 3), "scatter scatter_ index_copy index_copy_ index_fill index_fill_"),
+    **named(scattered(True, 3), "scatter_reduce_"),
+    **named(scattered(False, 1), "slice_scatter select_scatter diagonal_scatter"),
+    **named(sort, "sort argsort msort _unique2 unique_consecutive unique_dim"),
+    **named(top_k, "topk kthvalue median"),
     # The mask is counted, then values read and written.
-    **_table(once("permute", launches=3), "masked_select nonzero nonzero_static masked_scatter"),
-    **_table(counted, "bincount histc searchsorted bucketize"),
-    **_table(
+    **named(once("permute", launches=3), "masked_select nonzero nonzero_static masked_scatter"),
+    **named(counted, "bincount histc searchsorted bucketize"),
+    **named(
         once("reduce"),
         """sum mean amax amin max min prod norm linalg_vector_norm argmax argmin any all var std
         var_mean std_mean cumsum cumprod logsumexp logcumsumexp aminmax count_nonzero nansum trace

@@ -14,10 +14,13 @@ from trainscout.simulators.virtual_cluster.traces.vocabulary import item_bytes
 
 from .tensors import (
     FREE,
+    SECTOR_BYTES,
     Lowered,
+    channels_last,
     elements,
     flag,
     moved,
+    named,
     on_device,
     short_name,
     tensor,
@@ -57,18 +60,12 @@ def batch_norm(training_at: int | None) -> Callable[[Op], Lowered]:
         x = tensor(op, 0)
         reads = 1 if training_at is not None and not flag(op, training_at, default=True) else 2
         passes = float(reads)
-        if reads == 2 and x.dtype == "bfloat16" and _channels_last(x):
+        if reads == 2 and x.dtype == "bfloat16" and len(x.shape) > 3 and channels_last(x):
             passes += CHANNELS_LAST_STATISTICS - 1
         total = round(passes * touched_bytes(x)) + moved(op.outputs[:1])
         return streaming(op, "elementwise", total, launches=reads)
 
     return rule
-
-
-def _channels_last(spec: TensorSpec) -> bool:
-    if spec.strides is None or len(spec.shape) < 4 or spec.shape[1] == 1:
-        return False
-    return spec.strides[1] == 1
 
 
 def batch_norm_backward(op: Op) -> Lowered:
@@ -100,10 +97,8 @@ def embedding_bag(op: Op) -> Lowered:
 def nll_loss(op: Op) -> Lowered:
     """Picks one entry of each row: a sector of memory each."""
     target = tensor(op, 1)
-    picked = 1
-    for length in target.shape:
-        picked *= length
-    return streaming(op, "reduce", touched_bytes(target) + 32 * picked, launches=2)
+    read = touched_bytes(target) + SECTOR_BYTES * elements(target)
+    return streaming(op, "reduce", read, launches=2)
 
 
 def nll_loss_backward(op: Op) -> Lowered:
@@ -118,11 +113,6 @@ def dropout(op: Op) -> Lowered:
     return once("dropout")(op)
 
 
-def _backward_norm(op: Op) -> Lowered:
-    # Weights' gradients are a second kernel over partial sums.
-    return once("norm_bwd_plain", launches=2)(op)
-
-
 def softmax_backward(op: Op) -> Lowered:
     """Reads the gradient and the result, writes the input's gradient."""
     specs = [spec for spec in op.inputs[:2] if isinstance(spec, TensorSpec)]
@@ -130,41 +120,32 @@ def softmax_backward(op: Op) -> Lowered:
 
 
 TABLE = {
-    "aten.native_layer_norm": once("norm_fwd_plain"),
-    "aten.layer_norm": once("norm_fwd_plain"),
-    "aten.native_layer_norm_backward": _backward_norm,
-    "aten.native_group_norm": once("norm_fwd_plain", launches=2),
-    "aten.native_group_norm_backward": _backward_norm,
-    "aten._fused_rms_norm": once("norm_fwd_plain"),
-    "aten.rms_norm": once("norm_fwd_plain"),
-    "aten._fused_rms_norm_backward": _backward_norm,
-    "aten.native_batch_norm": batch_norm(5),
-    "aten.cudnn_batch_norm": batch_norm(5),
-    "aten._native_batch_norm_legit": batch_norm(5),
-    "aten._native_batch_norm_legit_functional": batch_norm(5),
-    "aten._batch_norm_with_update": batch_norm(None),
-    "aten._batch_norm_with_update_functional": batch_norm(None),
-    "aten._batch_norm_no_update": once("elementwise"),
-    "aten.native_batch_norm_backward": batch_norm_backward,
-    "aten.cudnn_batch_norm_backward": batch_norm_backward,
-    "aten.batch_norm_backward": batch_norm_backward,
-    "aten._softmax": once("softmax_fwd"),
-    "aten._safe_softmax": once("softmax_fwd"),
-    "aten._log_softmax": once("softmax_fwd"),
-    "aten._softmax_backward_data": softmax_backward,
-    "aten._log_softmax_backward_data": softmax_backward,
-    "aten.native_dropout": dropout,
-    "aten._fused_dropout": once("dropout"),
-    "aten._masked_scale": once("dropout"),
-    "aten._masked_softmax": once("softmax_fwd"),
-    "aten._masked_softmax_backward": once("softmax_bwd"),
-    "aten.native_dropout_backward": once("dropout"),
-    "aten.embedding": embedding,
-    "aten.embedding_dense_backward": embedding_backward,
-    "aten._embedding_bag": embedding_bag,
-    "aten._embedding_bag_forward_only": embedding_bag,
-    "aten.nll_loss_forward": nll_loss,
-    "aten.nll_loss2d_forward": nll_loss,
-    "aten.nll_loss_backward": nll_loss_backward,
-    "aten.nll_loss2d_backward": nll_loss_backward,
+    **named(once("norm_fwd_plain"), "native_layer_norm layer_norm _fused_rms_norm rms_norm"),
+    **named(once("norm_fwd_plain", launches=2), "native_group_norm"),
+    # Weights' gradients are a second kernel over partial sums.
+    **named(
+        once("norm_bwd_plain", launches=2),
+        "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward",
+    ),
+    **named(
+        batch_norm(5),
+        """native_batch_norm cudnn_batch_norm _native_batch_norm_legit
+        _native_batch_norm_legit_functional""",
+    ),
+    **named(batch_norm(None), "_batch_norm_with_update _batch_norm_with_update_functional"),
+    **named(once("elementwise"), "_batch_norm_no_update"),
+    **named(
+        batch_norm_backward,
+        "native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward",
+    ),
+    **named(once("softmax_fwd"), "_softmax _safe_softmax _log_softmax _masked_softmax"),
+    **named(softmax_backward, "_softmax_backward_data _log_softmax_backward_data"),
+    **named(once("softmax_bwd"), "_masked_softmax_backward"),
+    **named(dropout, "native_dropout"),
+    **named(once("dropout"), "_fused_dropout _masked_scale native_dropout_backward"),
+    **named(embedding, "embedding"),
+    **named(embedding_backward, "embedding_dense_backward"),
+    **named(embedding_bag, "_embedding_bag _embedding_bag_forward_only"),
+    **named(nll_loss, "nll_loss_forward nll_loss2d_forward"),
+    **named(nll_loss_backward, "nll_loss_backward nll_loss2d_backward"),
 }

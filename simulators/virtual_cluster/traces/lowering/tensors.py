@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -105,6 +105,11 @@ def touched_bytes(spec: TensorSpec) -> int:
     return max(count * size, min(count * each, span * size)) if closest > 1 else count * size
 
 
+def channels_last(spec: TensorSpec) -> bool:
+    """Whether the channels of a batch lie side by side."""
+    return spec.strides is not None and spec.shape[1] > 1 and spec.strides[1] == 1
+
+
 def on_device(argument: Argument) -> list[TensorSpec]:
     """The tensors in an argument that lie in device memory."""
     return [spec for spec in tensors(argument) if spec.storage is not None]
@@ -175,3 +180,8 @@ def in_place(op: Op) -> bool:
 def short_name(op: Op) -> str:
     """What kernels made of an operation are called."""
     return base_name(op.name).partition(".")[2]
+
+
+def named(rule: Callable[[Op], Lowered], names: str) -> dict[str, Callable[[Op], Lowered]]:
+    """A rule for PyTorch's own operations of these names."""
+    return {f"aten.{name}": rule for name in names.split()}
