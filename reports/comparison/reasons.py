@@ -75,14 +75,8 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
     for block, times in _blocks(job, prediction.critical_stage):
         for op in block.ops:
             match op:
-                case ir.Gemm():
-                    flops += 2.0 * op.m * op.n * op.k * op.batch * times
-                    kernels += times
-                case ir.GroupedGemm():
-                    flops += 2.0 * op.groups * op.m_per_group * op.n * op.k * times
-                    kernels += times
-                case ir.Attention():
-                    flops += _attention_flops(op) * times
+                case ir.Gemm() | ir.GroupedGemm() | ir.Attention():
+                    flops += float(ir.kernel_flops(op)) * times
                     kernels += times
                 case ir.Collective() | ir.SendRecv() if op.communicator in _DIMENSION:
                     name = _DIMENSION[op.communicator]
@@ -131,11 +125,6 @@ def _blocks(job: Job, stage: int) -> Iterator[tuple[ir.Block, int]]:
         for run in chunk.runs:
             yield run.forward, run.count * job.num_micro_batches
             yield run.backward, run.count * job.num_micro_batches
-
-
-def _attention_flops(op: ir.Attention) -> float:
-    square = 2.0 * op.batch * op.heads * op.seq_q * op.seq_k * (op.head_dim + op.head_dim_v)
-    return square * (0.5 if op.causal else 1.0) * (2.5 if op.pass_ == "bwd" else 1.0)
 
 
 # Differences below this share of the shorter step are not worth a sentence.
@@ -338,10 +327,6 @@ def _slowdown(pair: _Pair) -> str:
     )
 
 
-def _stragglers(pair: _Pair) -> str:
-    return "a fixed share of kernel time, which all GPUs wait for, so it goes with computation"
-
-
 def _host(pair: _Pair) -> str:
     return "the GPU waits where kernels end before the next is launched: " + pair.each(
         lambda side: f"launches {side.kernels:,} matrix kernels a step"
@@ -361,7 +346,9 @@ _REASONS: dict[str, Callable[[_Pair], str]] = {
     "pp_communication": _pipeline,
     "dp_communication": _data_parallel,
     "overlap_slowdown": _slowdown,
-    "stragglers": _stragglers,
+    "stragglers": lambda _: (
+        "a fixed share of kernel time, which all GPUs wait for, so it goes with computation"
+    ),
     "optimizer": _optimizer,
     "host": _host,
 }

@@ -20,7 +20,12 @@ from trainscout.simulators.laboratory.device.timing import (
 from trainscout.simulators.laboratory.device.torch_kernels import Built, TorchKernels
 from trainscout.simulators.predictor.kernels.table_rows import row_of
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Attention, Streaming, TransformerKernel
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Streaming,
+    TransformerKernel,
+    kernel_flops,
+)
 
 CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 CPU = "cpu"
@@ -63,9 +68,7 @@ def anonymous(op: TransformerKernel) -> TransformerKernel:
 
 def _rates(op: TransformerKernel, built: Built, seconds: float) -> dict[str, object]:
     if isinstance(op, Attention):
-        flops = 2.0 * op.batch * op.heads * op.seq_q * op.seq_k * (op.head_dim + op.head_dim_v)
-        flops *= (0.5 if op.causal else 1.0) * (2.5 if op.pass_ == "bwd" else 1.0)
-        return {"tflops": round(flops / seconds * 1e-12, 1)}
+        return {"tflops": round(kernel_flops(op) / seconds * 1e-12, 1)}
     if isinstance(op, Streaming):
         rate = round(built.bytes / seconds * 1e-9, 1)
         return {"gbps": rate, "shape": built.shape, "bytes": built.bytes}
