@@ -8,9 +8,8 @@ import json
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.optimizer.scripts.search import read_launch
+from trainscout.optimizer.scripts.search import read_launch, survey_launches, tactics_for
 from trainscout.optimizer.scripts.space import compile_script_space
-from trainscout.optimizer.scripts.survey import survey_launches, tactics_for
 from trainscout.pruning import TACTICS, History, Known, apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED
