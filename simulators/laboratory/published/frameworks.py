@@ -129,7 +129,9 @@ def framework_of(
         # It wraps blocks in checkpoints that do not reenter; Trainer's own flag wraps its units.
         flag = "trainer" in row.framework.lower() and statement.says("recompute", "flag")
         reenters = flag and not changes.get("recompute_stops_early", True)
-        changes |= {"recompute_stops_early": not reenters, "gathers_to_recompute": reenters}
+        # Units smaller than the checkpoint they are in are gathered to run again, and freed.
+        again = reenters or statement.says("units", "by_size")
+        changes |= {"recompute_stops_early": not reenters, "gathers_to_recompute": again}
     if name in ("huggingface", "torch_eager") and statement.says("layers", "transformer_engine"):
         # Its TransformerLayer in the place of the model's own (docs/examples/te_llama).
         changes |= {"fusion": "fused", "fused_norm": True, "separate_projections": False}
