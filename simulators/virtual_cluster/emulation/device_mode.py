@@ -79,6 +79,9 @@ class DeviceMode(TorchDispatchMode):
                 if operation is None:
                     return higher_order(state, func, args, kwargs)
                 return self._dispatch(func, operation, types, tensors, args, kwargs)
+        except Exception as error:
+            state.recorder.failed(error)
+            raise
         finally:
             state.recorder.leave()
 

@@ -44,7 +44,7 @@ from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 from .prepared import ended_with, fork_rank, preload_modules
 from .ranks_before import RanksBefore
-from .report import RunFigures, describe_gap, show_summary, watch
+from .report import RunFigures, describe_gap, show_summary, swallowed, watch
 from .sink import FileSink, ListSink, Sink, UntilForward
 from .virtual_rank import VirtualRank, emulate
 
@@ -312,6 +312,7 @@ def trace_rank(before: RanksBefore, options: RankOptions, virtual: VirtualRank) 
     if options.check and code == 0:
         findings = check_trace(read_trace(options.trace))
         findings += before.ended(options.rank, state.recorder.finished_steps, read)
+    findings += swallowed(state.recorder, options.rank, code)
     figures = RunFigures(
         wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
     )

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.virtual_cluster.traces import events
 
+from .gaps import gap_left
 from .sink import Sink
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ class Recorder:
         self.violation_texts: list[tuple[str, str, str]] = []
         # Values nobody could know, by place: how often, the last one, what to do about it.
         self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
+        # Gaps of the emulator, by place, which the script may have swallowed.
+        self.gaps: Counter[tuple[int | None, str]] = Counter()
         # Data loaders that gave no batch, by place: what they were made of.
         self.empty_loaders: dict[int | None, str] = {}
         # Modules that the script itself calls: the models, seen from outside.
@@ -125,6 +129,7 @@ class Recorder:
         self._flagged.clear()
         self.violation_texts.clear()
         self.inventions.clear()
+        self.gaps.clear()
         self.empty_loaders.clear()
         self.modules.clear()
         self.leave()
@@ -149,8 +154,16 @@ class Recorder:
     def __enter__(self) -> None:
         self.enter()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self.failed(error)
         self.leave()
+
+    def failed(self, error: BaseException) -> None:
+        """An exception leaves the emulator: if it is a gap, the script may swallow it."""
+        gap = gap_left(error)
+        if gap is not None:
+            self.gaps[self.sites.current(), gap] += 1
 
     def launching(self) -> None:
         """The device is about to get something to do: is it part of a compiled backward?"""

@@ -10,38 +10,25 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import PickleError
 
 # Clocks that live mode does not replace.
 from time import monotonic as _monotonic
 from time import sleep as _sleep
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from trainscout.simulators.predictor.io.command_line import EMULATOR_GAP
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.invariants import Finding
 
+from .gaps import ELSEWHERE, frames, is_gap, operation, reason
 from .vendor.packages import needs_own_python
 
 if TYPE_CHECKING:
     from .rank_state import RankState
     from .recorder import Recorder
 
-# When a script fails: is that its own doing or a gap of the emulator, said in one line.
+# When a script fails, or went on although the emulator did.
 
-_OWN = str(Path(__file__).parent)
-# Frames that are nobody's call: the emulator's own and those of what it runs on.
-_BELOW = ("/torch/", "/importlib/", "<frozen ", "<string>")
-# What torch says of tensors without data.
-_NO_DATA = (
-    "data is not allocated",
-    "Cannot access data pointer",
-    "FakeTensor",
-    "fake tensor",
-    "without running `_apply`",
-    "from the 'CUDA' backend",
-)
-# Of these the emulator has no part, whatever a script was told before.
-_ELSEWHERE = (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)
 _RUN_TOGETHER = "run their ranks together (trainscout live)"
 _ADVICE = "leave it out of this run, or report this line"
 _INSTALL = "install the package's own Python (pip install --no-deps), or run --without {}"
@@ -54,15 +41,8 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
         package := (error.name or "").split(".")[0]
     ):
         return f"gap of the emulator: {error}; {_INSTALL.format(package)}"
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = []
-    for frame in reversed(frames):
-        if not _is_below(frame):
-            break
-        inside.append(frame)
-    else:
-        frame = None
-    if not _is_gap(error, inside):
+    inside, frame = frames(error)
+    if not is_gap(error, inside):
         return _of_what_was_not_received(error, recorder)
     lines = {id(each): line for each, line in traceback.walk_tb(error.__traceback__)}
     where = "unknown place"
@@ -70,16 +50,15 @@ def describe_gap(error: BaseException, recorder: Recorder) -> str | None:
         code = frame.f_code
         where = f"{code.co_filename}:{lines[id(frame)]} in {code.co_name}"
     refused = isinstance(error, InputError)
-    what = _operation(inside) or "an operation"
-    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    what = operation(inside) or "an operation"
     advice = "" if refused else f"; {_ADVICE}"
-    return f"gap of the emulator: {what} at {where}: {reason}{advice}"
+    return f"gap of the emulator: {what} at {where}: {reason(error)}{advice}"
 
 
 def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str | None:
     """The line for a script that went on with a message of a rank that does not run: sizes that
     pipeline stages tell each other."""
-    if isinstance(error, _ELSEWHERE) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, ELSEWHERE) or type(error).__name__ == "OutOfMemoryError":
         return None
     for (_, site), (_, _, hint) in recorder.inventions.items():
         if hint and "(recv " in hint:
@@ -89,51 +68,16 @@ def _of_what_was_not_received(error: BaseException, recorder: Recorder) -> str |
     return None
 
 
-def _is_below(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith(_OWN) or any(part in name for part in _BELOW)
-
-
-def _is_gap(error: BaseException, inside: list[FrameType]) -> bool:
-    if isinstance(error, InputError):
-        return True
-    if isinstance(error, _ELSEWHERE):
-        return False
-    fakes = sys.modules.get("torch._subclasses.fake_tensor")
-    kinds = [
-        getattr(fakes, name)
-        for name in (
-            *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
-            *("DataDependentOutputException", "UnsupportedOperatorException"),
-        )
-        if hasattr(fakes, name)
-    ]
-    if isinstance(error, tuple(kinds)) or any(text in str(error) for text in _NO_DATA):
-        return True
-    emulated = [
-        frame
-        for frame in inside
-        if frame.f_code.co_filename.startswith(_OWN)
-        # What only stands around calls of the script's modules and compiled functions.
-        and not frame.f_code.co_filename.endswith(("/training_loop.py", "/compiled.py"))
-    ]
-    if not emulated:
-        return False
-    if isinstance(error, NotImplementedError):
-        return True
-    # Shapes that do not fit and handles that do not exist fail on a device as well, and files
-    # that are missing or hold what torch does not load do there, too.
-    imitated = isinstance(error, (RuntimeError, ValueError, IndexError, OSError, PickleError))
-    return not imitated
-
-
-def _operation(inside: list[FrameType]) -> str | None:
-    for frame in inside:
-        if frame.f_code.co_name == "__torch_dispatch__":
-            function = frame.f_locals.get("func")
-            if function is not None:
-                return str(function)
-    return inside[0].f_code.co_name if inside else None
+def swallowed(recorder: Recorder, rank: int, code: int) -> tuple[Finding, ...]:
+    """What is to be said of gaps that did not end the script, which ended with ``code``."""
+    if not recorder.gaps or code == EMULATOR_GAP:
+        return ()
+    site, first = next(iter(recorder.gaps))
+    problem = f"{recorder.gaps.total()} gaps of the emulator were swallowed, the first: {first}"
+    cause = "the script caught the exception and went on: what it asked for did not run"
+    return (
+        Finding("swallowed gaps", rank, recorder.sites.text(site), problem, cause, certain=False),
+    )
 
 
 # What a rank's run amounted to, in a few lines on the terminal.

@@ -19,6 +19,7 @@ from torch.utils.data._utils import collate
 from trainscout.simulators.predictor.io.own_process import end_with_parent
 
 from .device_mode import DeviceMode
+from .gaps import gap_left
 from .rank_state import RankState
 from .sink import Untimed
 
@@ -29,13 +30,19 @@ from .sink import Untimed
 
 
 class _Host(TorchDispatchMode):
-    """Operations on tensors without data are computed on zeros."""
+    """Operations on tensors without data are computed on zeros; whoever wants a device is told at
+    once, for what reports at the end is another process."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(
-            *[_real(value) for value in args],
-            **{name: _real(value) for name, value in (kwargs or {}).items()},
-        )
+        try:
+            return func(
+                *[_real(value) for value in args],
+                **{name: _real(value) for name, value in (kwargs or {}).items()},
+            )
+        except Exception as error:
+            if gap := gap_left(error):
+                sys.stderr.write(f"gap of the emulator in a process of the script: {gap}\n")
+            raise
 
 
 def _real(value: Any) -> Any:

@@ -112,11 +112,13 @@ def emulate(
     from .script_processes import install_spawn, install_threads
     from .training_loop import install_foreach, install_loaders, install_phases
     from .values import Values
+    from .vendor import refuse
     from .vendor.triton_kernels import triton_patches
 
     recorder = Recorder(
         sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
     )
+    refuse.listeners.append(recorder.failed)
     order = StreamOrder()
     context_bytes = gpu.architecture.context_bytes
     memory = DeviceMemory(

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.command_line import FAILURE, explain
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK, explain
 from trainscout.simulators.predictor.io.own_process import (
     end_with_parent,
     own_process,
@@ -36,6 +36,7 @@ from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     run_script,
     start,
 )
+from trainscout.simulators.virtual_cluster.emulation.report import swallowed
 from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 from trainscout.simulators.virtual_cluster.walk.launches import HostCost, Launches
@@ -111,6 +112,10 @@ def run(options: LiveOptions, virtual: Any, rank: int) -> int:
     virtual.state.peers = Peers(sink, rank)
     keep_time(RankTime(sink, recorder, options.cost.gap_factor))
     code = run_script(replace(options.job, rank=rank), virtual.state)
+    for finding in swallowed(recorder, rank, code):
+        print(f"warning: {finding}", file=sys.stderr)
+    if code == OK and not recorder.finished_steps:
+        print(f"warning: rank {rank} took no optimizer step", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     virtual.close()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 # More than any list of names, shapes or settings; models do not travel.
 MOST_BYTES = 16 * 2**20
@@ -75,7 +76,7 @@ class Peers:
 
 
 def encode(value: Any) -> str:
-    """As text; empty for what cannot be sent, of which tensors without data are the most."""
+    """As text, of tensors without data their form; empty for what cannot be sent."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(value)
@@ -92,9 +93,16 @@ def decode(text: str | None) -> Any:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and type(value) not in (
-            torch.Tensor,
-            torch.nn.Parameter,
-        ):
-            raise pickle.PicklingError("a tensor without data")
+        if isinstance(value, FakeTensor):
+            return _without_data, (tuple(value.shape), value.dtype, value.fake_device.type)
+        if isinstance(value, torch.Tensor) and type(value) not in _WITH_DATA:
+            raise pickle.PicklingError("a tensor of another kind")
         return NotImplemented
+
+
+_WITH_DATA = (torch.Tensor, torch.nn.Parameter)
+
+
+def _without_data(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    make = torch.zeros if device == "cpu" else torch.empty
+    return make(shape, dtype=dtype, device=device)

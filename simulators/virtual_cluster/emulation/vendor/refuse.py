@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from trainscout.simulators.predictor.question.errors import InputError
 
+# Told of every refusal, which the script may swallow: the recorders of this process.
+listeners: list[Callable[[InputError], None]] = []
+
 
 def refusal(name: str, reason: str, allowed: str | None = None) -> InputError:
     """What to raise for the use of ``name``, in words a user of the script understands."""
-    return InputError(name, "used", f"is not emulated: {reason}", allowed)
+    error = InputError(name, "used", f"is not emulated: {reason}", allowed)
+    for heard in listeners:
+        heard(error)
+    return error
 
 
 def refused(name: str, reason: str) -> type:

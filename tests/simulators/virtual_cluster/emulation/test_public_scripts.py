@@ -294,6 +294,54 @@ def test_a_gap_is_said_in_one_line(tmp_path: Path) -> None:
     assert "AttentionBias" in line
 
 
+# One gap ends a thread, one is raised in every other step, one in a process that has no device;
+# the script's own mistakes and what it asks of packages that are not there are no gaps.
+SWALLOWED = """
+import multiprocessing, threading, torch
+
+def serve():
+    torch.sort(torch.eye(8, device="cuda").to_sparse())
+
+def work():
+    try:
+        torch.ones(8, device="cuda")
+    except Exception:
+        pass
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    if FAILS:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+        process = multiprocessing.get_context("spawn").Process(target=work)
+        process.start()
+        process.join()
+    for step in range(4):
+        try:
+            if FAILS and step % 2:
+                serve()
+            model(torch.ones(4, 8 + step // 3, device="cuda")).sum().backward()
+            optimizer.step()
+        except Exception:
+            continue
+"""
+
+
+@pytest.mark.parametrize(("fails", "code"), [("True", 4), ("False", 0)])
+def test_gaps_that_a_script_swallows_are_counted(tmp_path: Path, fails: str, code: int) -> None:
+    (tmp_path / "caught.py").write_text(SWALLOWED.replace("FAILS", fails))
+    options = ("--world-size", "1", "--strict")
+    run = emulate(tmp_path, str(tmp_path / "caught.py"), *options, check=True)
+    assert run.code == code, run.output
+    for stated in (
+        "caught.py:5: 3 gaps of the emulator were swallowed, the first: aten.sort",
+        "gap of the emulator in a process of the script: aten.ones",
+    ):
+        assert run.output.count(stated) == (code == 4), run.output
+
+
 RANKS = """
 import torch
 import torch.distributed as dist

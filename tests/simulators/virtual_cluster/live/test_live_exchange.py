@@ -28,7 +28,9 @@ rank, size = dist.get_rank(), dist.get_world_size()
 torch.cuda.set_device(rank)
 device = torch.device("cuda", rank)
 objects = [None] * size
-dist.all_gather_object(objects, {"rank": rank})
+dist.all_gather_object(objects, {"rank": rank, "on_device": torch.ones(rank + 2, device=device)})
+sizes = {str(each["on_device"].device): len(each["on_device"]) for each in objects}
+assert sizes == {f"cuda:{rank}": 3} and len(objects[0]["on_device"]) == 2, sizes
 scattered, told = [None], [f"by {rank}"]
 dist.scatter_object_list(scattered, list("abcd"[:size]) if rank == 1 else None, src=1)
 dist.broadcast_object_list(told, src=size - 1)
@@ -77,8 +79,10 @@ def test_values_and_objects_travel(tmp_path: Path) -> None:
     assert lines == [
         "[rank 0] [0, 1] ['a'] ['by 1'] [1, 2] 1 [0, 10] [0, 100] [1, 2] [1]",
         "[rank 0] out None",
+        "[rank 0] warning: rank 0 took no optimizer step",
         "[rank 1] [0, 1] ['b'] ['by 1'] [1, 2] 1 [0, 10] [1, 101] [0, 2] [1]",
         "[rank 1] out (8, 18)",
+        "[rank 1] warning: rank 1 took no optimizer step",
     ]
 
 

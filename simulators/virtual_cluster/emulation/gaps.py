@@ -1,0 +1,103 @@
+"""Is a failure the script's own doing or a gap of the emulator?"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from pickle import PickleError
+from types import FrameType
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+_OWN = str(Path(__file__).parent)
+# Frames that are nobody's call: the emulator's own and those of what it runs on.
+_BELOW = ("/torch/", "/importlib/", "<frozen ", "<string>")
+# What torch says of tensors without data.
+_NO_DATA = (
+    "data is not allocated",
+    "Cannot access data pointer",
+    "FakeTensor",
+    "fake tensor",
+    "without running `_apply`",
+    "from the 'CUDA' backend",
+)
+# Of these the emulator has no part, whatever a script was told before.
+ELSEWHERE = (KeyboardInterrupt, SystemExit, MemoryError, ImportError, SyntaxError)
+
+
+def gap_left(error: BaseException) -> str | None:
+    """What is lacking, of an exception that leaves the emulator; None where that is no gap of its,
+    or was seen before, further inside."""
+    seen = vars(error)
+    inside, _ = frames(error)
+    if "left_emulator" in seen or not is_gap(error, inside):
+        return None
+    seen["left_emulator"] = True
+    refused = isinstance(error, InputError)
+    return reason(error) if refused else f"{operation(inside)}: {reason(error)}"
+
+
+def frames(error: BaseException) -> tuple[list[FrameType], FrameType | None]:
+    """The emulator's frames, innermost first, and the script's that called them."""
+    inside = []
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if not _is_below(frame):
+            return inside, frame
+        inside.append(frame)
+    return inside, None
+
+
+def reason(error: BaseException) -> str:
+    """What an exception says, in one line."""
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _is_below(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith(_OWN) or any(part in name for part in _BELOW)
+
+
+def is_gap(error: BaseException, inside: list[FrameType]) -> bool:
+    """Whether only the emulator raises this, not a device (out of memory, shapes that do not fit)
+    nor the script itself; ``inside``: the emulator's frames."""
+    if isinstance(error, InputError):
+        return True
+    if isinstance(error, ELSEWHERE):
+        return False
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    kinds = [
+        getattr(fakes, name)
+        for name in (
+            *("UnsupportedFakeTensorException", "DynamicOutputShapeException"),
+            *("DataDependentOutputException", "UnsupportedOperatorException"),
+        )
+        if hasattr(fakes, name)
+    ]
+    if isinstance(error, tuple(kinds)) or any(text in str(error) for text in _NO_DATA):
+        return True
+    emulated = [
+        frame
+        for frame in inside
+        if frame.f_code.co_filename.startswith(_OWN)
+        # What only stands around calls of the script's modules and compiled functions.
+        and not frame.f_code.co_filename.endswith(("/training_loop.py", "/compiled.py"))
+    ]
+    if not emulated:
+        return False
+    if isinstance(error, NotImplementedError):
+        return True
+    # Shapes that do not fit and handles that do not exist fail on a device as well, and files
+    # that are missing or hold what torch does not load do there, too.
+    imitated = isinstance(error, (RuntimeError, ValueError, IndexError, OSError, PickleError))
+    return not imitated
+
+
+def operation(inside: list[FrameType]) -> str | None:
+    """What was asked of the emulator whose frames are ``inside``."""
+    for frame in inside:
+        if frame.f_code.co_name == "__torch_dispatch__":
+            function = frame.f_locals.get("func")
+            if function is not None:
+                return str(function)
+    return inside[0].f_code.co_name if inside else None
