@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
@@ -167,35 +168,38 @@ def checkpoint_patches(state: RankState) -> dict[str, Callable[[Any], None]]:
         ):
             _only_beside_others(wrapper, share, state)
 
-    def zero(module: Any) -> None:
-        optimizer = module.ZeroRedundancyOptimizer
-        gather = optimizer.consolidate_state_dict
+    def shards(name: str, partition: str, group: str, kept: str) -> Callable[[Any], None]:
+        """Of an optimizer that is spread over ranks, the states that one of them collects."""
 
-        def consolidate_state_dict(self: Any, to: int = 0) -> None:
-            if state.peers.run:
-                gather(self, to)
-                return
-            self._sync_param_groups(self.param_groups, self.optim.param_groups)
-            shards, own = self._partition_parameters(), self.optim.state_dict()
-            states = [_states_like(own, shards[self.rank], shard) for shard in shards]
-            states[self.rank] = own
-            for rank, each in enumerate(states):
-                values = [value for kept in each["state"].values() for value in kept.values()]
-                sizes = [value.nbytes for value in values if isinstance(value, torch.Tensor)]
-                for size in (8, sum(sizes)) if rank != to else ():
-                    data = torch.empty(size, dtype=torch.uint8, device=self._default_device)
-                    root = dist.get_global_rank(self.process_group, rank)
-                    dist.broadcast(data, root, self.process_group)
-            if self.rank == to:
-                copy = module._recursive_copy_to_device
-                self._all_state_dicts = copy(states, True, torch.device("cpu"))
-                state.recorder.invented("consolidate_state_dict", "as large as theirs", ABSENT)
+        def patch(module: Any) -> None:
+            def consolidate_state_dict(self: Any, *args: Any, **kwargs: Any) -> None:
+                self._sync_param_groups(self.param_groups, self.optim.param_groups)
+                parts, own = getattr(self, partition)(), self.optim.state_dict()
+                states = [_states_like(own, parts[self.rank], part) for part in parts]
+                states[self.rank] = own
+                to, members = next(iter((*args, *kwargs.values())), 0), getattr(self, group)
+                for rank, each in enumerate(states):
+                    values = [value for one in each["state"].values() for value in one.values()]
+                    sizes = [value.nbytes for value in values if isinstance(value, torch.Tensor)]
+                    for size in (8, sum(sizes)) if rank != to else ():
+                        data = torch.empty(size, dtype=torch.uint8, device=self._default_device)
+                        dist.broadcast(data, dist.get_global_rank(members, rank), members)
+                # -1: on every rank.
+                if to in (self.rank, -1):
+                    setattr(self, kept, tree_map_only(torch.Tensor, torch.Tensor.cpu, states))
+                    state.recorder.invented("consolidate_state_dict", "as large as theirs", ABSENT)
 
-        optimizer.consolidate_state_dict = consolidate_state_dict
+            getattr(module, name).consolidate_state_dict = consolidate_state_dict
+
+        return patch
 
     return {
         "torch.distributed.checkpoint.utils": alone,
-        "torch.distributed.optim.zero_redundancy_optimizer": zero,
+        "torch.distributed.optim.zero_redundancy_optimizer": shards(
+            *("ZeroRedundancyOptimizer", "_partition_parameters", "process_group"),
+            "_all_state_dicts",
+        ),
+        "fairscale.optim.oss": shards("OSS", "partition_parameters", "group", "_all_states"),
         "megatron.core.dist_checkpointing.strategies.fully_parallel": whole,
     }
 
