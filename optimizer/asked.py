@@ -45,11 +45,7 @@ class AskedSearch:
         return None if name is None else SimulatorSpec(name, network=self.spec.network)
 
     def check(self) -> None:
-        """Refuse what is wrong in itself, whatever the space holds.
-
-        Raises:
-            InputError: naming the setting.
-        """
+        """Refuse what is wrong in itself, whatever the space holds."""
         self.question.check()
         self.options.check()
         known_recipes(self.options)

@@ -60,11 +60,7 @@ class SearchOptions:
     file among the search's results)."""
 
     def check(self) -> None:
-        """Refuse settings that mean nothing.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse settings that mean nothing."""
         require_choice("search.sampler", self.sampler, SAMPLERS)
         for name in ("n_trials", "patience", "batch_size", "top_k"):
             value = getattr(self, name)
@@ -100,11 +96,7 @@ class ExecutorOptions:
     """Goes to submitit."""
 
     def check(self) -> None:
-        """Refuse settings that mean nothing, and executors whose package is missing.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse settings that mean nothing, and executors whose package is missing."""
         require_choice("executor.name", self.name, tuple(EXECUTORS))
         if self.n_jobs != -1:
             require_whole("executor.n_jobs", self.n_jobs)

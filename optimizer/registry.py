@@ -76,11 +76,7 @@ def imported(room: str, path: str) -> Any:
 def require_package(
     field: str, name: str, entries: Mapping[str, SamplerEntry] | Mapping[str, ExecutorEntry]
 ) -> None:
-    """Refuse an entry whose package is missing.
-
-    Raises:
-        InputError: naming the field, the package and what would be there without it.
-    """
+    """Refuse an entry whose package is missing."""
     package = entries[name].package
     if package is not None and importlib.util.find_spec(package) is None:
         others = ", ".join(each for each, entry in entries.items() if entry.package is None)

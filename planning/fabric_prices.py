@@ -24,11 +24,7 @@ class FabricPrices:
     """A cable with the transceivers at its ends (1,800 dollars at 400 Gb/s)."""
 
     def check(self, field: str) -> None:
-        """Refuse what is no price.
-
-        Raises:
-            InputError: naming it below ``field``.
-        """
+        """Refuse what is no price."""
         for name in ("nic_usd_per_gbps", "switch_usd_per_gbps", "cable_usd_per_gbps"):
             require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)
 

@@ -38,11 +38,7 @@ class Reliability:
     """Where the figures come from."""
 
     def check(self) -> None:
-        """Refuse impossible figures.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible figures."""
         for name in ("gpu_mtbf_hours", "node_mtbf_hours", "checkpoint_interval_s"):
             if getattr(self, name) is not None:
                 require_positive(f"goodput.{name}", getattr(self, name))

@@ -15,11 +15,7 @@ _ALLOWED = 'minute hour day-of-month month day-of-week, as in crontab: "0 2 * * 
 
 
 def check_schedule(schedule: str) -> None:
-    """Refuse what crontab would not take, or what cannot be kept here.
-
-    Raises:
-        InputError: naming the problem.
-    """
+    """Refuse what crontab would not take, or what cannot be kept here."""
     if importlib.util.find_spec("apscheduler") is None:
         problem = "needs APScheduler, which is not installed"
         allowed = "pip install 'trainscout[schedule]', or cron and its like (docs/planning.md)"

@@ -30,11 +30,7 @@ class Target:
     """GPUs at most."""
 
     def check(self, field_name: str) -> None:
-        """Refuse limits that mean nothing.
-
-        Raises:
-            InputError: naming the limit.
-        """
+        """Refuse limits that mean nothing."""
         for name in ("days", "usd", "gpus"):
             if getattr(self, name) is not None:
                 require_positive(f"{field_name}.{name}", getattr(self, name))
@@ -52,11 +48,7 @@ class WhatIf:
     """Multiplies the rate of every NIC."""
 
     def check(self, field_name: str) -> None:
-        """Refuse factors that mean nothing.
-
-        Raises:
-            InputError: naming the factor.
-        """
+        """Refuse factors that mean nothing."""
         for name in ("size", "network"):
             require_positive(f"{field_name}.{name}", getattr(self, name))
 
@@ -103,11 +95,7 @@ class Study:
     ``smallest``."""
 
     def check(self) -> None:
-        """Refuse a study that asks nothing, or something impossible.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse a study that asks nothing, or something impossible."""
         # The name is a directory's.
         if not re.fullmatch(r"\w[\w.-]*", self.name):
             allowed = "letters, digits, '_', '-' and '.'"

@@ -89,11 +89,7 @@ class Template:
         return {name: where for name, where in found.items() if name not in self.files}
 
     def check(self, known: Sequence[str]) -> None:
-        """Refuse places that nothing fills, and files that no word names.
-
-        Raises:
-            InputError: naming the place.
-        """
+        """Refuse places that nothing fills, and files that no word names."""
         for name, where in self.places.items():
             if name not in known:
                 raise InputError(where, f"{{{name}}}", "is no knob and not derived", known)

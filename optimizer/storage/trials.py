@@ -31,11 +31,7 @@ _FORMAT = 2
 
 
 def check_storage(location: str, question: Mapping[str, Any], mode: Mode) -> None:
-    """Refuse a storage that a search of ``question`` cannot use; creates no study in it.
-
-    Raises:
-        InputError: naming the setting.
-    """
+    """Refuse a storage that a search of ``question`` cannot use; creates no study in it."""
     file = file_of(location)
     if file is None or file.exists():
         _refuse_mismatch(location, open_storage(location), question, mode)

@@ -27,11 +27,7 @@ class TrackingSettings:
     """The longest the end of a search waits for the tracking store, in seconds."""
 
     def check(self) -> None:
-        """Refuse what can be known to be wrong without opening the store.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what can be known to be wrong without opening the store."""
         require_choice("tracking.name", self.name, ("mlflow", "none"))
         require_positive("tracking.timeout_s", self.timeout_s)
         if not self.experiment.strip():

@@ -179,11 +179,7 @@ class Options:
         return self._meant.get(name, (name,))[0]
 
     def refuse_slip(self, name: str, choices: Collection[str]) -> None:
-        """Refuse a value that is nearly one of those known; others are for the caller to judge.
-
-        Raises:
-            InputError: naming the nearest.
-        """
+        """Refuse a value that is nearly one of those known; others are for the caller to judge."""
         value = (self.texts(name) or [""])[0].lower()
         near = difflib.get_close_matches(value, choices, 1, _NEARLY)
         if near and value not in choices:

@@ -78,11 +78,7 @@ ABOUT = "README.md"
 
 
 def check_framework(name: str) -> None:
-    """Refuse a framework that no launch files are written for.
-
-    Raises:
-        InputError: naming the nearest that there is.
-    """
+    """Refuse a framework that no launch files are written for."""
     require_choice("launch.framework", name, [ALL, *FRAMEWORKS])
 
 

@@ -37,11 +37,7 @@ class Message:
     )
 
     def check(self) -> None:
-        """Refuse sizes that are not whole numbers of bytes, and an empty message.
-
-        Raises:
-            InputError: naming the parameter.
-        """
+        """Refuse sizes that are not whole numbers of bytes, and an empty message."""
         for name in ("routing_precision", "id_precision", "embed_precision"):
             require_whole(name, getattr(self, name))
         for name in ("weight_precision", "embed_dim", "return_bytes"):
@@ -71,11 +67,7 @@ class Extent:
     )
 
     def check(self) -> None:
-        """Refuse an extent that holds nothing.
-
-        Raises:
-            InputError: naming the parameter.
-        """
+        """Refuse an extent that holds nothing."""
         require_whole("num_layers", self.num_layers)
         if self.capacity_factor is not None:
             require_positive("capacity_factor", self.capacity_factor)
@@ -96,11 +88,7 @@ class Experiment:
     extent: Extent
 
     def check(self) -> None:
-        """Refuse parameters that are wrong by themselves or together.
-
-        Raises:
-            InputError: naming the parameter.
-        """
+        """Refuse parameters that are wrong by themselves or together."""
         for part in (self.router, self.message, self.mesh, self.extent):
             part.check()
         nodes, layers = self.mesh.num_nodes, self.extent.num_layers

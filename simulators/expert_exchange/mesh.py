@@ -48,11 +48,7 @@ class Mesh:
     )
 
     def check(self) -> None:
-        """Refuse a mesh on which nothing would ever arrive.
-
-        Raises:
-            InputError: naming the parameter.
-        """
+        """Refuse a mesh on which nothing would ever arrive."""
         require_whole("num_nodes", self.num_nodes, 2)
         if self.num_nodes > MOST_NODES:
             raise InputError("num_nodes", self.num_nodes, "is too many", f"2..{MOST_NODES}")

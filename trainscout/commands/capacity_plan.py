@@ -90,11 +90,7 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
 
 
 def check_prices(study: Study, cells: Sequence[Cell]) -> None:
-    """Refuse prices of GPUs that no cluster of the study has.
-
-    Raises:
-        InputError: naming the price.
-    """
+    """Refuse prices of GPUs that no cluster of the study has."""
     used = {cell.question.gpu.name for cell in cells}
     for path, prices in study.price_lists():
         for gpu, price in prices.items():
@@ -103,11 +99,7 @@ def check_prices(study: Study, cells: Sequence[Cell]) -> None:
 
 
 def check_cells(cells: Sequence[Cell], reliability: Reliability, settings: SearchSettings) -> None:
-    """Refuse a study none of whose cells could be searched; writes nothing.
-
-    Raises:
-        InputError: naming the setting.
-    """
+    """Refuse a study none of whose cells could be searched; writes nothing."""
     for cell in cells:
         cluster = cell.question.cluster
         goodput(reliability, cluster.num_gpus, cluster.num_nodes)

@@ -87,11 +87,7 @@ def _reserve(config: DictConfig) -> None:
 
 
 def check_writable(field: str, directory: Path) -> None:
-    """Refuse a directory that could not be made or written in.
-
-    Raises:
-        InputError: naming ``field``.
-    """
+    """Refuse a directory that could not be made or written in."""
     instead = f"{field}=FOLDER, or start from a folder that you may write in"
     existing = directory.absolute()
     while not existing.exists() and existing != existing.parent:

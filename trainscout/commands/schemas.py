@@ -175,11 +175,7 @@ def register_commands(command: str | None = None) -> None:
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:
-    """Refuse top-level names that a command would ignore (Hydra lets ``+name=value`` add any).
-
-    Raises:
-        InputError: with the nearest known name.
-    """
+    """Refuse top-level names that a command would ignore (Hydra lets ``+name=value`` add any)."""
     known = [str(name) for name in ConfigStore.instance().repo[f"{schema}.yaml"].node]
     for name in config:
         if name != "hydra" and name not in known:

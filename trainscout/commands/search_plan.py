@@ -92,11 +92,7 @@ def check_plan(plan: SearchPlan, storage: str | None) -> bool:
     """Refuse a search that could not start, or not go on with ``storage``; writes nothing.
 
     A large space is sifted here, with its progress on stderr; returns whether that was
-    interrupted.
-
-    Raises:
-        InputError: naming the setting.
-    """
+    interrupted."""
     console = console_for(sys.stderr)
     with progress_view(console, plan.question.job, plan.output.verbosity) as view:
         surveyed, *_ = prepare_search(plan, view.show)

@@ -68,11 +68,7 @@ SUSTAINED = Parameter("fraction_of_peak", 0.7, 0.2, 2.0)
 
 
 def enough_rows(count: int) -> None:
-    """Refuse a selection too small to fit.
-
-    Raises:
-        InputError: with how many usable rows there are.
-    """
+    """Refuse a selection too small to fit."""
     if count < FEWEST_ROWS:
         problem = "usable rows are too few to fit; loosen --where"
         raise InputError("rows", count, problem, f">= {FEWEST_ROWS}")

@@ -158,11 +158,7 @@ def _names(header: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_header(path: Path, names: Sequence[str]) -> None:
-    """Refuse a table that cannot be one of measured runs, saying what was found instead.
-
-    Raises:
-        InputError: naming the columns that are missing or there twice.
-    """
+    """Refuse a table that cannot be one of measured runs, saying what was found instead."""
     if not names:
         raise InputError("runs", path, "is empty", "a CSV file of measured runs")
     if len(names) == 1:

@@ -44,11 +44,7 @@ def check_popularity(
     ``top_k``, and ``h`` hot ones together no more than ``h / top_k``.
 
     Args:
-        prefix: what stands before the names of the parameters in messages (``model.moe.``).
-
-    Raises:
-        InputError: naming the parameter and its range.
-    """
+        prefix: what stands before the names of the parameters in messages (``model.moe.``)."""
     if not 0 <= hot_ratio <= 1:
         raise InputError(f"{prefix}hot_ratio", hot_ratio, "is out of range", "0..1")
     hot = count_hot(num_experts, hot_ratio)

@@ -51,11 +51,7 @@ class Router:
     measured: tuple[tuple[int, ...], ...] | None = None
 
     def check(self) -> None:
-        """Refuse what no router can do.
-
-        Raises:
-            InputError: naming the parameter.
-        """
+        """Refuse what no router can do."""
         for name in ("num_experts", "seqlen", "top_k"):
             require_whole(name, getattr(self, name))
         require_whole("seed", self.seed, 0)

@@ -69,11 +69,7 @@ class NetworkChoice:
         return self.whole_step
 
     def check(self) -> None:
-        """Refuse what cannot be played.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what cannot be played."""
         require_choice("network.engine", self.engine, NETWORKS)
         require_positive("network.most_bytes_per_gpu", self.most_bytes_per_gpu)
         if not 1 <= self.queue_pairs <= MOST_QUEUE_PAIRS:
@@ -165,11 +161,7 @@ class CongestedNetwork:
         return words + ")"
 
     def check(self, cluster: Cluster, gpu: Gpu) -> None:
-        """Refuse switches that this cluster cannot be wired to, and engines that cannot play.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse switches that this cluster cannot be wired to, and engines that cannot play."""
         from .collectives import make_engine
         from .topology.wiring import build_network
 

@@ -37,11 +37,7 @@ class Neighbour:
     """``between`` spreads its nodes evenly between ours; ``after`` puts them behind ours."""
 
     def check(self, field: str) -> None:
-        """Refuse what is no job.
-
-        Raises:
-            InputError: naming the field below ``field``.
-        """
+        """Refuse what is no job."""
         require_positive(f"{field}.nodes", self.nodes)
         if self.nodes < 2:
             raise InputError(f"{field}.nodes", self.nodes, "sends nothing to others", ">= 2")

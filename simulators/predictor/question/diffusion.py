@@ -36,11 +36,7 @@ class Diffusion:
     from one that all share and a table of its own (``shared``, adaLN-single)."""
 
     def check(self) -> None:
-        """Refuse impossible sizes.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible sizes."""
         where = "model.diffusion"
         sizes: dict[str, tuple[int, ...]]
         sizes = {"patch_size": (self.patch_size,), "text_tokens": (self.text_tokens,)}
@@ -51,11 +47,7 @@ class Diffusion:
         require_choice(f"{where}.modulation", self.modulation, MODULATIONS)
 
     def check_for(self, hidden_size: int) -> None:
-        """Refuse a text that does not end in the model's width.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse a text that does not end in the model's width."""
         if len(self.text_widths) < 2 or self.text_widths[-1] != hidden_size:
             widths = ", ".join(map(str, self.text_widths))
             problem = "does not lead to the model's width"

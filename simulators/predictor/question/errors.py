@@ -22,6 +22,8 @@ _MOST_NAMES, _SHOWN_NAMES = 24, 12
 class InputError(ValueError):
     """A value a user declared cannot be used.
 
+    To refuse a value, in the docstrings of this project, is to raise this of it, naming its field.
+
     Args:
         field: dotted name of the offending field, as the user writes it (``recipe.tp``).
         value: what was given.
@@ -88,11 +90,7 @@ MOST = 1e30
 def require_positive(
     field: str, value: float, *, allow_zero: bool = False, most: float = MOST
 ) -> None:
-    """Refuse NaN, infinities, negatives, (unless allowed) zero, and what is above ``most``.
-
-    Raises:
-        InputError: naming the field, its value and the allowed range.
-    """
+    """Refuse NaN, infinities, negatives, (unless allowed) zero, and what is above ``most``."""
     finite = isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
     if not finite or value < 0 or (value == 0 and not allow_zero):
         bound = ">= 0" if allow_zero else "> 0"
@@ -104,11 +102,7 @@ def require_positive(
 
 
 def require_whole(field: str, value: int, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least ``least``.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse what is not a whole number of at least ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InputError(field, value, "is out of range", f"a whole number >= {least}")
 

@@ -347,11 +347,7 @@ class Framework:
         return (self, *self.alternatives)
 
     def check(self) -> None:
-        """Refuse what does not exist.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what does not exist."""
         require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)

@@ -354,11 +354,7 @@ class Mixer:
         return replace(self, cross=False), CROSS_ATTENTION
 
     def check(self, field: str) -> None:
-        """Refuse impossible sizes.
-
-        Raises:
-            InputError: naming the field, which begins with ``field``.
-        """
+        """Refuse impossible sizes."""
         if not self.parts:
             raise InputError(field, "{}", "mixes nothing", (each.name for each in fields(self)))
         for name, part in self.parts.items():

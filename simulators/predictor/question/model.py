@@ -164,11 +164,7 @@ class Model:
     counts all tokens that one attention sees, and there is no vocabulary (``vocab_size`` 1)."""
 
     def check(self) -> None:
-        """Refuse impossible shapes.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible shapes."""
         for name, most in _MOST.items():
             require_positive(f"model.{name}", getattr(self, name), most=most)
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))

@@ -49,11 +49,7 @@ class Pooled:
         return 2.0 * (rows * sum(one * other for one, other in pairwise(self.widths)) + pairs)
 
     def check(self) -> None:
-        """Refuse impossible sizes.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible sizes."""
         require_positive("model.pooled.patch_size", self.patch_size, allow_zero=True, most=_MOST)
         for number, each in enumerate(self.stem):
             each.check(f"model.pooled.stem.{number}")
@@ -68,11 +64,7 @@ class Pooled:
             require_choice("model.pooled.contrastive", self.contrastive, (OWN, ALL))
 
     def check_for(self, hidden_size: int, towers: tuple[Tower, ...]) -> None:
-        """Refuse what does not begin with the model's width, nor end with the other tower's.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what does not begin with the model's width, nor end with the other tower's."""
         if len(self.widths) < 2 or self.widths[0] % hidden_size:
             widths = f"[{', '.join(map(str, self.widths))}]"
             problem, allowed = "does not begin with the model's width", f"[{hidden_size}, ...]"

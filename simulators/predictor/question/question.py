@@ -112,11 +112,7 @@ class Question:
         return Job(self.model, self.gpu, self.cluster, self.training, recipe, self.framework)
 
     def check(self) -> None:
-        """Refuse impossible declarations.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible declarations."""
         for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
             part.check()
         self.training.check_for(self.model)

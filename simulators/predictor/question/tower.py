@@ -25,11 +25,7 @@ class Convolution:
         return self.inputs * self.channels
 
     def check(self, field: str) -> None:
-        """Refuse impossible sizes.
-
-        Raises:
-            InputError: naming the field, which begins with ``field``.
-        """
+        """Refuse impossible sizes."""
         for name in ("inputs", "channels", "places"):
             require_positive(f"{field}.{name}", getattr(self, name))
 
@@ -89,11 +85,7 @@ class Tower:
     """Patches attend within chunks of so many (null: to all)."""
 
     def check(self, field: str) -> None:
-        """Refuse impossible sizes.
-
-        Raises:
-            InputError: naming the field, which begins with ``field``.
-        """
+        """Refuse impossible sizes."""
         sizes = "num_layers hidden_size num_heads ffn_hidden_size patch_size patches images"
         for name in f"{sizes} merged projectors".split():
             value = getattr(self, name)

@@ -185,11 +185,7 @@ class Training:
         check_packed(self.packed_lengths)
 
     def check_for(self, model: Model) -> None:
-        """Refuse what cannot be trained of a model.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what cannot be trained of a model."""
         length = self.sequence_length or model.sequence_length
         check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)
         images = model.pooled is not None and bool(model.pooled.patch_size)

@@ -60,11 +60,7 @@ class Lora:
     ``nf4`` (QLoRA) or ``nf4_double``, whose scales are quantised too."""
 
     def check(self) -> None:
-        """Refuse impossible adapters.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse impossible adapters."""
         require_positive("training.lora.rank", self.rank, most=_MOST_RANK)
         _require_some("training.lora.targets", self.targets, LORA_TARGETS)
         if not self.targets:
@@ -114,11 +110,7 @@ class Distillation:
     kept (``jsd_pieces``: ms-swift)."""
 
     def check(self) -> None:
-        """Refuse an impossible teacher.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse an impossible teacher."""
         require_choice("training.distillation.loss", self.loss, _LOSSES)
         try:
             self.teacher.check()
@@ -127,11 +119,7 @@ class Distillation:
             raise InputError(field, name, f"{error.field} {error.problem}") from error
 
     def check_for(self, model: Model, dpo: Dpo | None, lora: Lora | None) -> None:
-        """Refuse a teacher of another model's.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse a teacher of another model's."""
         field, name = "training.distillation.teacher", self.teacher.name
         if self.teacher.vocab_size != model.vocab_size:
             problem = f"has a vocabulary of {self.teacher.vocab_size:,}, {model.name} one of "
@@ -149,20 +137,12 @@ class Distillation:
 
 
 def check_frozen(frozen: Sequence[str]) -> None:
-    """Refuse parts that no model has.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse parts that no model has."""
     _require_some("training.frozen", frozen, FROZEN)
 
 
 def check_packed(lengths: Sequence[int]) -> None:
-    """Refuse lengths that no sequence has.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse lengths that no sequence has."""
     for length in lengths:
         require_positive("training.packed_lengths", length, most=MOST_TOKENS)
 
@@ -196,11 +176,7 @@ def why_unpacked(model: Model) -> str:
 def check_tuning(
     model: Model, sequence: int, lora: Lora | None, frozen: Sequence[str], packed: Sequence[int]
 ) -> None:
-    """Refuse what cannot be tuned of a model, and what is not modelled.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse what cannot be tuned of a model, and what is not modelled."""
     longest = max(packed, default=0)
     if model.diffusion is not None and (frozen or packed):
         name = "frozen" if frozen else "packed_lengths"

@@ -185,11 +185,7 @@ def why_invalid(job: Job) -> Violation | None:
 
 
 def check_job(job: Job) -> None:
-    """Refuse a job that cannot be launched.
-
-    Raises:
-        InputError: naming the declaration or recipe field and the reason.
-    """
+    """Refuse a job that cannot be launched."""
     for part in (job.model, job.gpu, job.cluster, job.training):
         part.check()
     job.training.check_for(job.model)

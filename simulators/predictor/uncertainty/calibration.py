@@ -134,11 +134,7 @@ class Calibration:
         return f"{CALIBRATED} {known}: {', '.join(longer) or 'as they come'}"
 
     def check(self) -> None:
-        """Refuse factors that no machine explains.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse factors that no machine explains."""
         if not 0 < self.share <= 1:
             raise InputError(f"{FIELD}.share", self.share, "is no share", "above 0, at most 1")
         for name in FACTORS:
@@ -149,11 +145,7 @@ class Calibration:
                 raise InputError(f"{FIELD}.{name}", value, "is out of range", allowed)
 
     def check_gpu(self, gpu: Gpu) -> None:
-        """Refuse another GPU than was measured.
-
-        Raises:
-            InputError: naming both.
-        """
+        """Refuse another GPU than was measured."""
         if gpu.name not in self.gpus:
             known = ", ".join(self.gpus)
             problem = f"was made for {known}, and the question is about {gpu.name}"

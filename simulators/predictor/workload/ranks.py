@@ -41,11 +41,7 @@ def place_of(job: Job, rank: int) -> Place:
 
 
 def check_rank(job: Job, rank: int, field: str = "rank") -> None:
-    """Refuse what is no rank of the job.
-
-    Raises:
-        InputError: naming ``field`` and the ranks there are.
-    """
+    """Refuse what is no rank of the job."""
     if not 0 <= rank < job.world_size:
         raise InputError(field, rank, "is no rank of the job", f"0 to {job.world_size - 1}")
 

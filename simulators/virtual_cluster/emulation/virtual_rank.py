@@ -186,21 +186,13 @@ def allocator_settings() -> AllocatorSettings:
 
 
 def check_platform() -> None:
-    """Refuse a machine that virtual GPUs are not made for.
-
-    Raises:
-        InputError: naming it.
-    """
+    """Refuse a machine that virtual GPUs are not made for."""
     if sys.platform != "linux":
         raise InputError("platform", sys.platform, "has no virtual GPUs", "linux")
 
 
 def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
-    """Refuse worlds and ranks that cannot be.
-
-    Raises:
-        InputError: naming the argument.
-    """
+    """Refuse worlds and ranks that cannot be."""
     if world_size < 1:
         raise InputError("--world-size", world_size, "is no number of ranks", "1 or more")
     if not 0 <= rank < world_size:

@@ -103,11 +103,7 @@ class RankOfJob:
 
 
 def check_traceable(job: Job) -> None:
-    """Refuse a valid job that is not Megatron-Core's, or that tracing cannot distinguish.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse a valid job that is not Megatron-Core's, or that tracing cannot distinguish."""
     recipe, framework, moe = job.recipe, job.framework, job.model.moe
     for name, allowed in _MEGATRON_CORE.items():
         value = getattr(framework, name)

@@ -22,21 +22,13 @@ PROCESS_BYTES = 10**9
 
 
 def check_traces_possible() -> None:
-    """Refuse where layers can neither be traced nor read.
-
-    Raises:
-        InputError: naming what to install.
-    """
+    """Refuse where layers can neither be traced nor read."""
     if not any((cache_folder() / FOLDER).glob("*.json")):
         check_installed()
 
 
 def check_installed(field: str = "simulator.name") -> None:
-    """Refuse where nothing can be traced.
-
-    Raises:
-        InputError: for ``field``, saying what to install.
-    """
+    """Refuse where nothing can be traced."""
     if sys.platform != "linux":
         raise InputError(
             field, "traced", f"needs virtual GPUs, which {sys.platform} has not", "linux"

@@ -241,11 +241,7 @@ def verify(job: Job) -> Verification:
 
 
 def check_verifiable(job: Job) -> None:
-    """Refuse what no rank of Megatron-Core can be traced for.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse what no rank of Megatron-Core can be traced for."""
     check_traceable(job)
     if not job.model.is_plain:
         problem = "is not verified: whole ranks are traced of models without halves of layers"

@@ -36,11 +36,7 @@ class HybridSettings:
     memory whenever the same comes again."""
 
     def check(self) -> None:
-        """Refuse settings that mean nothing.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse settings that mean nothing."""
         require_positive("network.hybrid.sample_s", self.sample_s)
         require_positive("network.hybrid.rate_tolerance", self.rate_tolerance)
         require_positive("network.hybrid.swing_tolerance", self.swing_tolerance, allow_zero=True)

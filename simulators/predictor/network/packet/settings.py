@@ -153,11 +153,7 @@ class PacketSettings:
         return max([0, len(self.weights) - 1, *self.class_of.values()]) + 1
 
     def check(self) -> None:
-        """Refuse settings that mean nothing.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse settings that mean nothing."""
         require_choice("network.packet.congestion", self.congestion, CONGESTION)
         require_positive("network.packet.packet_bytes", self.packet_bytes)
         require_positive("network.packet.header_bytes", self.header_bytes, allow_zero=True)

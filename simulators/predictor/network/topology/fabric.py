@@ -70,11 +70,7 @@ class SwitchFabric:
     """Seeds the hash that spreads flows."""
 
     def check(self) -> None:
-        """Refuse what no cluster could be wired as.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what no cluster could be wired as."""
         if self.tiers not in (1, 2, 3):
             raise InputError("topology.tiers", self.tiers, "is out of range", "1, 2 or 3")
         require_choice("topology.rails", self.rails, RAILS)
@@ -130,11 +126,7 @@ class Failure:
     """When it is whole again (None: never)."""
 
     def check(self, field: str) -> None:
-        """Refuse what cannot happen.
-
-        Raises:
-            InputError: naming the field.
-        """
+        """Refuse what cannot happen."""
         for name in ("at_s", "detected_s"):
             require_positive(f"{field}.{name}", getattr(self, name), allow_zero=True)
         if not 0 <= self.rate < 1:

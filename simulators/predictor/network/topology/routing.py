@@ -70,11 +70,7 @@ class Routes:
 
 
 def check_routes(paths: Ints, rate: Floats) -> None:
-    """Refuse routes that cannot be filled.
-
-    Raises:
-        InputError: naming the link.
-    """
+    """Refuse routes that cannot be filled."""
     if paths.ndim != 2 or not len(paths):
         return
     if (paths[:, 0] < 0).any():

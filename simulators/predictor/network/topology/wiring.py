@@ -39,11 +39,7 @@ class _Tiers:
 
 
 def require_wirable(cluster: Cluster) -> None:
-    """Refuse clusters of more GPUs than are wired one by one.
-
-    Raises:
-        InputError: naming the field.
-    """
+    """Refuse clusters of more GPUs than are wired one by one."""
     if cluster.num_gpus > MOST_GPUS:
         problem = f"makes {cluster.num_gpus:,} GPUs: too many to wire one by one"
         most = MOST_GPUS // cluster.gpus_per_node
