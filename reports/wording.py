@@ -93,7 +93,8 @@ def format_tuning(job: Job) -> str:
     if (lora := training.lora) is not None:
         dropped = f", dropout {lora.dropout:g}" if lora.dropout else ""
         beside = f" beside weights in {lora.frozen_weights}" if lora.packs_weights else ""
-        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}{dropped}{beside}")
+        kind = "DoRA" if lora.dora else "LoRA"
+        words.append(f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{dropped}{beside}")
     if training.frozen:
         words.append(f"frozen: {', '.join(training.frozen)}")
     if training.packed_lengths:

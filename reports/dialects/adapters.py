@@ -10,14 +10,13 @@ from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Lora
 
 # How adapters of low rank are called (``lora_llm``: towers are trained whole beside them), and
 # what else keeps all weights as they are and trains what stands beside them.
-_ADAPTS = ("lora", "qlora", "lora_llm")
+_ADAPTS = ("lora", "qlora", "lora_llm", "dora")
 _ADAPTS_OTHERWISE = (
     *(
         "adalora",
         "adapter",
         "boft",
         "bone",
-        "dora",
         "fourierft",
         "ia3",
         "llama-adapter",
@@ -64,7 +63,8 @@ def adapters_of(options: Options, declared: Lora | None) -> Lora | None:
         targets = {"linear_qkv"}
         options.note("no --lora_target_modules: adapters of queries and values, as PEFT's default")
     chosen = tuple(name for name in LORA_TARGETS if name in targets) or LORA_TARGETS
-    return Lora(8 if rank is None else rank, chosen, dropout, _frozen_weights(options, kind))
+    kept, dora = _frozen_weights(options, kind), options.on("--use_dora") or kind == "dora"
+    return Lora(8 if rank is None else rank, chosen, dropout, kept, dora=bool(dora))
 
 
 def _frozen_weights(options: Options, kind: str | None) -> str:

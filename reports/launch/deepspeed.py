@@ -60,7 +60,7 @@ def _script(job: Job) -> str:
             "lora_dropout": lora.dropout,
             "target_modules": hugging_face_targets(job),
             "task_type": "CAUSAL_LM",
-        }
+        } | ({"use_dora": True} if lora.dora else {})
         adapted = f"    model = get_peft_model(model, {call('LoraConfig', arguments, 4)})\n"
         # The input of a recomputed layer must ask for a gradient.
         adapted += "    model.enable_input_require_grads()\n" if recompute else ""

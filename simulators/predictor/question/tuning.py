@@ -58,6 +58,8 @@ class Lora:
     frozen_weights: str = "16bit"
     """What frozen weights of layers are kept in: ``16bit``, or as bitsandbytes has them ``int8``,
     ``nf4`` (QLoRA) or ``nf4_double``, whose scales are quantised too."""
+    dora: bool = False
+    """Rows of adapted weights have a trained magnitude each (PEFT's ``use_dora``)."""
 
     def check(self) -> None:
         """Refuse impossible adapters."""
@@ -185,6 +187,10 @@ def check_tuning(
     if model.diffusion is not None and lora is not None and lora.packs_weights:
         problem = "is not modelled of a diffusion transformer"
         raise InputError("training.lora.frozen_weights", lora.frozen_weights, problem, "16bit")
+    experts = {"linear_fc1", "linear_fc2"}
+    if lora is not None and lora.dora and model.moe is not None and experts & {*lora.targets}:
+        problem, allowed = "is not modelled of experts", "other training.lora.targets"
+        raise InputError("training.lora.dora", True, problem, allowed)
     if longest > sequence:
         problem = f"is longer than the {sequence} tokens that it is packed into"
         raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")

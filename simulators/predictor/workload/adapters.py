@@ -5,10 +5,16 @@ over the tensor-parallel group. Beside a column-parallel layer A makes its share
 columns from the gathered input, and they are gathered; beside a row-parallel layer A's products
 are summed, B makes its share of the outputs, and they are gathered (under sequence parallelism
 each rank then takes its tokens). Adapters compute in 16 bits, whatever their layer does.
+
+DoRA (Liu et al. 2024, eq. 5) is PEFT 0.21's, on one rank: ``y = m / |W + s B A| (W x + s B A x)``
+with a magnitude ``m`` and a norm a row of ``W``, taken anew in every pass and without gradients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from .frozen_weights import unpacking
 from .ir import Collective, Gemm, GroupedGemm, Op, Streaming
 from .shard import Shard
 
@@ -21,7 +27,7 @@ _TARGET = {
     **dict.fromkeys(("fc1", "shared_fc1", "expert_fc1"), "linear_fc1"),
     **dict.fromkeys(("fc2", "shared_fc2", "expert_fc2"), "linear_fc2"),
 }
-_MARK = "_lora_"
+_MARK, _NORM, _MULTIPLIED = "_lora_", "_dora_", "multiplied"
 
 
 def is_adapted(shard: Shard, name: str) -> bool:
@@ -73,7 +79,15 @@ def adapter(
         backward += exchange("tokens", "all_gather", outputs) if shard.sp else []
     else:
         forward += exchange("gather", "all_gather", rank)
-    backward.append(Streaming(f"{own}scale_bwd", "elementwise", 2 * tokens * outputs * size))
+    # Scaled, then added to what the layer made; the gradients of the shared input are added up.
+    added: list[Op] = [
+        Streaming(f"{own}add", "elementwise", 5 * tokens * outputs * size, launches=2)
+    ]
+    scaled: list[Op] = [Streaming(f"{own}scale_bwd", "elementwise", 2 * tokens * outputs * size)]
+    if shard.lora.dora:
+        forward += _norm(shard, name, inputs, outputs)
+        added, scaled = _by_magnitude(shard, name, tokens, inputs, outputs)
+    backward += scaled
     forward.append(Gemm(f"{own}out_fwd", tokens, made, rank, dtype))
     backward += [
         Gemm(f"{own}out_dgrad", tokens, rank, made, dtype, layout="NN"),
@@ -83,8 +97,7 @@ def adapter(
     backward += exchange("sum_bwd", "all_reduce", rank)
     if parallel == "row":
         forward += exchange("outputs", "all_gather", outputs)
-    # Scaled, then added to what the layer made; the gradients of the shared input are added up.
-    forward.append(Streaming(f"{own}add", "elementwise", 5 * tokens * outputs * size, launches=2))
+    forward += added
     backward += [
         Gemm(f"{own}in_dgrad", tokens, inputs, narrow, dtype, layout="NN"),
         _gradient(shard, f"{own}in", narrow, inputs, tokens),
@@ -94,6 +107,64 @@ def adapter(
     if parallel == "column" and not shard.sp:
         backward += exchange("grad", "all_reduce", inputs)
     return forward, backward
+
+
+def _norm(shard: Shard, name: str, inputs: int, outputs: int) -> list[Op]:
+    """The norms of rows: a unit matrix through both factors is ``B A``, which is scaled, added to
+    the weight and normed, in fp32 where magnitudes are."""
+    assert shard.lora is not None
+    own, rank, dtype = f"{name}{_NORM}", shard.lora.rank, shard.dtype
+    size, wide, weights = shard.element_bytes, shard.magnitude_bytes, inputs * outputs
+    casts = (wide + size) * (wide > size)
+    unit, moved = inputs**2 * (wide + casts), weights * (6 * wide + 2 * casts)
+    return [
+        *unpacking(shard, name, 0, inputs, outputs)[1],
+        Streaming(f"{own}unit", "elementwise", unit, launches=2 + (casts > 0)),
+        Gemm(f"{own}in", inputs, rank, inputs, dtype),
+        Gemm(f"{own}{_MULTIPLIED}", inputs, outputs, rank, dtype),
+        Streaming(f"{own}rows", "elementwise", moved, launches=6 + 4 * (casts > 0)),
+    ]
+
+
+def _by_magnitude(
+    shard: Shard, name: str, tokens: int, inputs: int, outputs: int
+) -> tuple[list[Op], list[Op]]:
+    """What scales outputs and adds them up, and its gradients'. Beside dropout the weight is
+    multiplied by what was left of the input once more."""
+    assert shard.lora is not None
+    own, size, wide, made = f"{name}{_NORM}", shard.element_bytes, shard.magnitude_bytes, tokens
+    made *= outputs
+    casts, drops = (wide + size) * (wide > size), bool(shard.lora.dropout)
+    forward = made * (9 * wide + 3 * size + casts)
+    backward = made * (12 * wide + 2 * size + 4 * casts + 3 * size * (not drops))
+    added: list[Op] = [Streaming(f"{own}add", "elementwise", forward, launches=5 + (casts > 0))]
+    scaled: list[Op] = [
+        Streaming(f"{own}add_bwd", "elementwise", backward, launches=10 + 4 * (casts > 0))
+    ]
+    if drops:
+        if casts:
+            moved = inputs * outputs * casts
+            added.insert(0, Streaming(f"{own}weight_cast", "cast", moved))
+        added.insert(0, Gemm(f"{own}again_fwd", tokens, outputs, inputs, shard.dtype))
+        moved = 3 * tokens * inputs * size
+        scaled += [
+            Gemm(f"{own}again_dgrad", tokens, inputs, outputs, shard.dtype, layout="NN"),
+            Streaming(f"{own}again_add", "elementwise", moved),
+        ]
+    return added, scaled
+
+
+def norms(ops: Sequence[Op]) -> list[Gemm]:
+    """The products of ``inputs`` by ``outputs`` whose rows DoRA norms, among operations."""
+    made = f"{_NORM}{_MULTIPLIED}"
+    return [op for op in ops if isinstance(op, Gemm) and op.name.endswith(made)]
+
+
+def norm_bytes(shard: Shard, ops: Sequence[Op]) -> int:
+    """Most bytes that are held while the norms of one layer are taken."""
+    size, wide = shard.element_bytes, shard.magnitude_bytes
+    held = wide * (3 + (wide > size))
+    return max((op.m * (op.m * size + op.n * held) for op in norms(ops)), default=0)
 
 
 def _dropout(shard: Shard, name: str, elements: int) -> list[Op]:
@@ -153,10 +224,16 @@ def adapter_products(ops: tuple[Op, ...]) -> list[Gemm | GroupedGemm]:
 
 
 def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
-    """Bytes of what first factors made in a forward pass, which the second's gradients need."""
+    """Bytes of what first factors made in a forward pass, which the second's gradients need; of
+    DoRA what the layer and its adapter made, for magnitudes', and casts of weights that are
+    multiplied beside dropout."""
     assert shard.lora is not None
-    rows = 0
+    kept = 0
     for op in adapter_products(ops):
         if op.name.endswith(f"{_MARK}out_fwd"):
-            rows += op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
-    return rows * shard.lora.rank * shard.element_bytes
+            rows = op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
+            made = op.n if isinstance(op, Gemm) and shard.lora.dora else 0
+            kept += rows * (shard.lora.rank + 2 * made)
+    if shard.lora.dropout and shard.magnitude_bytes > shard.element_bytes:
+        kept += sum(op.m * op.n for op in norms(ops))
+    return kept * shard.element_bytes

@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.knobs.recomputation import DEFAULT
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer, Mixer
 from trainscout.simulators.predictor.question.tuning import PACKED
 
-from .adapters import adapter_products, column_input_bytes, latent_bytes
+from .adapters import adapter_products, column_input_bytes, latent_bytes, norm_bytes, norms
 from .alternating_updates import correct_parts, laurel_part, others_part, predict_parts
 from .attention import attention_parts
 from .compressed_attention import compressed_parts
@@ -109,7 +109,9 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     parameters = parameters.as_trained(shard)
     if shard.lora is None:
         return parameters
-    return parameters + _weights(adapter_products(_forward(layer_parts(shard, layer))))
+    ops = _forward(layer_parts(shard, layer))
+    magnitudes = sum(op.n for op in norms(ops))
+    return parameters + _weights(adapter_products(ops)) + LocalParameters(magnitudes)
 
 
 def _kept_weights(shard: Shard, layer: Layer) -> LocalParameters:
@@ -181,6 +183,13 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
         parts.append(added)
     if shard.frozen_weights in PACKED:
         parts = with_unpacked(shard, parts)
+    if shard.lora is not None and shard.lora.dora:
+        parts = [
+            replace(
+                part, forward_peak_bytes=part.forward_peak_bytes + norm_bytes(shard, part.forward)
+            )
+            for part in parts
+        ]
     return (*parts, *_kept_of_weights(shard, parts))
 
 

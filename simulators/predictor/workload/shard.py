@@ -57,6 +57,7 @@ class Shard:
     attended: int
     trains: bool
     lora: Lora | None
+    fp32_magnitudes: bool
     frozen_weights: str
     frozen: tuple[str, ...]
     tp: int
@@ -123,6 +124,8 @@ class Shard:
             attended=job.attended_length // recipe.cp,
             trains=job.training.trains_weights,
             lora=job.training.lora,
+            # PEFT keeps adapters in fp32, which FSDP casts whole.
+            fp32_magnitudes=framework.autocast and recipe.zero_stage < 3,
             frozen_weights=job.frozen_weights,
             frozen=job.training.frozen,
             tp=recipe.tp,
@@ -244,6 +247,11 @@ class Shard:
     @property
     def element_bytes(self) -> int:
         return ACTIVATION_BYTES[self.precision]
+
+    @property
+    def magnitude_bytes(self) -> int:
+        """Of one of DoRA's, and in which adapted outputs are scaled."""
+        return 4 if self.fp32_magnitudes else self.element_bytes
 
     @property
     def fused_sum_bytes(self) -> int:

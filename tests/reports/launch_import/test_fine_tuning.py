@@ -428,8 +428,8 @@ ADAPTER = {
         ({}, Lora(16, ("linear_qkv", "linear_fc1"), 0.05), []),
         (
             {"target_modules": "all-linear", "use_dora": True},
-            Lora(16, LORA_TARGETS, 0.05),
-            ["--use_dora true"],
+            Lora(16, LORA_TARGETS, 0.05, dora=True),
+            [],
         ),
         (
             {"peft_type": "PREFIX_TUNING", "r": None},

@@ -10,7 +10,13 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, kernel_flops
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Gemm,
+    GroupedGemm,
+    Streaming,
+    kernel_flops,
+)
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 LORA = Lora(8)
@@ -18,6 +24,7 @@ LORA = Lora(8)
 
 def tuned(model, lora=LORA, frozen=(), packed=(), **recipe):
     training = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
+    training["autocast"] = recipe.pop("autocast", False)
     return make_job(model, training=training, **recipe)
 
 
@@ -119,6 +126,33 @@ def test_the_input_of_an_adapter_is_dropped_both_ways() -> None:
     assert ran(LORA) == 0
 
 
+# Of a value that a layer made, forward and backward; of a weight; of the square of the inputs:
+# bytes that PEFT 0.21's operations read and write on a virtual GPU, with magnitudes in 16 bits and
+# in 32.
+@pytest.mark.parametrize(
+    ("autocast", "values", "weights", "squares"), [(False, 58, 12, 2), (True, 130, 36, 10)]
+)
+def test_dora_norms_and_scales_as_peft_does(autocast, values, weights, squares) -> None:
+    plain, dora = (tuned(LLAMA, lora, autocast=autocast) for lora in (LORA, Lora(8, dora=True)))
+    layer = [(256, 256 + 2 * 64), (256, 256), (256, 2 * 704), (704, 256)]
+    rows = sum(outputs for _, outputs in layer)
+    assert parameters(dora).total - parameters(plain).total == 12 * rows
+    tokens = plain.recipe.micro_batch * plain.sequence_length
+
+    def moved(job) -> int:
+        runs = build_workload(job).stages[0].chunks[0].runs
+        run = next(run for run in runs if run.forward.name == "layer_forward")
+        ops = [*run.forward.ops, *run.backward.ops]
+        return sum(op.bytes for op in ops if isinstance(op, Streaming))
+
+    more = values * tokens * rows + weights * sum(ins * outs for ins, outs in layer)
+    more += squares * sum(ins**2 for ins, _ in layer)
+    # In place of a sum and of a scaling: seven values read or written, of two bytes.
+    assert moved(dora) - moved(plain) == more - 7 * 2 * tokens * rows
+    saved = [build_workload(job).stages[0].chunks[0].saved_bytes for job in (dora, plain)]
+    assert saved[0] - saved[1] == 12 * 2 * 2 * tokens * rows
+
+
 # Two more for queries, keys and values (none where they are latent) of 12 layers, and one for gate
 # and up of those without experts.
 @pytest.mark.parametrize(
@@ -208,6 +242,8 @@ def test_frozen_parts_have_no_gradients(frozen, gradients) -> None:
         (tuned(LLAMA, Lora(8, ())), "training.lora.targets"),
         (tuned(LLAMA, Lora(8, dropout=1.0)), "training.lora.dropout"),
         (tuned(LLAMA, Lora(6), tp=4), "recipe.tp"),
+        (tuned(LLAMA, Lora(8, dora=True), tp=2), "recipe.tp"),
+        (tuned(MOE, Lora(8, dora=True)), "training.lora.dora"),
         (tuned(LLAMA, None, ("towers",)), "training.frozen"),
         (tuned(LLAMA, None, ("language_model",)), "training.frozen"),
         (tuned(SEEING, LORA, ("language_model",)), "training.frozen"),
