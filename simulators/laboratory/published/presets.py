@@ -81,11 +81,12 @@ def is_bridge(statement: Statement) -> bool:
 
 
 def is_library(statement: Statement) -> bool:
-    """Whether the row ran the recipes of Megatron-Bridge's library, by the release of the package
-    that it names; those for performance come with an edition of NeMo's container, and set what the
-    library's leave: 16-bit gradients, fused routers and rotary positions, balanced experts
-    (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
-    return is_bridge(statement) and "bridge_release" in statement.label
+    """Whether the row ran the recipes of Megatron-Bridge's library: it names a release of the
+    package, or no edition or date at all. Those for performance come with an edition of NeMo's
+    container, and set what the library's leave: 16-bit gradients, fused routers and rotary
+    positions, balanced experts (``perf_recipes/_common.py`` against ``recipes/common.py``)."""
+    label = statement.label
+    return is_bridge(statement) and ("bridge_release" in label or len(label) == 1)
 
 
 def is_development(statement: Statement) -> bool:

@@ -15,7 +15,7 @@ from .degrees import Degrees
 from .era import Era
 from .frameworks import DATES, MEGATRONS, is_declared
 from .outcome import CannotReplayError
-from .presets import moe_preset
+from .presets import is_bridge, moe_preset
 from .rows import Row, given
 from .sharding import recipes_shard, sharding_group, zero_stage
 from .words import Statement
@@ -104,7 +104,9 @@ def recipe_of(
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
     if degrees.cp > 1 and statement.says("context", "all-gather", "hierarchical"):
         assumed.append(f"context parallelism by {statement.facts['context']} replayed as a ring")
-    etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
+    # No recipe of Megatron-Bridge's splits experts (expert_tensor_parallel_size).
+    split = given(row.etp, 1 if is_bridge(statement) else degrees.tp)
+    etp = split if model.moe is not None and split != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")
     if model.moe is not None and statement.says("grouped_gemm", "no"):

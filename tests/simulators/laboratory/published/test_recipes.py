@@ -280,3 +280,12 @@ def test_what_may_have_been_recomputed_where_a_row_does_not_say():
     counted = replayable(framework="fms-fsdp (PyTorch FSDP1 + compile)", **published)
     assert counted.job.recipe.recompute_layers == layers // 2
     assert counted.heavier == ()
+
+
+@pytest.mark.parametrize(
+    ("framework", "etp", "split"),
+    [("Megatron-Bridge", None, 1), ("Megatron-Bridge", 2, None), ("Megatron-LM", None, None)],
+)
+def test_experts_are_split_as_software_does_unless_told(framework, etp, split):
+    outcome = job_of(replace(EXPERTS, framework=framework, etp=etp), declarations())
+    assert outcome.job.recipe.etp == split
