@@ -44,6 +44,9 @@ MEMORY_KINDS = {
 # in its other column is reset after the passes (``log_memory``, in ``training_step``) and is the
 # optimizer's, 17 GiB for a layout that was published with 66.
 _LOG_RESERVED = ("torchtitan", "nanotron")
+# ms-swift logs the reserved peak as "memory(GiB)" (swift/trainers/patcher.py, megatron/callbacks).
+_SWIFT = re.compile(r"\bswift\b")
+_NO_PEAK = re.compile(r"\bmean\b")
 
 
 @dataclass(frozen=True)
@@ -179,13 +182,13 @@ def convention_flops(
 
 
 def measured_memory(row: Row) -> tuple[str, float] | None:
-    """Kind and bytes of the row's memory figure, or None when it publishes none.
+    """Kind and bytes of the row's memory figure, or None when it publishes no peak.
 
     ``allocated`` and ``reserved`` are the framework's caching allocator, ``device`` is what
     ``nvidia-smi`` shows. Where the row does not say, the notes and the framework's habit do:
-    TorchTitan and nanotron log reserved memory, Megatron-LM allocated.
+    TorchTitan, nanotron and ms-swift log reserved memory, Megatron-LM allocated.
     """
-    if row.measured_peak_mem_gib is None:
+    if row.measured_peak_mem_gib is None or _NO_PEAK.search(row.memory_kind.lower()):
         return None
     return memory_kind(row), row.measured_peak_mem_gib * GIB
 
@@ -202,7 +205,8 @@ def memory_kind(row: Row) -> str:
     statement = statement_of(row)
     if statement.says("memory_of", "device"):
         return "device"
-    return "reserved" if statement.says("project", *_LOG_RESERVED) else "allocated"
+    logs = statement.says("project", *_LOG_RESERVED) or _SWIFT.search(row.framework.lower())
+    return "reserved" if logs else "allocated"
 
 
 def printed_stage(row: Row) -> int | None:

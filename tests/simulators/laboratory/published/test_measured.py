@@ -118,6 +118,7 @@ def test_an_unknown_convention_determines_nothing():
         ({"notes": "memory is nvidia-smi max in GB"}, "device"),
         ({"framework": "TorchTitan (PyTorch FSDP2)"}, "reserved"),
         ({"framework": "nanotron"}, "reserved"),
+        ({"framework": "Megatron-SWIFT (Megatron-Core 0.14)"}, "reserved"),
         ({"memory_kind": "reserved"}, "reserved"),
         ({"memory_kind": "nvidia-smi"}, "device"),
         ({"memory_kind": "torch.cuda.max_memory_allocated", "framework": "nanotron"}, "allocated"),
@@ -126,6 +127,7 @@ def test_an_unknown_convention_determines_nothing():
 def test_what_a_memory_figure_counts(changes, kind):
     row = replace(RUN, measured_peak_mem_gib=40.0, **changes)
     assert measured_memory(row) == (kind, 40 * 2**30)
+    assert measured_memory(replace(row, memory_kind="mean of what is allocated")) is None
 
 
 def test_the_device_holds_what_the_capacity_lacks():
