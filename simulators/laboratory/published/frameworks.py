@@ -309,9 +309,13 @@ def _stated(
     compiles = framework.name in (*_TORCH, "nemo_automodel")
     if compiles and statement.says("compile", "yes", "layers"):
         changes |= {"fusion": "compiled", "fused_norm": False}
-        # A module compiled as a whole makes its loss too, but for those of LitGPT.
+        # A module compiled as a whole makes its loss too, but for those of LitGPT; torchtune's
+        # chunks of 16-bit logits are compiled beside it (training/_compile.py).
         apart = project_of(statement) == "lightning" or statement.says("loss")
-        if statement.says("compile", "yes") and framework.name in _WITH_LOSS and not apart:
+        chunks = project_of(statement) == "torchtune" and statement.says("loss", "chunked")
+        if statement.says("compile", "yes") and (
+            chunks or (framework.name in _WITH_LOSS and not apart)
+        ):
             changes["cross_entropy"] = "compiled"
     if compiles and statement.says("compile", "no"):
         changes |= {"fusion": "eager", "fused_norm": statement.says("norm", "fused")}

@@ -25,7 +25,7 @@ MASKS = ("", "sequence", "micro_batch")
 WRITTEN_DISPATCHES = ("", "half", "atomic", "fp32")
 HOST_OPTIMIZERS = ("none", "pipelined", "serial")
 MOMENTS_8BIT = ("none", "layers", "all")
-CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager")
+CROSS_ENTROPIES = ("in_place", "pieces", "compiled", "fp32", "copies", "eager", "uncast")
 LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8", "quantised_weights")
 
 
@@ -141,8 +141,8 @@ class Framework:
     """The loss overwrites its 16-bit logits with their gradient (``in_place``), does so for some
     tokens after others, whose logits are made then (``pieces``: Liger's), reads them and writes a
     gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
-    (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on an fp32 copy, each
-    step a tensor (``eager``)."""
+    (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss, each step a tensor, on
+    an fp32 copy (``eager``) or on logits as they are, which the loop holds on to (``uncast``)."""
     gathers_logits: bool = False
     """Tensor-parallel ranks gather the logits of the whole vocabulary and take the loss of all of
     them (an output layer whose plan says ``Replicate``), instead of each of its part."""

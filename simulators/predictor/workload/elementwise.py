@@ -243,10 +243,11 @@ def loss_ops(shard: Shard, logits: int) -> Passes:
             [Streaming("loss_fwd", "elementwise", (s + 40) * logits, launches=20)],
             [Streaming("loss_bwd", "elementwise", (s + 38) * logits, launches=17)],
         )
-    if shard.loss == "log_softmax":
+    if shard.loss == "log_softmax" or shard.cross_entropy == "uncast":
+        rows = shard.batch if shard.loss == "log_softmax" else 1
         return (
-            [Streaming("loss_fwd", "cross_entropy", 2 * s * logits, launches=3 * shard.batch)],
-            [Streaming("loss_bwd", "cross_entropy", 6 * s * logits, launches=4 * shard.batch)],
+            [Streaming("loss_fwd", "cross_entropy", 2 * s * logits, launches=3 * rows)],
+            [Streaming("loss_bwd", "cross_entropy", 6 * s * logits, launches=4 * rows)],
         )
     if shard.cross_entropy in ("in_place", "pieces"):
         in_pieces = shard.cross_entropy == "pieces"

@@ -153,7 +153,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
     gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
     gradients of both its output and its input, and split by DTensors another; of ``log_softmax``
-    the same in 16 bits.
+    the same in 16 bits, and ``uncast`` besides the logits.
     """
     if shard.loss == "log_softmax":
         return size, size, 2 * size
@@ -166,6 +166,7 @@ def _loss_bytes(shard: Shard, size: int) -> tuple[int, int, int]:
         "fp32": (4, size),
         "copies": (4, size + 4),
         "eager": (4, 8),
+        "uncast": (2 * size, 2 * size),
     }[shard.cross_entropy]
     return kept, beside, beside + 4 * splits_softmax(shard)
 
