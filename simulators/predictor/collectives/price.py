@@ -276,6 +276,10 @@ def _price_wired(call: _Call, wiring: Wiring, algorithm: str) -> CollectivePrice
         execution.memory_bytes(kind, size_bytes, option, wiring),
     )
     channels = channels_used(kind, size_bytes, option, wiring)
+    own = wiring.architecture.collectives.channels_of_ranks
+    found = own.get("nodes" if wiring.multi_node else str(wiring.ranks))
+    if found is not None and wiring.max_channels is None:
+        channels = max(channels, round(channels * found / wiring.graphs.channels))
     return _price(time_us, traffic, channels, option.algorithm, option.protocol, fitted, wiring)
 
 
