@@ -217,8 +217,7 @@ def written(kind: str) -> dict[str, Any]:
     """The configuration of a type as Transformers writes it."""
     config = AutoConfig.for_model(kind, **_NEEDED.get(kind, {}))
     text = config.to_json_string(use_diff=False)
-    configuration: dict[str, Any] = json.loads(text, object_hook=_infinity) | {"model_type": kind}
-    return configuration
+    return json.loads(text, object_hook=_infinity) | {"model_type": kind}
 
 
 def _infinity(value: dict[str, Any]) -> Any:

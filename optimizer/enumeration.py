@@ -289,8 +289,7 @@ class Enumeration:
 
     def dp_of(self, points: _Points) -> NDArray[np.int64]:
         column = points.columns["dp"]
-        dp: NDArray[np.int64] = np.array(column.values, dtype=np.int64)[column.codes]
-        return dp
+        return np.array(column.values, dtype=np.int64)[column.codes]
 
     def derive(
         self, name: str, expression: Expression, points: _Points, broken: Mask

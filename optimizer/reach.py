@@ -159,15 +159,13 @@ class Reach:
             return ~beaten(self._losses[rows], self._front, self._top_k, self._epsilon)
         known = [(loss,) for loss, _, _ in sorted(self._fits)[: self._top_k]]
         out = beaten(self._losses[rows], known, self._top_k, self._epsilon)
-        mask: Mask = self._may_fit[rows] & ~out
-        return mask
+        return self._may_fit[rows] & ~out
 
     def _best_of_layouts(self, rows: Rows) -> Mask:
         """An equal recipe takes nobody's place: which of them is shown says no more."""
         best = self._layout_losses()
         ahead = self._ahead(rows, np.minimum(best, self._last_layout())[self._layouts[rows]])
-        mask: Mask = self._may_fit[rows] & ahead
-        return mask
+        return self._may_fit[rows] & ahead
 
     def _layout_losses(self) -> Floats:
         """The best of each layout that fits."""
@@ -186,12 +184,11 @@ class Reach:
             return np.zeros(len(rows), dtype=np.bool_)
         most = min(self._fits)[1] - CLEARLY_LESS
         roomy = [loss for loss, need, _ in self._fits if need <= most]
-        mask: Mask = (
+        return (
             self._may_fit[rows]
             & (self._needs[rows] <= most)
             & self._ahead(rows, np.array(min(roomy, default=np.inf)))
         )
-        return mask
 
     def _best(self) -> list[tuple[float]]:
         return [] if self.best is None else [(self.best,)]
@@ -212,8 +209,7 @@ class Reach:
         for layout, most in shown.items():
             beat[layout] = max(beat[layout], most)
         value = self._worth(rows)
-        mask: Mask = ~self._may_fit[rows] & (value > beat[self._layouts[rows]])
-        return mask
+        return ~self._may_fit[rows] & (value > beat[self._layouts[rows]])
 
     def _simple(self, rows: Rows) -> Mask:
         best = self.best

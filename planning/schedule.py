@@ -59,8 +59,7 @@ _TURN_S = 30.0
 def _local_zone() -> tzinfo:
     from tzlocal import get_localzone
 
-    zone: tzinfo = get_localzone()
-    return zone
+    return get_localzone()
 
 
 def _next_due(trigger: Any, after: datetime, zone: tzinfo, twice: bool) -> datetime | None:

@@ -46,8 +46,7 @@ class Distinct(NamedTuple):
 
     def spread(self, answers: Sequence[float] | NDArray[Any]) -> NDArray[Any]:
         """Answers per combination, to answers per row."""
-        spread: NDArray[Any] = np.asarray(answers)[self.of]
-        return spread
+        return np.asarray(answers)[self.of]
 
 
 @dataclass(frozen=True)
@@ -121,15 +120,13 @@ class RecipeTable(Sequence[Recipe]):
     def holds(self, name: str, test: Callable[[Any], bool]) -> Mask:
         """Of which recipes a field's value passes a test."""
         found = self.field(name)
-        mask: Mask = np.array([test(value) for value in found.values], dtype=np.bool_)[found.codes]
-        return mask
+        return np.array([test(value) for value in found.values], dtype=np.bool_)[found.codes]
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A whole-number or true/false field of every recipe; None is -1."""
         found = self.field(name)
         plain = np.array([-1 if v is None else int(v) for v in found.values], dtype=np.int64)
-        numbers: NDArray[np.int64] = plain[found.codes]
-        return numbers
+        return plain[found.codes]
 
     def distinct(self, names: Sequence[str], extra: Sequence[NDArray[Any]] = ()) -> Distinct:
         """The combinations of the fields ``names`` that occur.

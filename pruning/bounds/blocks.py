@@ -200,8 +200,7 @@ def backward_s(seconds: Floats, host_s: Floats, counts: Ints) -> Floats:
     if len(seconds) == BACKWARD + 1:
         return whole
     halves = (pass_s(seconds, host_s, counts, half) for half in (INPUT_GRADIENT, WEIGHT_GRADIENT))
-    shorter: Floats = np.minimum(whole, sum(halves))
-    return shorter
+    return np.minimum(whole, sum(halves))
 
 
 def pass_s(seconds: Floats, host_s: Floats, counts: Ints, way: int) -> Floats:

@@ -243,5 +243,4 @@ def _longest(chains: Counts) -> Counts:
     held = (chains[:, None] <= chains[None]).all(axis=2)
     by_longer = held & ~held.T
     by_earlier = np.tril(held & held.T, -1)
-    longest: Counts = chains[~(by_longer | by_earlier).any(axis=1)]
-    return longest
+    return chains[~(by_longer | by_earlier).any(axis=1)]

@@ -104,8 +104,7 @@ def _unit(largest_bytes: int) -> tuple[str, int]:
 
 def _busiest(loads: Counts) -> Counts:
     """Those that a table shows, in their own order."""
-    shown: Counts = np.sort(np.argsort(-loads, kind="stable")[:_MOST_ROWS])
-    return shown
+    return np.sort(np.argsort(-loads, kind="stable")[:_MOST_ROWS])
 
 
 def _of_how_many(loads: Counts) -> str:

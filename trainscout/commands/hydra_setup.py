@@ -87,8 +87,7 @@ def _true_or_false(node: BooleanNode, value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if number or str(value).lstrip("-").isdecimal():
         raise ValidationError("Value '$VALUE' is not true or false")
-    converted: bool = _CONVERTED(node, value)
-    return converted
+    return _CONVERTED(node, value)
 
 
 _YAML = OmegaConf.to_yaml
@@ -101,14 +100,13 @@ def _redacted_yaml(config: Any, *, resolve: bool = False, sort_keys: bool = Fals
         return _YAML(OmegaConf.create(redacted(config)), sort_keys=sort_keys)
     # As OmegaConf does it, which would first make settings of the redacted ones again.
     plain = redacted(OmegaConf.to_container(config, resolve=resolve, enum_to_str=True))
-    written: str = yaml.dump(
+    return yaml.dump(
         plain,
         default_flow_style=False,
         allow_unicode=True,
         sort_keys=sort_keys,
         Dumper=omegaconf._utils.get_omega_conf_dumper(),
     )
-    return written
 
 
 def _redacted_record(*args: Any, **more: Any) -> logging.LogRecord:

@@ -33,8 +33,7 @@ def left_out(runs: Columns, errors: Vector, jobs: NDArray[np.int64]) -> tuple[Ve
 
 def relative(errors: Vector, expected: Vector | float = 0.0) -> Vector:
     """Errors of predictions (predicted over measured, less one) that expect so much of them."""
-    found: Vector = np.expm1(expected - errors)
-    return found
+    return np.expm1(expected - errors)
 
 
 def supported(errors: Vector, expected: Vector) -> Vector:

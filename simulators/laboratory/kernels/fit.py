@@ -262,8 +262,7 @@ def fit_section(
 def draws_little_power(rows: pd.DataFrame) -> pd.Series:
     """Large products of uninitialised weights: few toggling bits, so faster than real ones."""
     flops = 2.0 * rows["batch"] * rows["m"] * rows["n"] * rows["k"]
-    found: pd.Series = rows["flag"].str.contains("uninit_w") & (flops > LONGEST_BURST_FLOPS)
-    return found
+    return rows["flag"].str.contains("uninit_w") & (flops > LONGEST_BURST_FLOPS)
 
 
 def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part: Any) -> None:

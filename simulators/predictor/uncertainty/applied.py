@@ -28,8 +28,7 @@ _LEAST, _NONE = 1e-4, 1e-12
 def weight(expected: Vector, variances: Vector) -> Vector:
     """How much of what is expected is applied, 0 to 1, by the variance of what is unknown."""
     apart = np.sqrt(variances + _LEAST**2) / np.maximum(np.abs(expected), _NONE)
-    found: Vector = np.clip(2 - 2 * _REACH * apart, 0.0, 1.0)
-    return found
+    return np.clip(2 - 2 * _REACH * apart, 0.0, 1.0)
 
 
 def part_logs(prior: Prior, runs: Columns, found: Conditioned) -> Vector:
@@ -39,8 +38,7 @@ def part_logs(prior: Prior, runs: Columns, found: Conditioned) -> Vector:
     own = prior.part**2 * (apart**2).sum(axis=-1)
     expected, variances = moments(found, across, own)
     sure = weight(np.sqrt((expected**2).mean(axis=-1)), variances.mean(axis=-1))
-    logs: Vector = sure[..., None] * _parts(prior, runs, found)
-    return logs
+    return sure[..., None] * _parts(prior, runs, found)
 
 
 def scale_logs(prior: Prior, runs: Columns, found: Conditioned, of: Columns) -> Vector:

@@ -68,8 +68,7 @@ class Calibration:
     @functools.cached_property
     def part_logs(self) -> Vector:
         """Logarithms of how much longer each of ``SHARES`` takes by what the runs say."""
-        logs: Vector = self.share * part_logs(*_posterior(self.runs).known)
-        return logs
+        return self.share * part_logs(*_posterior(self.runs).known)
 
     @functools.cached_property
     def part_factors(self) -> Factors:

@@ -267,16 +267,14 @@ class Posterior:
 
     def errors(self, of: Columns) -> Vector:
         """The whole expected errors (m,)."""
-        found: Vector = covariance(self._prior, of, self._runs) @ self._pull
-        return found
+        return covariance(self._prior, of, self._runs) @ self._pull
 
     @property
     def part_spreads(self) -> Vector:
         """Standard deviations (5,) of what is unknown of the logarithm of each part's time."""
         prior = self._prior.part**2
         own = np.full(len(SHARES), prior)
-        found: Vector = np.sqrt(moments(self._found, prior * self._runs.shares.T, own)[1])
-        return found
+        return np.sqrt(moments(self._found, prior * self._runs.shares.T, own)[1])
 
     def ends(self, of: Columns, level: float) -> tuple[Vector, Vector]:
         """Ends (m,) of the interval that holds ``level`` of the errors around their mean."""
@@ -302,8 +300,7 @@ class Posterior:
     def spreads(self, of: Columns) -> Vector:
         """Standard deviations (m,) of what is still unknown, without single runs' own errors."""
         across = covariance(self._prior, of, self._runs)
-        found: Vector = np.sqrt(moments(self._found, across, variance(self._prior, of))[1])
-        return found
+        return np.sqrt(moments(self._found, across, variance(self._prior, of))[1])
 
     def _spread(self, of: Columns) -> tuple[Vector, Vector]:
         across = covariance(self._prior, of, self._runs)
@@ -314,9 +311,8 @@ def log_density(errors: Vector, variances: Vector) -> Vector:
     """Of Student's t with ``FREEDOM`` degrees and squared scales ``variances``."""
     constant = math.lgamma((FREEDOM + 1) / 2) - math.lgamma(FREEDOM / 2)
     squares = errors**2 / variances / FREEDOM
-    found: Vector = (
+    return (
         constant
         - 0.5 * np.log(FREEDOM * math.pi * variances)
         - (FREEDOM + 1) / 2 * np.log1p(squares)
     )
-    return found

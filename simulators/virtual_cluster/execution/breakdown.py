@@ -41,8 +41,7 @@ class Played:
         tasks = self.tasks
         before: Ints = np.concatenate(([-1], tasks.stream_tasks[:-1]))
         before[tasks.order_start[:-1][np.diff(tasks.order_start) > 0]] = -1
-        found: Ints = before[np.argsort(tasks.stream_tasks, kind="stable")]
-        return found
+        return before[np.argsort(tasks.stream_tasks, kind="stable")]
 
 
 def breakdown(played: Played, rank: int, start_s: float, end_s: float, excess: float) -> Floats:

@@ -205,5 +205,4 @@ class _Player:
 
 def sizes_of(message: Message) -> Floats:
     """Bytes of each of a message's flows."""
-    sizes: Floats = np.maximum(message.transfers.share * message.bytes, 1.0)
-    return sizes
+    return np.maximum(message.transfers.share * message.bytes, 1.0)

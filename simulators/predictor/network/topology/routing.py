@@ -195,8 +195,7 @@ def _between_nodes(
 
 def _first_nic(network: Network, local: Ints) -> Ints:
     """The lowest place in the node of a NIC that belongs to the GPU of each place."""
-    first: Ints = local * network.nics_per_node // network.gpus_per_node
-    return first
+    return local * network.nics_per_node // network.gpus_per_node
 
 
 def _nic(network: Network, gpu: Ints, flows: Hashes) -> Ints:
@@ -226,8 +225,7 @@ def _plane(network: Network, leaving: Ints, arriving: Ints, label: Ints) -> Ints
         plane = np.where(cut, (plane + 1) % network.planes, plane)
     if not (ports[leaving, plane] & ports[arriving, plane]).all():
         raise _cut_off(network, "leaves two NICs no plane in common")
-    chosen: Ints = plane
-    return chosen
+    return plane
 
 
 def leaf_of(network: Network, nic: Ints) -> Ints:
@@ -322,8 +320,7 @@ def _leg(
     chosen = _pick(np.logical_and.reduce(network.alive[ways], axis=2), flows, stage, turn)
     if chosen is None:
         raise _cut_off(network, "cuts two pods apart")
-    legs: Ints = ways[np.arange(len(leaf)), chosen]
-    return legs
+    return ways[np.arange(len(leaf)), chosen]
 
 
 def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, turn: int) -> Ints:
