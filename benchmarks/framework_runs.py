@@ -19,7 +19,7 @@ import pandas as pd
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.score import summarise
-from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 DATA = Path(__file__).parent / "data"

@@ -36,16 +36,13 @@ from benchmarks.network_engines import (
 from benchmarks.question import compose_question
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
-from trainscout.simulators.predictor.network.collectives import (
-    EngineSettings,
-    by_node,
-    pattern,
-    play,
-)
-from trainscout.simulators.predictor.network.hybrid import HybridEngine
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-from trainscout.simulators.predictor.network.together import PlayedTogether, play_together
+from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern
+from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
+from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.together.activities import WORK
+from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job

@@ -10,8 +10,9 @@ from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_percent, format_ranks
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.uncertainty import LEVEL, features_of
 from trainscout.simulators.predictor.uncertainty.fastest import published_fastest
+from trainscout.simulators.predictor.uncertainty.features import features_of
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.ties import tie_share
 
 

@@ -11,7 +11,7 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import tie_shares
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf
-from trainscout.reports.launch import start_script
+from trainscout.reports.launch.directory import start_script
 from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction

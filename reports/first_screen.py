@@ -19,7 +19,7 @@ from trainscout.reports.error_bars import lead_share, tie_shares
 from trainscout.reports.evidence import price_is_assumed
 from trainscout.reports.explain import JobOf
 from trainscout.reports.files import LAUNCH
-from trainscout.reports.launch import first_launch
+from trainscout.reports.launch.directory import first_launch
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import choices_of, offered_tight, predicted
 from trainscout.reports.whole_network import network_note
@@ -39,8 +39,8 @@ from trainscout.simulators.predictor.io.terminal import Hanging, labelled, plain
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
-from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.fastest import claim
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 _NOTED_MFU = 0.9
 """As a share of the MFU, the causal count of it that is low enough to stand beside it."""

@@ -18,7 +18,7 @@ from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
 from trainscout.reports.first_screen import first_screen, near
 from trainscout.reports.front_plot import front_plot
-from trainscout.reports.launch import first_launch
+from trainscout.reports.launch.directory import first_launch
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.prediction_report import Notes, noted, prediction_notes
 from trainscout.reports.proof import format_claim, format_proof

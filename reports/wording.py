@@ -8,7 +8,7 @@ from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
-from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 _GIB = 2**30
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import ChunkKind
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk

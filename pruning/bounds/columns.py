@@ -25,7 +25,7 @@ from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, MOST_STAGES, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, StageEnd, StageHeld
 from trainscout.pruning.recipe_table import Distinct, Mask, RecipeTable, distinct
-from trainscout.simulators.predictor.collectives import open_channels
+from trainscout.simulators.predictor.collectives.price import open_channels
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.interference.overlap import overlap_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 Floats = NDArray[np.float64]

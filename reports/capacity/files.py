@@ -20,7 +20,7 @@ from trainscout.reports.capacity.terminal_tables import (
     format_clusters,
     format_goodput,
 )
-from trainscout.reports.launch import first_launch
+from trainscout.reports.launch.directory import first_launch
 from trainscout.simulators.predictor.io.output import json_text, write_texts
 
 

@@ -30,7 +30,7 @@ from trainscout.reports.wording import (
     format_tokens,
     format_usd,
 )
-from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 
 def study_page(

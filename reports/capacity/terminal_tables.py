@@ -38,8 +38,8 @@ from trainscout.reports.wording import (
 )
 from trainscout.simulators.predictor.io.terminal import plain_table
 from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED, stated_share
-from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import CALIBRATED
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 # More differences than a screen holds are in the file.
 _SHOWN_CHANGES = 20

@@ -14,7 +14,7 @@ from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.error_bars import lead_share
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe, details_of
-from trainscout.simulators.predictor.uncertainty import features_of
+from trainscout.simulators.predictor.uncertainty.features import features_of
 from trainscout.simulators.predictor.uncertainty.ties import tie_share
 
 # Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.

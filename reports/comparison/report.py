@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.io.terminal import labelled, plain_table
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
-from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 _SAME = 1e-3
 """As a share of a step, what is not called a difference."""

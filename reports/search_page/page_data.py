@@ -38,7 +38,7 @@ from trainscout.reports.wording import (
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 from trainscout.simulators.registry import SimulatorSpec, measured_table
 

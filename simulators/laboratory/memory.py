@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.collectives import open_channels
+from trainscout.simulators.predictor.collectives.price import open_channels
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.memory import footprint

@@ -21,8 +21,8 @@ from trainscout.planning.outcome import StudyOutcome
 from trainscout.planning.points import Point
 from trainscout.reports.capacity.study_files import study_record, study_rows
 from trainscout.reports.capacity.terminal_tables import format_answer, study_report
-from trainscout.reports.comparison import Comparison
 from trainscout.reports.comparison.attribution import Change
+from trainscout.reports.comparison.comparison import Comparison
 from trainscout.reports.comparison.one_knob import Neighbour
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.comparison.wording import format_change

@@ -35,7 +35,8 @@ from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Study
 from trainscout.reports.capacity.progress import study_view
-from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.comparison.comparison import compare
+from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.nothing_found import why_no_recipe
 from trainscout.reports.progress import progress_view
 from trainscout.reports.whole_network import with_network_note

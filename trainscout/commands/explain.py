@@ -14,8 +14,9 @@ from trainscout.commands.explanation_plan import Compared, ExplanationPlan, buil
 from trainscout.commands.output_choice import output_choice
 from trainscout.commands.schemas import ProfileChoice
 from trainscout.conf.build import build_value
-from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.comparison.comparison import compare
 from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
+from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.launch_import.report import imported_record, imported_report
 from trainscout.simulators.predictor.io.command_line import NOTHING_FITS, OK

@@ -19,7 +19,7 @@ from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import read_recipes
-from trainscout.reports.launch_import import ImportedLaunch, read_launch
+from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe

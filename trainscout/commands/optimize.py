@@ -25,7 +25,7 @@ from trainscout.optimizer.tracking.tracker import Tracker, record_or_warn
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.files import LAUNCH, save_search
 from trainscout.reports.for_programs import search_csv, search_json
-from trainscout.reports.launch import launch_note, launches, write_launches
+from trainscout.reports.launch.directory import launch_note, launches, write_launches
 from trainscout.reports.nothing_found import (
     closest_misses,
     format_relief,
@@ -33,12 +33,8 @@ from trainscout.reports.nothing_found import (
     why_nothing_fits,
 )
 from trainscout.reports.progress import progress_view
-from trainscout.reports.search_page import (
-    Searched,
-    launch_texts,
-    search_request,
-    write_search_page,
-)
+from trainscout.reports.search_page.page import write_search_page
+from trainscout.reports.search_page.searched import Searched, launch_texts, search_request
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
 from trainscout.reports.trials import decided_between

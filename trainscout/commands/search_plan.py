@@ -18,7 +18,7 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.survey import INTERRUPTED
 from trainscout.optimizer.tracking.settings import TrackingSettings
-from trainscout.reports.launch import check_framework
+from trainscout.reports.launch.directory import check_framework
 from trainscout.reports.progress import progress_view
 from trainscout.simulators.predictor.io.terminal import console_for
 from trainscout.simulators.predictor.question.errors import (

@@ -44,7 +44,7 @@ def simulate(config: DictConfig) -> int:
         simulator = _obeying(simulator, Path(config.rules), config)
     launch = build_value(LaunchChoice, "launch", config.launch)
     if launch != LaunchChoice():
-        from trainscout.reports.launch import check_framework
+        from trainscout.reports.launch.directory import check_framework
 
         check_framework(launch.framework)
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
@@ -74,7 +74,7 @@ def simulate(config: DictConfig) -> int:
     if output.verbosity == "quiet":
         below = []
     if launch.directory is not None:
-        from trainscout.reports.launch import (
+        from trainscout.reports.launch.directory import (
             format_launch,
             launch_record,
             launches,

@@ -194,7 +194,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _question(args: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
     from trainscout.simulators.virtual_cluster.execution.step import used_part
-    from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
+    from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
 
     catalogue = load_catalogue()
     cluster, gpu = catalogue.machines(args.cluster, args.gpu, prefix="--")

@@ -21,7 +21,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.planning.study import Study, Target, WhatIf
 from trainscout.reference.settings import Check, Setting, as_written, settings
-from trainscout.reports.launch import check_framework
+from trainscout.reports.launch.directory import check_framework
 from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
+from trainscout.simulators.predictor.uncertainty import posterior
 from trainscout.simulators.predictor.uncertainty.applied import applied
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.posterior import (
     KINDS,
     Columns,

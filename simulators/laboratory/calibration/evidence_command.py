@@ -21,8 +21,8 @@ from trainscout.simulators.predictor.io.markdown import table
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.uncertainty import log_interval
 from trainscout.simulators.predictor.uncertainty.calibration import columns_of
+from trainscout.simulators.predictor.uncertainty.interval import log_interval
 from trainscout.simulators.predictor.uncertainty.posterior import PRIOR, Prior
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainscout.api.questions import fields_of, part_of, question
 from trainscout.conf.catalogue import command_defaults, load_catalogue
-from trainscout.reports.launch_import import read_launch
+from trainscout.reports.launch_import.read import read_launch
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster

@@ -19,9 +19,9 @@ from trainscout.simulators.laboratory.calibrate import add_sources, measured_run
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.terminal import plain_table, show
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.predictor.uncertainty.factors import SHARES
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.posterior import Vector
 
 from .logs import RECENT

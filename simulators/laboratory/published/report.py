@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.memory.bands import BANDS, NO
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
-from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
 from .groups import family_group, scale_group, source_group

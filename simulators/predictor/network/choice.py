@@ -18,7 +18,7 @@ from .neighbours import Neighbour, neighbourhood
 from .topology.fabric import Failure, SwitchFabric
 
 if TYPE_CHECKING:
-    from .collectives import EngineSettings
+    from .collectives.play import EngineSettings
 
 WHITEBOX = "whitebox"
 NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
@@ -125,7 +125,7 @@ class CongestedNetwork:
 
     @property
     def settings(self) -> EngineSettings:
-        from .collectives import EngineSettings
+        from .collectives.play import EngineSettings
 
         choice = self.choice
         return EngineSettings(
@@ -162,7 +162,7 @@ class CongestedNetwork:
 
     def check(self, cluster: Cluster, gpu: Gpu) -> None:
         """Refuse switches that this cluster cannot be wired to, and engines that cannot play."""
-        from .collectives import make_engine
+        from .collectives.play import make_engine
         from .topology.wiring import build_network
 
         if cluster.measured:

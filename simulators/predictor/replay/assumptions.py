@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.experts import Moe
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
+from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.expert_loads import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives import (
+from trainscout.simulators.predictor.collectives.price import (
     CollectivePrice,
     price_collective,
     price_send_recv,

@@ -20,10 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import price_exchange, price_send_recv
-from trainscout.simulators.predictor.collectives.price import CollectivePrice, price_forced
+from trainscout.simulators.predictor.collectives.price import (
+    CollectivePrice,
+    price_exchange,
+    price_forced,
+    price_send_recv,
+)
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
-from trainscout.simulators.predictor.network.collectives import (
+from trainscout.simulators.predictor.network.collectives.congestion import (
     Congested,
     Pattern,
     congestion_model,

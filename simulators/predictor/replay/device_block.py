@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES, paired_slowdowns
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, paired_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload import ir
 

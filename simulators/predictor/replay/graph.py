@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.interference.overlap import overlap_slowdowns
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 from .engine import Floats, Ints, Tasks

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import CollectivePrice
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.workload import ir
 
 COMPUTE = "compute"

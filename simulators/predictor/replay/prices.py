@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import (
+from trainscout.simulators.predictor.collectives.price import (
     CollectivePrice,
     price_exchange,
     price_send_recv,
 )
-from trainscout.simulators.predictor.kernels import price_kernels
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.cluster import Cluster, HostShare
 from trainscout.simulators.predictor.question.framework import Framework

@@ -11,16 +11,16 @@ import numpy as np
 
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives import open_channels
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.collectives.price import open_channels
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
 from trainscout.simulators.predictor.uncertainty.fabric import on_slow_network, share_between
 from trainscout.simulators.predictor.uncertainty.factors import SHARES, factors_of
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL, error_bar
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 

@@ -15,18 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives import CollectivePrice
-from trainscout.simulators.predictor.network.collectives import (
-    EngineSettings,
-    Pattern,
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
+from trainscout.simulators.predictor.network.collectives.congestion import Pattern, group_transfers
+from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
+from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
-    group_transfers,
-    play,
+    groups,
+    split,
     together,
+    transfers,
 )
-from trainscout.simulators.predictor.network.collectives.transfers import groups, split, transfers
-from trainscout.simulators.predictor.network.together import Activities, Message
-from trainscout.simulators.predictor.network.together.activities import WORK
+from trainscout.simulators.predictor.network.together.activities import WORK, Activities, Message
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.workload.communicators import spans

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
 from trainscout.simulators.predictor.question.schedules import crossed
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.passes import FORWARD, PASS_NAMES

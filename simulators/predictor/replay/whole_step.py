@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
-from trainscout.simulators.predictor.network.together import PlayedTogether, alone, play_together
-from trainscout.simulators.predictor.network.together.activities import WORK
+from trainscout.simulators.predictor.network.together.activities import WORK, alone
+from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration

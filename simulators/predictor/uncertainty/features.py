@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.kernels import kernel_uncertainty
+from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job

@@ -30,7 +30,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_positive,
     require_whole,
 )
-from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 from .rank_process import RankOptions, RanksOptions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.collectives import open_channels
+from trainscout.simulators.predictor.collectives.price import open_channels
 from trainscout.simulators.predictor.memory.footprint import process_bytes
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -22,10 +22,10 @@ from trainscout.simulators.virtual_cluster.allocator.allocator_trace import (
     MemoryOverTime,
     memory_over_time,
 )
-from trainscout.simulators.virtual_cluster.traces.collate import Collated
+from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated
 from trainscout.simulators.virtual_cluster.traces.events import Event, Op
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
 from trainscout.simulators.virtual_cluster.traces.lowering.pointwise import UNKNOWN_RULE
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.perfetto import EventTimes
 
 from .breakdown import Played, breakdown

@@ -16,7 +16,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     Trace,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.rank_walk import (
     WALKED,
     Batch,

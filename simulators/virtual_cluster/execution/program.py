@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.walk.prices import (
     SHARED_GPU,
     Content,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.replay.priced import PART_INDEX
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
-from trainscout.simulators.virtual_cluster.traces.collate.collated import as_far
+from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated, as_far
+from trainscout.simulators.virtual_cluster.traces.collate.placement import Family
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,

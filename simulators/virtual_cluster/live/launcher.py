@@ -26,7 +26,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
-from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
 
 from .rank_process import LiveOptions
 from .representation import Representation

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.interference.overlap import overlap_slowdowns
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Communicator
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
     crosses_domains,

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import CollectivePrice, price_collective
-from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.collectives.price import CollectivePrice, price_collective
+from trainscout.simulators.predictor.interference.overlap import overlap_slowdowns
 from trainscout.simulators.predictor.io.csv_files import csv_text
 from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.io.output import json_text, make_folder, write_output

@@ -13,8 +13,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.priced import HOST
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective, Gemm, Op
 from trainscout.simulators.predictor.workload.megatron import (
     ChunkShape,

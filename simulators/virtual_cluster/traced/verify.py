@@ -24,7 +24,8 @@ from trainscout.simulators.predictor.workload.data_parallel import (
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.weights import parameter_bytes
-from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops

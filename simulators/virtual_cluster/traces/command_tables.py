@@ -14,8 +14,9 @@ from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.terminal import as_text, plain_table
 
 from . import events
-from .collate import Collated, Family
+from .collate.collated import Collated
 from .collate.communication import ranks_text
+from .collate.placement import Family
 from .fused import Held, storages_within_fusions
 from .vocabulary import tensor_bytes, tensors
 

@@ -10,8 +10,9 @@ from trainscout.simulators.predictor.io.command_line import IMPOSSIBLE_LAUNCHES,
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.question.errors import InputError
 
-from .collate import Collated, collate, parse_ranks
 from .collate.classes import TOLERANCE
+from .collate.collated import Collated, collate
+from .collate.probe import parse_ranks
 from .events import Trace
 from .files import read_directory, read_trace
 
@@ -93,7 +94,7 @@ def export(arguments: Sequence[str]) -> int:
         check_output("--perfetto", options.perfetto, [options.traces])
         write_perfetto(options.perfetto, _chosen(options, traces), option="--perfetto")
         return OK
-    from .chakra import write_chakra
+    from .chakra.write import write_chakra
 
     job = collate(traces)
     write_chakra(options.chakra, job, _ranks(options, job), option="--chakra")

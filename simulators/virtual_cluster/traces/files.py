@@ -247,7 +247,7 @@ def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...
     names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     if any(name.endswith(".et") for name in names) and not any(map(_NAME.fullmatch, names)):
         # Few need protobuf's messages.
-        from .chakra import read_chakra
+        from .chakra.read import read_chakra
 
         return read_chakra(directory)
     traces: list[Trace] = []

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.question.errors import InputError
 
 from . import events
-from .collate import check_order, communication, match
-from .collate.communication import site_text
+from .collate.communication import communication, site_text
+from .collate.matching import check_order, match
 from .fused import Held
 
 # A step may keep a little more than the one before: a list of losses, a larger scratch buffer.

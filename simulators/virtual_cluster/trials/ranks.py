@@ -15,7 +15,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions, RanksOptions
 from trainscout.simulators.virtual_cluster.live.rank_process import rank_environment
-from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
 

@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     split,
     transfers,
 )
-from trainscout.simulators.predictor.network.flow import FlowEngine
+from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
 

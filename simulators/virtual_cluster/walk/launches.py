@@ -10,7 +10,9 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.replay.prices import host_launch_s
 from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.fused import FUSED
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
+from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Launch
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
 

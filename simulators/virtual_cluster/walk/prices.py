@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.device_block import kernel_seconds
 from trainscout.simulators.predictor.replay.engine import Floats
 from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload import ir
-from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import Lowered
 
 # Interference is looked up for kernels of a class by how memory-bound they are, in such steps.
 BOUND_STEPS = 20

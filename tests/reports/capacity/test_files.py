@@ -13,7 +13,7 @@ from trainscout.planning.store import AnswerStore
 from trainscout.reports.capacity import files
 from trainscout.reports.capacity.files import launch_scripts, study_texts
 from trainscout.reports.capacity.study_files import study_record
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch.directory import megatron_launch
 
 
 @pytest.fixture

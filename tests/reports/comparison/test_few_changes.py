@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.reports.comparison.samples import predictions, space
-from trainscout.reports.comparison import compare
+from trainscout.reports.comparison.comparison import compare
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 PLAIN = Recipe(tp=2, sp=True)

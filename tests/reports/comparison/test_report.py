@@ -11,8 +11,9 @@ from tests.reports.comparison.samples import predictions, space
 from tests.reports.launch_import.samples import CONF
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
-from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.comparison.comparison import compare
 from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
+from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.reasons import mechanism
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.comparison.wording import Unit, format_change, signed_seconds

@@ -13,7 +13,7 @@ from tests.reports.dialects.megatron_parser import parser, table
 from trainscout.reports.dialects import megatron_zero_bubble
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch.directory import megatron_launch
 from trainscout.simulators.predictor.question.job import Job
 
 PARSER = parser()

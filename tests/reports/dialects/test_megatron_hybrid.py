@@ -11,8 +11,8 @@ from tests.reports.launch_import.samples import model as plain_model
 from tests.simulators.jobs import make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.dialects import megatron_hybrid, megatron_lm
-from trainscout.reports.launch import launches
-from trainscout.reports.launch_import import read_launch
+from trainscout.reports.launch.directory import launches
+from trainscout.reports.launch_import.read import read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.megatron import build_workload

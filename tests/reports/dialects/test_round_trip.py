@@ -17,8 +17,8 @@ from trainscout.reports.dialects import megatron_bridge, megatron_core
 from trainscout.reports.dialects.megatron_layers import LAYOUT
 from trainscout.reports.dialects.setting import Code
 from trainscout.reports.dialects.torchtitan import equal_chunks
-from trainscout.reports.launch import launches
-from trainscout.reports.launch_import import ImportedLaunch, read_launch
+from trainscout.reports.launch.directory import launches
+from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import ENVIRONMENT, MEGATRON_BRIDGE
 from trainscout.simulators.predictor.question.question import Question

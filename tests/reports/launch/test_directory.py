@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tests.reports.dialects.jobs import DENSE, jobs
 from tests.samples import job_of
-from trainscout.reports.launch import (
+from trainscout.reports.launch.directory import (
     FRAMEWORKS,
     first_launch,
     format_launch,

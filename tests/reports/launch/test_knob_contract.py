@@ -17,7 +17,8 @@ import pytest
 from tests.knobs import values_of
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, MLA_MOE, make_job
 from trainscout.pruning.equivalence import canonical
-from trainscout.reports.launch import FRAMEWORKS, Launch
+from trainscout.reports.launch.directory import FRAMEWORKS
+from trainscout.reports.launch.launch import Launch
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job

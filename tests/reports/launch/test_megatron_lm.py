@@ -9,7 +9,7 @@ import yaml
 from tests.samples import ARCHITECTURES, CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_options
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch.directory import megatron_launch
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import Mla

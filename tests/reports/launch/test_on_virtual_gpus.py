@@ -14,7 +14,7 @@ import pytest
 from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
 from tests.warm.session import environment, run_python
-from trainscout.reports.launch import launch_texts, launches
+from trainscout.reports.launch.directory import launch_texts, launches
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe

@@ -8,8 +8,7 @@ import pytest
 
 from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, job_of
-from trainscout.reports.launch import launch_texts, launches
-from trainscout.reports.launch.directory import SLURM, slurm_script
+from trainscout.reports.launch.directory import SLURM, launch_texts, launches, slurm_script
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 # Every framework can run it.

@@ -12,7 +12,7 @@ import yaml
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.reports.launch_import import ImportedLaunch, read_launch
+from trainscout.reports.launch_import.read import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model

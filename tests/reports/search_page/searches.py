@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.search_page import Searched, SearchRequest
+from trainscout.reports.search_page.searched import Searched, SearchRequest
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe

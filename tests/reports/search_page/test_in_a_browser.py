@@ -7,7 +7,7 @@ import pytest
 from tests.browser import LAPTOP, open_in
 from tests.reports.search_page.searches import nothing_fits, searched, several_objectives
 from tests.reports.search_page.test_page import HOSTILE, hostile
-from trainscout.reports.search_page import search_page
+from trainscout.reports.search_page.page import search_page
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,

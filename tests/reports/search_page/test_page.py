@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 from tests.reports.search_page.searches import searched
-from trainscout.reports.search_page import PAGE, search_page, write_search_page
+from trainscout.reports.search_page.page import PAGE, search_page, write_search_page
 
 HOSTILE = "</script><script>alert('{{record}}')</script><img src=x onerror=alert(1)>&amp;\u2028"
 

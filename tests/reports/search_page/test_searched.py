@@ -1,7 +1,7 @@
 import re
 
 from tests.reports.search_page.searches import searched
-from trainscout.reports.search_page import launch_texts, search_request
+from trainscout.reports.search_page.searched import launch_texts, search_request
 
 
 def test_the_command_can_be_pasted():

@@ -6,7 +6,7 @@ import pytest
 
 from trainscout.reports.timeline.chrome import arguments
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
 from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRecv, Streaming
 

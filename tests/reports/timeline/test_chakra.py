@@ -23,13 +23,13 @@ from trainscout.simulators.predictor.replay.timeline import (
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.predictor.workload.ir import kernel_flops
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
-from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+from trainscout.simulators.virtual_cluster.traces.chakra.read import read_chakra
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     NodeType,
     attributes,
     read_messages,
 )
-from trainscout.simulators.virtual_cluster.traces.collate import collate
+from trainscout.simulators.virtual_cluster.traces.collate.collated import collate
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Group,

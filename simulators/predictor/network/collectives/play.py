@@ -183,12 +183,18 @@ def make_engine(
     """
     require_choice("network.engine", settings.name, ENGINES)
     if settings.name == "flow":
-        from trainscout.simulators.predictor.network.flow import FlowEngine
+        from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 
         return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
-    from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+    from trainscout.simulators.predictor.network.packet.engine import PacketEngine
     from trainscout.simulators.predictor.network.packet.failing import FailingEngine
-    from trainscout.simulators.predictor.network.packet.settings import Dcqcn, Hpcc, Swift, Timely
+    from trainscout.simulators.predictor.network.packet.settings import (
+        Dcqcn,
+        Hpcc,
+        PacketSettings,
+        Swift,
+        Timely,
+    )
 
     rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
     links = (rates, delays, network.max_hops)
@@ -208,7 +214,8 @@ def make_engine(
         return FailingEngine(*links, packet, failing)
     if settings.name == "packet":
         return PacketEngine(*links, packet)
-    from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+    from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
+    from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 
     skippable = PacketSettings()
     for name in ("routing", "recovery", "class_of", "weights"):

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.flow import max_min_rates
+from trainscout.simulators.predictor.network.flow.water_filling import max_min_rates
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.engine_arrays import (

@@ -25,8 +25,8 @@ from trainscout.simulators.predictor.io.output import (
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Streaming, kernel_flops
 from trainscout.simulators.virtual_cluster.traces import events
-from trainscout.simulators.virtual_cluster.traces.collate import Collated
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.collate.collated import Collated
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.rank_walk import Dependencies
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensor_bytes, tensors
 

@@ -14,10 +14,10 @@ import pytest
 from tests.simulators.predictor.kernels.gpus import GPUS
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.kernels.validate import main
-from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.kernels.attention import price_attention
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
 from trainscout.simulators.predictor.kernels.measured_rows import attention_kernel, match_gpu
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import GroupedGemm
 

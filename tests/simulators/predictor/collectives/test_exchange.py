@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulators.predictor.collectives import machines as m
-from trainscout.simulators.predictor.collectives import price_collective, price_exchange
+from trainscout.simulators.predictor.collectives.price import price_collective, price_exchange
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator
 
 # GPUs, GB/s of dispatch and combine in 16 bits, 32 SMs, kernels alone, GB200: deepseek-ai/DeepEP

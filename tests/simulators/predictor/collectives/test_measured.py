@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.predictor.collectives.machines import GIB, H100, KIB, MIB, cluster, group
-from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.collectives.measured import (
     hop_us,
     interpolated,
     read_measured_collectives,
 )
+from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
-from trainscout.simulators.predictor.collectives import p2p, price_send_recv
+from trainscout.simulators.predictor.collectives import p2p
 from trainscout.simulators.predictor.collectives.graph import wiring_of
+from trainscout.simulators.predictor.collectives.price import price_send_recv
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import GIB, KIB, MIB, cluster, group
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import (
-    execution,
+from trainscout.simulators.predictor.collectives import execution
+from trainscout.simulators.predictor.collectives.cost import options_of
+from trainscout.simulators.predictor.collectives.graph import wiring_of
+from trainscout.simulators.predictor.collectives.price import (
+    KINDS,
+    CollectivePrice,
     price_collective,
     price_send_recv,
 )
-from trainscout.simulators.predictor.collectives.cost import options_of
-from trainscout.simulators.predictor.collectives.graph import wiring_of
-from trainscout.simulators.predictor.collectives.price import KINDS, CollectivePrice
 from trainscout.simulators.predictor.collectives.transport import (
     net_coefficients,
     node_coefficients,

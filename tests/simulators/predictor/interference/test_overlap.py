@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.simulators.predictor.collectives.machines import A800, H100, H800, cluster
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.measure import kernels_of
-from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.interference.overlap import (
     KERNEL_CLASSES,
     overlap_slowdowns,

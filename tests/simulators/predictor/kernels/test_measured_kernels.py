@@ -9,8 +9,8 @@ from tests.samples import GPU
 from tests.simulators.jobs import make_job
 from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.options import ExecutorOptions
-from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.kernels.measured import load_measured
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.question import Question

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainscout.simulators.predictor.kernels import kernel_uncertainty
+from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
 
 from .gpus import GPUS
 

@@ -9,7 +9,10 @@ import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, hardware
 from trainscout.simulators.predictor.network.choice import NetworkChoice
-from trainscout.simulators.predictor.network.collectives import Pattern, congestion_model
+from trainscout.simulators.predictor.network.collectives.congestion import (
+    Pattern,
+    congestion_model,
+)
 from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.question.errors import InputError

@@ -16,8 +16,8 @@ from tests.simulators.jobs import MOE, TINY, make_job
 from tests.simulators.schedule_files import write_schedule
 from trainscout.pruning.bounds import Bounds
 from trainscout.pruning.recipe_table import RecipeTable
-from trainscout.reports.launch import launches
-from trainscout.reports.launch_import import read_launch
+from trainscout.reports.launch.directory import launches
+from trainscout.reports.launch_import.read import read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question

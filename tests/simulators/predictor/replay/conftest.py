@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import CollectivePrice
-from trainscout.simulators.predictor.kernels import KernelPrices
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
+from trainscout.simulators.predictor.kernels.prices import KernelPrices
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu

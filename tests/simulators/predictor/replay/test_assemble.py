@@ -11,7 +11,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.collectives.price import CollectivePrice
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay import boundary

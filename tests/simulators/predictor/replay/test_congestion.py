@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.question import compose_question
 from tests.simulators.predictor.network.topology.test_network import fabric_named
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job

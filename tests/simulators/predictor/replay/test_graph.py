@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulators.jobs import MOE, make_job
 from tests.simulators.predictor.collectives.machines import H100
-from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator

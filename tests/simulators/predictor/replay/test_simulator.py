@@ -14,7 +14,7 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, ma
 from tests.simulators.predictor.replay.conftest import Machine, Rates, multiply_adds
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
+from trainscout.simulators.predictor.collectives.price import price_collective, price_send_recv
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model

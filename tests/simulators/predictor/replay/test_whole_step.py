@@ -20,11 +20,8 @@ from tests.simulators.predictor.replay.test_congestion import (
 from tests.simulators.predictor.replay.test_congestion import LLAMA as DEEP
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.network.neighbours import Neighbour
-from trainscout.simulators.predictor.network.together import (
-    Activities,
-    PlayedTogether,
-    play_together,
-)
+from trainscout.simulators.predictor.network.together.activities import Activities
+from trainscout.simulators.predictor.network.together.play import PlayedTogether, play_together
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe

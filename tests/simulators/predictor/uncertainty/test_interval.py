@@ -11,8 +11,7 @@ from tests.simulators.predictor.uncertainty.rows import FEATURES, residual, tabl
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty import error_bar
-from trainscout.simulators.predictor.uncertainty.interval import log_interval
+from trainscout.simulators.predictor.uncertainty.interval import error_bar, log_interval
 from trainscout.simulators.predictor.uncertainty.table import (
     published_residuals,
     quantiles,

@@ -21,7 +21,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Phase,
     Violation,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 from trainscout.simulators.virtual_cluster.traces.vocabulary import DTYPE_BYTES
 
 pytest.importorskip("torch")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.emulation.sections import emulate
 from trainscout.simulators.virtual_cluster.traces.events import Op, Violation
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 torch = pytest.importorskip("torch")
 

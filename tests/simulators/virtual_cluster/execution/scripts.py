@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from tests.samples import CLUSTER, GPU
-from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
-from trainscout.simulators.predictor.kernels import price_kernels
+from trainscout.simulators.predictor.collectives.price import price_collective, price_send_recv
+from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.prices import slowest_excess
 from trainscout.simulators.predictor.workload.ir import Gemm

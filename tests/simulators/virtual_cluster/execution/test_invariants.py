@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.samples import GPU
 from tests.simulators.virtual_cluster.execution.scripts import INSTANT, PAIR, Script, gemm_s
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
-from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import EventRecord, EventWait, Op
 
 SIZES = (512, 1024, 2048)

@@ -15,11 +15,12 @@ from tests.simulators.virtual_cluster.execution.scripts import (
     Script,
     gemm_s,
 )
-from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
+from trainscout.simulators.predictor.collectives.price import price_collective, price_send_recv
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.network_doubt import UNVALIDATED
-from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Trace
 from trainscout.simulators.virtual_cluster.walk.communicators import communicator_of
 

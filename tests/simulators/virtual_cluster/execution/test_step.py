@@ -23,7 +23,8 @@ from tests.simulators.virtual_cluster.execution.scripts import (
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.replay.priced import PARTS
-from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 
 BIG, SMALL = 4096, 2048
 

@@ -12,7 +12,7 @@ import pytest
 from tests.in_process import command
 from tests.warm.session import ROOT, environment, run_python
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.live.launcher import _usual_cluster
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 

@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
 from trainscout.simulators.predictor.workload.ir import Collective
 from trainscout.simulators.predictor.workload.megatron import build_workload
-from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 from trainscout.simulators.virtual_cluster.traced.verify import (
     Shape,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.simulators.virtual_cluster.traces.event_strategies import arguments
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups, megatron_trace
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra, write_chakra
+from trainscout.simulators.virtual_cluster.traces.chakra.read import read_chakra
 from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     CollectiveCommType,
     NodeType,
@@ -29,7 +29,8 @@ from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     texts,
     write_message,
 )
-from trainscout.simulators.virtual_cluster.traces.collate import collate
+from trainscout.simulators.virtual_cluster.traces.chakra.write import write_chakra
+from trainscout.simulators.virtual_cluster.traces.collate.collated import collate
 from trainscout.simulators.virtual_cluster.traces.events import (
     Argument,
     Collective,

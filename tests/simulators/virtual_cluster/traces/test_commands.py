@@ -14,7 +14,7 @@ import pytest
 from tests.in_process import command
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from tests.simulators.virtual_cluster.traces.test_kineto import PROFILE
-from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+from trainscout.simulators.virtual_cluster.traces.chakra.read import read_chakra
 from trainscout.simulators.virtual_cluster.traces.command_tables import (
     LaunchSummary,
     PhaseSummary,

@@ -13,11 +13,10 @@ from tests.samples import GPU
 from tests.simulators.virtual_cluster.execution.scripts import MIB, PAIR, Script
 from tests.simulators.virtual_cluster.execution.test_step import TP, job, pipeline
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
-from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives.price import price_collective
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.execution.step import used_part
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks, used_part
 from trainscout.simulators.virtual_cluster.live.messages import Finish
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.prices import Prices

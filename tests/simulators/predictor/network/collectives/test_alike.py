@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.collectives.test_congestion import NODE_A_LEAF, PATTERNS
 from tests.simulators.predictor.network.topology.test_network import hardware
-from trainscout.simulators.predictor.network.collectives import EngineSettings
 from trainscout.simulators.predictor.network.collectives.congestion import transfers_of
 from trainscout.simulators.predictor.network.collectives.play import (
+    EngineSettings,
     first_alike,
     make_engine,
     paths_of,

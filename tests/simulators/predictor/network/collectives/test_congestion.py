@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, hardware
-from trainscout.simulators.predictor.network.collectives import (
+from trainscout.simulators.predictor.network.collectives.congestion import (
     CongestionModel,
-    EngineSettings,
     Pattern,
+    _plays,
     congestion_model,
+    transfers_of,
 )
-from trainscout.simulators.predictor.network.collectives.congestion import _plays, transfers_of
+from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.collectives.transfers import groups, together
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.routing import find_routes

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainscout.simulators.predictor.network.collectives import (
-    by_node,
-    exchange,
-    pattern,
-)
+from trainscout.simulators.predictor.network.collectives.patterns import by_node, exchange, pattern
 from trainscout.simulators.predictor.question.errors import InputError
 
 members = (

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
-from trainscout.simulators.predictor.network.collectives import (
-    EngineSettings,
-    by_node,
-    pattern,
-    play,
-    send,
-    together,
-)
+from trainscout.simulators.predictor.network.collectives.patterns import by_node, pattern, send
+from trainscout.simulators.predictor.network.collectives.play import EngineSettings, play
+from trainscout.simulators.predictor.network.collectives.transfers import together
 from trainscout.simulators.predictor.question.errors import InputError
 
 FULL = wired("h100_64", fabric_named("leaf_spine", nics_per_leaf=16))

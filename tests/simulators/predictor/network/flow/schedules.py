@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.twin import PlainFlow
-from trainscout.simulators.predictor.network.flow import FlowEngine
+from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 HOPS = 3

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.schedules import HOPS, MICRO, add, in_order, schedules
 from tests.simulators.predictor.network.flow.twin import PlainFlow, arrivals
-from trainscout.simulators.predictor.network.flow import FlowEngine
 from trainscout.simulators.predictor.network.flow import engine as engine_module
+from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 

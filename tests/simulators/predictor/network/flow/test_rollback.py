@@ -16,7 +16,7 @@ from tests.simulators.predictor.network.flow.schedules import (
     schedules,
 )
 from tests.simulators.predictor.network.flow.twin import PlainFlow
-from trainscout.simulators.predictor.network.flow import FlowEngine, Progress
+from trainscout.simulators.predictor.network.flow.engine import FlowEngine, Progress
 from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 

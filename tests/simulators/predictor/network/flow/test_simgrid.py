@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
-from trainscout.simulators.predictor.network.flow import FlowEngine
+from trainscout.simulators.predictor.network.flow.engine import FlowEngine
 from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 

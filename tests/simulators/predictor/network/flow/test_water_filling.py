@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.schedules import HOPS, capacities, routes
 from tests.simulators.predictor.network.flow.twin import rising_rates
-from trainscout.simulators.predictor.network.flow import max_min_rates
+from trainscout.simulators.predictor.network.flow.water_filling import max_min_rates
 from trainscout.simulators.predictor.question.errors import InputError
 
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
-from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
-from trainscout.simulators.predictor.network.packet import PacketSettings
+from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
+from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
-from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
 FABRIC = LeafSpine()

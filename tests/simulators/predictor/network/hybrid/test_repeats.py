@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
 from trainscout.simulators.predictor.network.hybrid import repeats
 from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 FABRIC = LeafSpine()

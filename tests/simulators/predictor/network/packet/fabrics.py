@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.packet import PacketEngine
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 RATE = 25e9

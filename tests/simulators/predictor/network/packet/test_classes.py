@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import RATE, LeafSpine, alone_s
-from trainscout.simulators.predictor.network.packet import PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
 FABRIC = LeafSpine()

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 RATE, PACKET, SENDERS = 5e9, 1000, 4

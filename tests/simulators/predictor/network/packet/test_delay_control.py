@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainscout.simulators.predictor.network.hybrid import HybridEngine
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-from trainscout.simulators.predictor.network.packet.settings import Swift, Timely
+from trainscout.simulators.predictor.network.hybrid.engine import HybridEngine
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings, Swift, Timely
 from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
 from trainscout.simulators.predictor.network.flow.engine import FlowEngine
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
-from trainscout.simulators.predictor.network.packet.engine import DroppedPacketError
-from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.network.packet.engine import DroppedPacketError, PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn, PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
-from trainscout.simulators.predictor.network.packet import PacketSettings
-from trainscout.simulators.predictor.network.packet.settings import Hpcc
+from trainscout.simulators.predictor.network.packet.settings import Hpcc, PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 
 FABRIC = LeafSpine()

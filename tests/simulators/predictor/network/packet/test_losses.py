@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
 from tests.simulators.predictor.network.packet.test_engine import sending
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 FABRIC = LeafSpine()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
-from trainscout.simulators.predictor.network.packet import PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 
 SOURCE = Path(__file__).with_name("ns3_referee.cc")
 HEADER = 30  # PPP, IP and UDP

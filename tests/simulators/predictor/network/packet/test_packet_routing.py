@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
-from trainscout.simulators.predictor.network.packet import PacketSettings
 from trainscout.simulators.predictor.network.packet.failing import FailingEngine
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.fabric import Failure
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.twin import Twin
-from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 LINKS = 6

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
-from trainscout.simulators.predictor.network.collectives import EngineSettings, send, together
-from trainscout.simulators.predictor.network.together import (
-    Activities,
-    Message,
-    alone,
-    play_together,
-)
+from trainscout.simulators.predictor.network.collectives.patterns import send
+from trainscout.simulators.predictor.network.collectives.play import EngineSettings
+from trainscout.simulators.predictor.network.collectives.transfers import together
+from trainscout.simulators.predictor.network.together.activities import Activities, Message, alone
+from trainscout.simulators.predictor.network.together.play import play_together
 
 NETWORK = wired("h100_64", fabric_named("leaf_spine", nics_per_leaf=64, hop_latency_s=0.0))
 NIC = 50e9

@@ -14,7 +14,10 @@ from tests.simulators.predictor.network.topology.test_network import (
     wired,
 )
 from tests.simulators.predictor.network.topology.test_routing import names, pairs
-from trainscout.simulators.predictor.network.collectives import Pattern, congestion_model
+from trainscout.simulators.predictor.network.collectives.congestion import (
+    Pattern,
+    congestion_model,
+)
 from trainscout.simulators.predictor.network.collectives.play import EngineSettings
 from trainscout.simulators.predictor.network.topology.routing import find_routes
 from trainscout.simulators.predictor.question.errors import InputError

@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
 from trainscout.simulators.predictor.workload.ir import Convolution
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 # He et al. 2015: 25.6 M parameters, 4.1e9 multiply-adds an image (stride in the 3 x 3's).
 PARAMETERS, MULTIPLY_ADDS = 25_557_032, 4.09e9

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
-from trainscout.simulators.virtual_cluster.traces.collate import communication, match
-from trainscout.simulators.virtual_cluster.traces.collate.matching import Mismatch
+from trainscout.simulators.virtual_cluster.traces.collate.communication import communication
+from trainscout.simulators.virtual_cluster.traces.collate.matching import Mismatch, match
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,

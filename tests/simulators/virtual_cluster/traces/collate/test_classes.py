@@ -6,8 +6,8 @@ import dataclasses
 
 from tests.simulators.virtual_cluster.traces.collate.ranks import LAYOUT, STAGES, edited, rank_with
 from tests.simulators.virtual_cluster.traces.megatron_like import megatron_trace
-from trainscout.simulators.virtual_cluster.traces.collate import communication
 from trainscout.simulators.virtual_cluster.traces.collate.classes import Classes, classes
+from trainscout.simulators.virtual_cluster.traces.collate.communication import communication
 from trainscout.simulators.virtual_cluster.traces.collate.content import content
 from trainscout.simulators.virtual_cluster.traces.events import Event, Op, Phase, TensorSpec, Trace
 

@@ -17,9 +17,10 @@ from tests.simulators.virtual_cluster.traces.collate.ranks import (
 )
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups, megatron_trace
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, collate
+from trainscout.simulators.virtual_cluster.traces.collate.collated import collate
 from trainscout.simulators.virtual_cluster.traces.collate.communication import Communicator
 from trainscout.simulators.virtual_cluster.traces.collate.placement import Family, families, tile
+from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import (
     Event,
     Group,

@@ -18,11 +18,12 @@ from tests.simulators.virtual_cluster.traces.collate.ranks import (
     rank_with,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import check_order, communication, match
 from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communication,
     Communicator,
+    communication,
 )
+from trainscout.simulators.virtual_cluster.traces.collate.matching import check_order, match
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.probe import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 

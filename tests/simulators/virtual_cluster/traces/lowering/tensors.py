@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.workload.ir import Kernel, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 
 def t(

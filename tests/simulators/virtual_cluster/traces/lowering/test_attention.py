@@ -4,7 +4,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.traces.lowering.tensors import only, op, t
 from trainscout.simulators.predictor.workload.ir import Attention
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 Q, K, V = t(2, 32, 1024, 128), t(2, 8, 2048, 128), t(2, 8, 2048, 64)
 

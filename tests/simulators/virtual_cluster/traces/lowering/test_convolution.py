@@ -3,7 +3,7 @@
 from tests.simulators.virtual_cluster.traces.lowering.tensors import only, op, t
 from trainscout.simulators.predictor.workload.ir import Convolution, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 
 def _conv(name: str = "convolution") -> Op:

@@ -8,7 +8,7 @@ from tests.simulators.virtual_cluster.traces.lowering.tensors import only, op, t
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Kernel
 from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 X, W = t(2048, 12288), t(4608, 12288)
 

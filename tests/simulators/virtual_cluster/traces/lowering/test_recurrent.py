@@ -3,7 +3,7 @@
 from tests.simulators.virtual_cluster.traces.lowering.tensors import op, t
 from trainscout.simulators.predictor.workload.ir import Gemm, Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op
-from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
 
 STEPS, BATCH, WIDTH, HIDDEN = 7, 3, 8, 16
 WEIGHTS = (t(64, 8), t(64, 16), t(64), t(64), t(64, 16), t(64, 16), t(64), t(64))

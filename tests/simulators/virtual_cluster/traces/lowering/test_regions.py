@@ -20,8 +20,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
-from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
 from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
+from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 
 # Bytes of one tensor of the tests.
 SIZE = 1024 * 2

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.simulators.virtual_cluster.traces.lowering.tensors import moved, only, op, t, transposed
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.virtual_cluster.traces.events import Op
-from trainscout.simulators.virtual_cluster.traces.lowering import FREE, lower
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import touched_bytes
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE, touched_bytes
 
 BIG = t(256, 1, 12288)
 LAST = t(2, 64, 8, 8, dtype="float16", strides=(4096, 1, 512, 64))

@@ -12,7 +12,8 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
 )
 from trainscout.simulators.virtual_cluster.traces.events import Op
-from trainscout.simulators.virtual_cluster.traces.lowering import FREE, lower
+from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import FREE
 from trainscout.simulators.virtual_cluster.traces.vocabulary import KERNELS
 
 
