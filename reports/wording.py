@@ -76,7 +76,7 @@ def format_question(job: Job, assumed: Collection[str] = ()) -> str:
     defaults = format_listing([words for field, words in names.items() if field in assumed])
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
-        f"batch {training.global_batch_size} {'' if training.dpo is None else 'pairs '}"
+        f"batch {training.global_batch_size} {'pairs ' * (training.sequences_per_sample - 1)}"
         f"x {job.sequence_length} tokens, {job.precision}"
         f"{format_tuning(job)}"
     ) + (f" ({defaults} assumed)" if defaults else "")
@@ -104,7 +104,8 @@ def format_tuning(job: Job) -> str:
     if training.dpo is not None:
         ran = "shares the frozen weights" if training.lora else "holds its own weights"
         ready = training.dpo.precomputed
-        words.append(f"DPO (its reference {'is precomputed' if ready else ran})")
+        kind = "KTO" if training.dpo.kto else "DPO"
+        words.append(f"{kind} (its reference {'is precomputed' if ready else ran})")
     return "".join(f", {each}" for each in words)
 
 

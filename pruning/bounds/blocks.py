@@ -40,7 +40,7 @@ class Slots:
 
     ``saved`` bytes stay after the block (the backward's are negative), ``peak`` is the most it
     holds. ``runs`` are the slots' runs. ``own``: which slots are of the trained model, embedding
-    first, and not of a frozen one beside it, ``frozen``, embedding first and head last.
+    first, and not of a pass of a frozen one, ``frozen``, embedding first and head last.
     ``follows``: that has as many layers in a chunk as the trained one.
     """
 
@@ -48,7 +48,7 @@ class Slots:
     peak: Ints
     runs: tuple[Run | None, ...]
     own: tuple[int, ...]
-    frozen: tuple[int, ...]
+    frozen: tuple[tuple[int, ...], ...]
     follows: bool
 
     @classmethod
@@ -83,8 +83,10 @@ class Slots:
         saved, peak = np.zeros(sizes, dtype=np.int64), np.zeros(sizes, dtype=np.int64)
         for way, slot, block in _blocks(runs):
             saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
-        follows = mode.reference is not None and mode.reference.layers is None
-        return cls(saved, peak, tuple(runs), tuple(own), tuple(frozen), follows)
+        follows = all(each.layers is None for each in mode.references)
+        size = max(1, len(frozen) // max(1, len(mode.references)))
+        passes = tuple(tuple(frozen[at : at + size]) for at in range(0, len(frozen), size))
+        return cls(saved, peak, tuple(runs), tuple(own), passes, follows)
 
     @functools.cached_property
     def communicators(self) -> tuple[str, ...]:
@@ -161,8 +163,7 @@ def slot_counts(
         left = left - whole
     for place in own[2 * len(kind.layers) :]:
         counts[:, place] = kind.last * _count(slots.runs[place])
-    if slots.frozen:
-        first, *between, last = slots.frozen
+    for first, *between, last in slots.frozen:
         counts[:, first], counts[:, last] = kind.first, kind.last
         own_layers = [_count(slots.runs[place]) for place in between]
         counts[:, between] = kind.layers if slots.follows else own_layers

@@ -237,7 +237,7 @@ class HuggingFaceReader:
         frozen = self._frozen(model, adapts=lora is not None)
         length = self.length_of_pairs(dpo, length, options)
         steps = self.options.first_whole("--max_steps")
-        seen = batch * length * (1 if dpo is None else 2)
+        seen = batch * length * (1 if dpo is None or dpo.kto else 2)
         tokens = base.tokens if steps is None or steps < 1 else float(steps * seen)
         return replace(
             base,
@@ -258,7 +258,7 @@ class HuggingFaceReader:
         """Tokens of each sequence: ms-swift counts both of a pair towards a pack's ``length``
         (``swift/dataset/packing.py``: ``create_packed_idx``)."""
         swift = self._tool is not None and self._tool.title == SWIFT
-        if dpo is None or not swift or not self.options.on("--packing"):
+        if dpo is None or dpo.kto or not swift or not self.options.on("--packing"):
             return length
         notes.note(f"a pack of {length:,} tokens is one pair, of sequences half as long")
         return length // 2
@@ -287,6 +287,10 @@ class HuggingFaceReader:
             stage = loss
         if stage in _VALUED:
             options.assume(f"a head of one value ({stage})", "it is that of words")
+        if stage == "kto":
+            if (loss := options.text("--loss_type")) not in (None, "kto"):
+                options.assume(f"a loss called {loss}", "it is KTO's")
+            return Dpo(precomputed=ready, kto=True)
         if stage in (*_REFERRED, *_ALONE, *_VALUED):
             return Dpo(precomputed=ready or stage not in _REFERRED)
         if stage == "gkd":

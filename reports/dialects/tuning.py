@@ -33,7 +33,7 @@ def untrainable(
     if job.training.frozen:
         reasons.append("training.frozen (no frozen parts are written for it)")
     if job.training.dpo is not None:
-        reasons.append("training.dpo (no training on pairs is written for it)")
+        reasons.append("training.dpo (no training on preferences is written for it)")
     taught = job.training.distillation
     if taught is not None and not (distils and taught.loss == "kl"):
         what = f"loss of {taught.loss}" if distils else "teacher"

@@ -76,6 +76,8 @@ _TRAININGS = (
     {"dpo": Dpo()},
     {"dpo": Dpo(), "lora": Lora(8)},
     {"dpo": Dpo(precomputed=True)},
+    {"dpo": Dpo(kto=True)},
+    {"dpo": Dpo(precomputed=True, kto=True), "lora": Lora(8, ("linear_qkv",), dora=True)},
     {"dpo": Dpo(), "packed_lengths": (5, 9, 40)},
     {"distillation": Distillation(TEACHER)},
     {"distillation": Distillation(TEACHER, sharded=False, loss="jsd_pieces")},

@@ -78,11 +78,12 @@ def step_flops(job: Job) -> StepFlops:
     step = 3 * forward - saved + _tower_flops(job)
     skipped *= 3
     if job.reference is not None:
-        frozen = job.reference.model
-        step += _layers_flops(job.reference) + _head_flops(frozen) + _tower_flops(job.reference)
+        frozen, passes = job.reference.model, job.forwards_beside
+        layers, head = _layers_flops(job.reference), _head_flops(frozen)
+        step += passes * (layers + head + _tower_flops(job.reference))
         counts = frozen.layers_of_each(0, frozen.num_layers)
         for count, layer in zip(counts, frozen.layer_kinds, strict=True):
-            skipped += count * _skipped_flops(frozen, sequence, layer)
+            skipped += passes * count * _skipped_flops(frozen, sequence, layer)
     return StepFlops(step * tokens, (step - skipped) * tokens, (step + repeated) * tokens)
 
 

@@ -18,7 +18,7 @@ from .recipe import Recipe
 from .schedule_file import is_file, read_schedule
 from .schedules import Place, routes, schedule_kind
 from .training import OPTIMIZERS, QUANTISED, Training
-from .tuning import FROZEN, Dpo, attended_length
+from .tuning import FROZEN, attended_length
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,15 @@ class Job:
         training = self.training
         return training.global_batch_size * training.sequences_per_sample * self.sequence_length
 
+    @property
+    def forwards_beside(self) -> int:
+        """Passes without gradients beside those of a micro-batch that is trained on: a teacher's,
+        DPO's reference's; of KTO that of other answers, and the reference's of both."""
+        dpo = self.training.dpo
+        if dpo is None:
+            return int(self.training.distillation is not None)
+        return dpo.kto + (0 if dpo.precomputed else 1 + dpo.kto)
+
     @functools.cached_property
     def reference(self) -> Job | None:
         """The frozen model whose probabilities of the same micro-batches a step needs besides,
@@ -210,10 +219,10 @@ class Job:
         training, model = self.training, self.model
         if training.distillation is not None:
             model = training.distillation.teacher
-        elif training.dpo is None or training.dpo.precomputed:
+        elif not self.forwards_beside:
             return None
         model = replace(model, dropout=False, num_mtp_layers=0)
-        dpo = None if training.dpo is None else Dpo(precomputed=True)
+        dpo = None if training.dpo is None else replace(training.dpo, precomputed=True)
         training = replace(training, lora=None, frozen=FROZEN, dpo=dpo, distillation=None)
         return replace(self, model=model, training=training)
 

@@ -143,7 +143,8 @@ class Training:
     frozen: tuple[str, ...] = ()
     """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
     dpo: Dpo | None = None
-    """Train on pairs of a chosen and a rejected sequence, against a frozen reference."""
+    """Train on pairs of a chosen and a rejected sequence, or on sequences that are one or the
+    other, against a frozen reference."""
     distillation: Distillation | None = None
     """Learn a teacher's probabilities instead of the next token."""
     nvfp4_hadamard: bool = True
@@ -166,7 +167,7 @@ class Training:
     @property
     def sequences_per_sample(self) -> int:
         """Sequences that one of the batch stands for."""
-        return 1 if self.dpo is None else 2
+        return 1 if self.dpo is None or self.dpo.kto else 2
 
     def check(self) -> None:
         field = "training.global_batch_size"

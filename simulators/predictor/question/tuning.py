@@ -85,6 +85,9 @@ class Dpo:
 
     precomputed: bool = False
     """The frozen copy's log-probabilities come with the data: it is neither held nor run."""
+    kto: bool = False
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024): sequences come one by one, and each
+    micro-batch with as many answers to other questions, which both models pass forward too."""
 
 
 _LOSSES = ("kl", "jsd", "jsd_pieces")

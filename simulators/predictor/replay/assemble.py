@@ -144,7 +144,7 @@ class Assembler:
         # Hidden states of a frozen model beside travel in the same message.
         frozen = job.reference
         beside = 0.0 if frozen is None else frozen.model.hidden_size / job.model.hidden_size
-        self.forward_messages = 1 + beside
+        self.forward_messages = 1 + job.forwards_beside * beside
 
     def assemble(self, micro_batches: int) -> Program:
         """The step with ``micro_batches`` micro-batches per replica."""

@@ -132,7 +132,7 @@ class ChunkMode:
     units: bool
     one_root_unit: bool
     offloaded: int
-    reference: Reference | None = None
+    references: tuple[Reference, ...] = ()
 
     @classmethod
     def of(cls, job: Job) -> ChunkMode:
@@ -174,10 +174,10 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs.append(Run(*head_blocks(shard), 1, _last_parameters(shard, mode)))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_overlapping(run) for run in runs]
-    if mode.reference is not None:
+    for reference in mode.references:
         ends = {"first": shape.first, "last": shape.last}
-        frozen = reference_runs(mode.reference, shape.layers, **ends)
-        runs = [*frozen, *runs] if mode.reference.leads else [*runs, *frozen]
+        frozen = reference_runs(reference, shape.layers, **ends)
+        runs = [*frozen, *runs] if reference.leads else [*runs, *frozen]
     if mode.one_root_unit and shape.first and shape.last:
         runs = _with_root_unit(runs)
     if mode.copies_gathered:

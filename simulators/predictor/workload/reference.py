@@ -42,22 +42,29 @@ class Reference:
     whole: bool = False
 
     @classmethod
-    def of(cls, job: Job) -> Reference | None:
+    def of(cls, job: Job) -> tuple[Reference, ...]:
+        """One for each of its passes, of which the first holds its weights."""
         if job.reference is None:
-            return None
+            return ()
         shard, taught = Shard.of(job.reference), job.training.distillation
-        if taught is None:
+        dpo = job.training.dpo
+        if dpo is not None:
             borrowed = replace(shard, frozen_weights=job.frozen_weights)
-            return cls(borrowed, borrows=job.training.lora is not None)
+            own = cls(borrowed, borrows=job.training.lora is not None)
+            passes = () if dpo.precomputed else (own,)
+            # What is trained passes other answers forward, and so does the reference.
+            others = (*(replace(each, borrows=True) for each in passes), cls(Shard.of(job), True))
+            return passes + others * dpo.kto
+        assert taught is not None
         if taught.borrowed:
             borrowed = replace(shard, frozen_weights=job.frozen_weights, loss="none")
-            return cls(borrowed, borrows=True, leads=True)
+            return (cls(borrowed, borrows=True, leads=True),)
         model, chunks = shard.model, job.recipe.pp * job.recipe.vpp
         each = (count // chunks for count in model.layers_of_each(0, model.num_layers))
         # What is kept in fp32 is cast where it is used.
         shard = replace(shard, loss="none", autocast=taught.fp32 and job.autocasts)
         whole = job.recipe.zero_stage == 3 and not taught.sharded
-        return cls(shard, leads=True, layers=tuple(each), whole=whole)
+        return (cls(shard, leads=True, layers=tuple(each), whole=whole),)
 
 
 @functools.lru_cache(maxsize=1024)

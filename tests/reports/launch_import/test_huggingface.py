@@ -220,7 +220,8 @@ def test_adapters_of_what_a_tool_adapts_where_nothing_is_said(tmp_path, says, ta
         ("trl/scripts/cpo.py", Dpo(precomputed=True)),
         ("trl/scripts/reward.py", Dpo(precomputed=True)),
         ("train.py --stage sft", None),
-        ("train.py --stage kto", None),
+        ("train.py --stage kto", Dpo(kto=True)),
+        ("trl/scripts/kto.py --precompute_ref_log_probs", Dpo(precomputed=True, kto=True)),
     ],
 )
 def test_pairs(tmp_path, words, dpo):
@@ -230,9 +231,9 @@ def test_pairs(tmp_path, words, dpo):
     assert training.dpo == dpo
     batch = training.global_batch_size
     assert batch == 2 * imported.question.cluster.num_gpus
-    assert training.tokens == 10 * batch * 1024 * (1 if dpo is None else 2)
+    assert training.tokens == 10 * batch * 1024 * training.sequences_per_sample
+    assert training.sequences_per_sample == (1 if dpo is None or dpo.kto else 2)
     stated = [words for words, _ in imported.reading.not_modelled]
-    assert any("kto" in each for each in stated) == ("kto" in words)
     assert any("one value" in each for each in stated) == ("reward" in words)
 
 
@@ -246,7 +247,7 @@ def test_pairs(tmp_path, words, dpo):
         ("train.py --rlhf_type ppo", ["(ppo)"]),
         ("trl/scripts/gkd.py --teacher_model_name_or_path big", ["from big", "of 0.5"]),
         ("train.py --rlhf_type gkd --teacher_model big --lmbda 0", ["from big"]),
-        ("trl/scripts/kto.py", ["called kto"]),
+        ("trl/scripts/prm.py", ["called prm"]),
     ],
 )
 def test_what_a_step_has_beside_its_update_is_said(tmp_path, words, stated):

@@ -53,6 +53,25 @@ def test_a_pair_is_two_sequences_three_times_through_the_policy_and_once_through
     assert two == pytest.approx(2 * 4 / 3 * one)
 
 
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_kto_passes_other_answers_through_both_models(zero_stage: int) -> None:
+    unit = product_flops(tuned(LLAMA))[0]
+    one = step_flops(tuned(LLAMA)).model
+    plain = tuned(LLAMA, zero_stage=zero_stage)
+    for precomputed, beside in ((False, 3), (True, 1)):
+        job = tuned(LLAMA, Dpo(precomputed, kto=True), zero_stage=zero_stage)
+        assert sum(product_flops(job)) == (3 + beside) * unit
+        assert step_flops(job).model == pytest.approx((3 + beside) / 3 * one)
+        if zero_stage == 0:
+            copies = static(job)["parameters"] / static(plain)["parameters"]
+            assert copies == 1 + (not precomputed)
+        else:
+            assert gathered_bytes(job) == pytest.approx((2 + beside) / 2 * gathered_bytes(plain))
+    adapted = tuned(LLAMA, Dpo(kto=True), Lora(8), zero_stage=zero_stage)
+    held = static(tuned(LLAMA, None, Lora(8), zero_stage=zero_stage))["parameters"]
+    assert static(adapted)["parameters"] == held
+
+
 def test_recomputation_repeats_the_policy_alone() -> None:
     unit = product_flops(tuned(LLAMA, Dpo(True)))[0]
     forward, backward = product_flops(tuned(LLAMA, Dpo(), recompute="full"))
