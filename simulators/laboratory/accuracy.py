@@ -60,12 +60,7 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "accuracy",
-        "Replay the published rows and write docs/accuracy.md, its details and plots.",
-        "trainscout accuracy\n"
-        "trainscout accuracy --kernels kernels.json --collectives collectives.json",
-    )
+    parser = command_parser("accuracy")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
     parser.add_argument("--collectives", type=Path, help="JSON of trainscout collectives validate")
     parser.add_argument("--kernels", type=Path, help="JSON of trainscout kernels validate")

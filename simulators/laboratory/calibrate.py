@@ -36,11 +36,7 @@ from .calibration.support import left_out, relative, supported
 from .calibration.tables_of_runs import read_table
 
 _LEFT_SHOWN = 5
-_FURTHER = {
-    "suggest": "which runs to measure next",
-    "watch": "whether a run is still as it was",
-    "evidence": "what calibrating published runs is worth",
-}
+_FURTHER = ("suggest", "watch", "evidence")
 
 
 @dataclass(frozen=True)
@@ -333,17 +329,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    further = "; ".join(f"trainscout calibrate {name}: {what}" for name, what in _FURTHER.items())
-    parser = command_parser(
-        "calibrate",
-        f"Learn from measured runs how your machines differ from predictions.\n\n{further}.",
-        "trainscout calibrate ours.csv --output calibration.yaml\n"
-        "trainscout calibrate --from-log train.log --given launch.sh \\\n"
-        "    --set cluster=h100_64\n"
-        "trainscout calibrate --from-profile kept/observed_factors.json",
-        "0 written; 1 what runs say of runs left out does not hold (nothing is written), or an "
-        "internal failure; 2 wrong input",
-    )
+    parser = command_parser("calibrate")
     add_sources(parser)
     parser.add_argument(
         OPTION,

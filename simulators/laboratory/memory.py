@@ -206,14 +206,7 @@ def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "memory",
-        "Fit how far off predicted memory is, by software, to runs that ran and layouts that "
-        "failed; print the band of each, its publication left out.",
-        "trainscout memory                         # the published rows\n"
-        "trainscout memory ours.csv --output spread.yaml",
-        "0 done; 1 an internal failure; 2 wrong input",
-    )
+    parser = command_parser("memory")
     parser.add_argument(
         "runs",
         type=Path,

@@ -60,16 +60,7 @@ def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...],
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "questions",
-        "Search every question that published runs answer (model, GPU, count, batch, sequence, "
-        "precision), and say whether what was measured is among the recipes, whether memory cuts "
-        "it, and how our best compares with the fastest measured run.",
-        "trainscout questions                           # the most telling, some minutes\n"
-        "trainscout questions --only 405b --only gpt3   # names that hold one of these\n"
-        "trainscout questions --json answers.json      # with all that each answer has",
-        "0 done; 1 an internal failure; 2 wrong input",
-    )
+    parser = command_parser("questions")
     add_runs(parser)
     parser.add_argument(
         "--all",

@@ -112,13 +112,7 @@ def _grades(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "validate",
-        "Predict measured training runs and report the errors.",
-        "trainscout validate                         # the published rows\n"
-        "trainscout validate ours.csv --html ours.html --json ours.json",
-        "0 done; 1 nothing could be predicted, or an internal failure; 2 wrong input",
-    )
+    parser = command_parser("validate")
     add_runs(parser)
     parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
     parser.add_argument("--html", type=Path, help="write a page to browse, without any server")

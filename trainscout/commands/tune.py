@@ -40,25 +40,7 @@ _TRIAL_TIMEOUT_S = 1800.0
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = command_parser(
-        "tune",
-        "Search over the settings of your own training script. Each launch runs unmodified on "
-        "virtual GPUs, as the ranks that stand for the whole job, and is replayed on the cluster."
-        "\n\n"
-        "{name} among the script's arguments is where a knob goes; the knob file says what it may "
-        "be (docs/howto/tune-a-script.md).",
-        """
-# knobs by argument
-trainscout tune --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
-    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
-# go on where it was interrupted
-trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
-    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
-""",
-        "0 done; 1 no launch runs and fits; 2 wrong input; 5 the answer was shown, but not all of "
-        "it could be written",
-        "--space FILE --world-size N --cluster NAME [options] -- SCRIPT ARGS {knob}",
-    )
+    made = command_parser("tune")
     add = made.add_argument
     add("--space", type=Path, required=True, metavar="FILE", help="knobs and what they may be")
     add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")

@@ -182,12 +182,7 @@ def _report(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "calibrate suggest",
-        "Say which recipes of a search to measure, so that the choice of the best gains most.",
-        "trainscout optimize model=llama3_8b cluster=h100_64 search.top_k=40 hydra.run.dir=out\n"
-        "trainscout calibrate suggest out --runs 3",
-    )
+    parser = command_parser("calibrate suggest")
     parser.add_argument("search", type=Path, help="the directory of a search")
     parser.add_argument("--runs", type=int, default=3, help="how many (default 3)")
     parser.add_argument(

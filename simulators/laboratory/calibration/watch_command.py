@@ -24,7 +24,6 @@ from trainscout.simulators.predictor.uncertainty.factors import SHARES
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 from trainscout.simulators.predictor.uncertainty.posterior import Vector
 
-from .logs import RECENT
 from .runs import MeasuredRun
 
 Bar = tuple[float, float]
@@ -136,16 +135,7 @@ def _explained(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "calibrate watch",
-        "Say whether runs are as they are expected, and what has moved where they are not: for a "
-        f"scheduled job. Of logs the last {RECENT} steps count.",
-        "trainscout calibrate watch ours.csv --calibration calibration.yaml\n"
-        "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
-        "    --set cluster=h100_64 --calibration calibration.yaml",
-        "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "
-        "input",
-    )
+    parser = command_parser("calibrate watch")
     add_sources(parser)
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="what runs were like before"

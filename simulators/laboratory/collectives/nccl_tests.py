@@ -192,15 +192,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "collectives read",
-        "Make a table of measured collectives out of the output of nccl-tests: all_reduce_perf, "
-        "all_gather_perf, reduce_scatter_perf and alltoall_perf, over any number of whole nodes.",
-        "trainscout collectives read nccl-*.txt --output ours.csv\n"
-        "trainscout collectives read all_reduce.txt --nodes 4 --output ours.csv\n"
-        "trainscout optimize model=llama3_8b cluster=h100_64 \\\n"
-        "    cluster.measured_collectives=ours.csv",
-    )
+    parser = command_parser("collectives read")
     parser.add_argument("outputs", type=Path, nargs="+", help="what the tests printed")
     parser.add_argument("--output", type=Path, required=True, help="where to write the table")
     parser.add_argument(

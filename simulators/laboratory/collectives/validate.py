@@ -129,12 +129,7 @@ def _cell(outcome: Outcome) -> tuple[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser(
-        "collectives validate",
-        "Hold the prices of collectives against measured ones, and NCCL's own model.",
-        "trainscout collectives validate results.csv\n"
-        "trainscout collectives validate results.csv --json errors.json",
-    )
+    parser = command_parser("collectives validate")
     parser.add_argument("table", type=Path, help="CSV of measured collectives")
     parser.add_argument("--json", type=Path, help="where to write the report")
     options = parser.parse_args(arguments)

@@ -126,14 +126,7 @@ def _shown(slowdown: float | None) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = command_parser(
-        "interference validate",
-        "Hold predicted slowdowns of kernels and communication against measured ones: by class of "
-        "kernel, GPU and source.",
-        "trainscout interference validate slowdowns_h200.csv           # shows the errors\n"
-        "trainscout interference validate overlap_slowdown.csv more.csv \\\n"
-        "    --output simulators/laboratory/interference/overlap_errors.yaml",
-    )
+    parser = command_parser("interference validate")
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
     parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
     parser.add_argument("--output", type=Path, help="file to write the errors to")

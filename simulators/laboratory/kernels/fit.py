@@ -280,13 +280,7 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = command_parser(
-        "kernels fit",
-        "Fit the coefficients that price kernels to measured times, GPU by GPU.",
-        "trainscout kernels fit measured/h200/*.csv     # shows the YAML\n"
-        "trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
-        "    --source 'our own, 2026' --output simulators/predictor/kernels/fitted",
-    )
+    options = command_parser("kernels fit")
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--where", action="append", default=[], help="column=value[,value]")
     options.add_argument("--source", default="", help="who measured the rows, and how")

@@ -89,12 +89,7 @@ def summaries(rows: pd.DataFrame) -> dict[str, Any]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = command_parser(
-        "kernels validate",
-        "Hold the prices of kernels against measured times, by class and GPU.",
-        "trainscout kernels validate measured/h200/*.csv --json kernels.json\n"
-        "trainscout kernels validate measured/own/*.csv --gpus our_gpus",
-    )
+    options = command_parser("kernels validate")
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--json", type=Path, help="write summaries and every row here")
     options.add_argument("--gpus", type=Path, help="folder of GPU declarations")

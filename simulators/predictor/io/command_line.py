@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -47,26 +48,19 @@ class _Parser(argparse.ArgumentParser):
         return what + super().format_help().replace(what, "", 1)
 
 
-def command_parser(
-    name: str,
-    what: str,
-    examples: str,
-    exit_codes: str = "0 done; 1 an internal failure; 2 wrong input",
-    usage: str | None = None,
-) -> argparse.ArgumentParser:
-    """A parser whose help begins with what the command does and how it is used.
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of what is typed after ``trainscout``, without its options: its help begins with
+    what the command does and how it is used (``command_help.yaml``)."""
+    # Ranks of scripts import this module, too, and show no help.
+    from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
-    Args:
-        name: what is typed after ``trainscout``.
-        what: paragraphs, parted by empty lines.
-        examples: whole commands, a line each (or more, with backslashes).
-        exit_codes: what they say, but for 130 (interrupted), which all commands share.
-        usage: what may follow ``name``, where a list of all options would say less.
-    """
+    said = read_yaml(Path(__file__).with_name("command_help.yaml"))[name]
+    examples = textwrap.indent(said["examples"].strip(), "  ")
+    exit_codes = said.get("exit_codes", "0 done; 1 an internal failure; 2 wrong input")
     parser = _Parser(
         prog=f"trainscout {name}",
-        usage=None if usage is None else f"trainscout {name} {usage}",
-        description=f"{_filled(what)}\n\nexamples:\n{textwrap.indent(examples.strip(), '  ')}",
+        usage=f"trainscout {name} {said['usage']}" if "usage" in said else None,
+        description=f"{_filled(said['what'])}\n\nexamples:\n{examples}",
         epilog=_filled(f"exit codes: {exit_codes}; 130 interrupted"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -50,26 +50,7 @@ _STARTER_MODULES = (
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = command_parser(
-        "run",
-        "Run a training script unmodified as one or several ranks of a job on virtual GPUs, and "
-        "write what each rank does as a trace.\n\nLosses and other values that nobody could know "
-        "without computing are inventions: they mean nothing.",
-        """
-# rank 37 of a job of 96 GPUs
-trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
-    pretrain_gpt.py --tensor-model-parallel-size 8 ...
-# the first rank of each of four stages, two at a time, traces into traces/
-trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 --output traces -- pretrain_gpt.py ...
-# the ranks that stand for all others, found by setting two ranks up
-trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
-# a module
-trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
-""",
-        "0 ran; 1 the script failed; 2 wrong input; 3 the script does what virtual GPUs do not; "
-        "4 launches that cannot be right: a trace, or several together, break an invariant",
-        "--world-size N [options] -- SCRIPT ARGS",
-    )
+    made = command_parser("run")
     add = made.add_argument
     add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
     ranks = "ranks to run (default 0); 8-11 is a range, auto those that stand for all"

@@ -92,18 +92,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "trace replay",
-        "Predict a step from the traces of a job's ranks (all of them, or one of each kind): step "
-        "time, where it goes, memory, and how sure that is.",
-        """
-# the traces in traces/ on the cluster they were made for
-trainscout trace replay traces --cluster h800_96
-# on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
-trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
-    --host declared --perfetto step.json.gz
-""",
-    )
+    parser = command_parser("trace replay")
     parser.add_argument("traces", type=Path, help="folder of traces")
     parser.add_argument(
         "--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file"

@@ -41,23 +41,7 @@ HOSTS = ("cpu", "declared")
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = command_parser(
-        "live",
-        "Run a training script unmodified, as several ranks of a job on virtual GPUs whose clocks "
-        "are those of a simulated cluster.\n\nThe script's clocks read simulated time, so the "
-        "step times, tokens/s and MFU that it prints are those of the simulated job. Losses and "
-        "other values nobody could know without computing are inventions: they mean nothing.",
-        """
-# all eight ranks of a small job
-trainscout live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
-# the first rank of each of four stages, standing for 96, transfers sharing links
-trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
-    pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
-""",
-        "0 ran; 1 the script failed, or fell silent (--timeout); 2 wrong input; 3 the script does "
-        "what virtual GPUs do not; 4 ranks wait for each other for ever, or disagree",
-        "--world-size N [options] -- SCRIPT ARGS",
-    )
+    made = command_parser("live")
     add = made.add_argument
     add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
     add(

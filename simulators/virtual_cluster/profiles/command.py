@@ -27,15 +27,7 @@ from .observed import gpu_of, kept_files, observed_classes, observed_record, wri
 
 def main(arguments: Sequence[str]) -> int:
     """``trainscout trace kineto``."""
-    parser = command_parser(
-        "trace kineto",
-        "Show time by class of a profile of a real GPU, beside the prices of the very shapes that "
-        "it recorded, and beside a replay's prediction if there is one. To compare with a recipe: "
-        "trainscout explain profile.file=.",
-        "trainscout trace kineto profile.json.gz\n"
-        "trainscout trace kineto profile.json.gz --output measured/run7\n"
-        "trainscout trace kineto profile.json.gz --predicted step.json.gz --rank 0",
-    )
+    parser = command_parser("trace kineto")
     parser.add_argument("profile", type=Path, metavar="FILE")
     parser.add_argument(
         "--predicted",
