@@ -21,7 +21,6 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.schedules import schedule_kind
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
-from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.passes import (
     BACKWARD,
     FORWARD,
@@ -30,13 +29,20 @@ from trainscout.simulators.predictor.workload.passes import (
     WEIGHT_GRADIENT,
     waiting_bytes,
 )
-from trainscout.simulators.predictor.workload.program import Chunk, Stage, Workload
+from trainscout.simulators.predictor.workload.program import Stage, Workload
 from trainscout.simulators.predictor.workload.schedule import stage_order
 from trainscout.simulators.predictor.workload.step_end import host_states_bytes, update_bytes
 
 from .bands import band_of, spread_of
 from .static import Absent, Static, static_of
-from .unused import deferred_bytes, flattened_bytes, gathered_bytes, streamed_bytes
+from .unused import (
+    cached_bytes,
+    deferred_bytes,
+    flattened_bytes,
+    gathered_bytes,
+    streamed_bytes,
+    vacated_bytes,
+)
 
 Ints = NDArray[np.int64]
 MIB = 2**20
@@ -139,7 +145,6 @@ def _stage_memories(
     once = {
         id(stage): (
             statics[id(stage)],
-            placeholder_bytes(job, stage),
             flattened_bytes(job, stage) + streamed_bytes(job, statics[id(stage)]),
             gathered_bytes(job, stage),
             vacated_bytes(job, stage, statics[id(stage)]),
@@ -150,8 +155,8 @@ def _stage_memories(
     room = capacity - sum(outside.values())
     memories, needs = list[StageMemory](), list[int]()
     for index, stage in enumerate(workload.stages):
-        static, placeholders, flattened, gathered, vacated, updating = once[id(stage)]
-        held = placeholders + buffer_bytes(job, index, boundary)
+        static, lasting, gathered, vacated, updating = once[id(stage)]
+        held = held_bytes(job, stage, index, boundary)
         # At a peak that comes before its pass has kept all it keeps, activations are fewer.
         later = min(0, temporary[index] + held)
         moving = {
@@ -166,16 +171,10 @@ def _stage_memories(
             missing, vacated = static.absent_at_update, 0
         kinds = static.kinds_without(missing) | moving
         allocated = sum(kinds.values())
-        unused = flattened + vacated + (0 if expands else int(allocated * FRAGMENTATION))
-        # Of what is gathered, as much as activations and gradients that come and go took.
-        going = static.gradients - missing.gradients if static.made else 0
-        cached = min(gathered, activations[index] + going)
-        need = _segments(allocated + unused + gathered - cached)
-        if index == 0 and job.framework.defers_frees:
-            cached += deferred_bytes(job, stage)
-        if static.in_turn and job.framework.copies_gathered:
-            # FSDP2's shards of gradients, not whole ones, have places of a stream's own.
-            cached += missing.gradients - (static.reduced if missing.parameters else 0)
+        unused = lasting + vacated + (0 if expands else int(allocated * FRAGMENTATION))
+        beyond, cached = cached_bytes(job, static, gathered, missing, activations[index])
+        need = _segments(allocated + unused + beyond)
+        cached += deferred_bytes(job, stage) if index == 0 else 0
         reserved = need + _segments(cached) * (need + cached < room)
         needs.append(need)
         memories.append(
@@ -195,49 +194,21 @@ def _segments(size: int) -> int:
 
 
 def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
-    """What counts as temporary but is held all step: placeholders, and ``buffer_bytes``."""
-    return placeholder_bytes(job, stage) + buffer_bytes(job, index, boundary)
-
-
-def buffer_bytes(job: Job, index: int, boundary: int) -> int:
-    """Workspaces, and where the framework allocates them ahead, a buffer of ``boundary`` bytes
-    for every activation and every gradient that arrives at stage ``index``."""
-    held = job.gpu.architecture.workspace_bytes
+    """What counts as temporary but is held all step: placeholders, workspaces, and where the
+    framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
+    gradient that arrives at stage ``index``."""
+    held = placeholder_bytes(job, stage) + job.gpu.architecture.workspace_bytes
     if job.framework.pipeline_buffers == "preallocated":
         first, last = index == 0, index == job.recipe.pp - 1
         held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
     return held
 
 
-def vacated_bytes(job: Job, stage: Stage, static: Static) -> int:
-    """What 16-bit logits leave unused at the peak of PyTorch's loss on their fp32 copy.
-
-    Behind them lie the copy and its log-softmax. Of the two gradients as large, one takes the
-    copy's place; the other is too large for that of the logits, whether segments expand or not.
-    Where a stage's peak is elsewhere by so much, they add nothing. Three readings of TorchTitan's
-    Llama-3-8B err 3.3 % with it (5.9 without); a loop over Qwen2 of Transformers on virtual GPUs
-    leaves 1.1 to 1.6 GiB more unused (2,048 to 8,192 tokens).
-    """
-    if job.framework.cross_entropy != "eager" or job.precision in ("fp32", "tf32"):
-        return 0
-    most = 0
-    for chunk in stage.chunks:
-        for run in chunk.runs:
-            moved = (op for op in run.forward.ops if isinstance(op, Streaming))
-            logits = sum(op.bytes // 3 for op in moved if op.name == "logits_cast")
-            peak, absent = _pass_peak(chunk, BACKWARD, static)
-            elsewhere = peak - run.backward.peak_bytes
-            elsewhere += sum(static.most_absent) - sum(absent)
-            most = max(most, logits - max(0, elsewhere))
-    return most
-
-
 def placeholder_bytes(job: Job, stage: Stage) -> int:
     """What autograd is handed in place of fused weight gradients: one tensor per shape."""
     if not (job.framework.fused_wgrad and job.framework.wgrad_placeholders):
         return 0
-    shapes = frozenset().union(*(chunk.fused_weight_shapes for chunk in stage.chunks))
-    return sum(rows * columns for rows, columns in shapes) * ACTIVATION_BYTES[job.precision]
+    return stage.fused_weights * ACTIVATION_BYTES[job.precision]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -299,8 +270,8 @@ def _chunk_bytes(job: Job, stage: Stage, output: int, static: Static) -> tuple[I
     lacks = np.zeros((KINDS + 1, len(chunks), 2), dtype=np.int64)
     own, peak, change = sizes
     for kind in (FORWARD, BACKWARD):
-        found = [_pass_peak(each, kind, static) for each in chunks]
-        peak[kind], lacks[kind] = zip(*found, strict=True)
+        peaks = (static.peak(each.held[kind]) for each in chunks)
+        peak[kind], lacks[kind] = zip(*peaks, strict=True)
     peak[FORWARD] += output
     change[FORWARD] = [each.saved_bytes + output for each in chunks]
     change[BACKWARD] = -change[FORWARD]
@@ -338,15 +309,3 @@ def _enough_micro_batches(job: Job) -> int:
         return job.num_micro_batches
     # Interleaved warm-up needs at most two rounds of stages per chunk.
     return min(job.num_micro_batches, 3 * recipe.pp)
-
-
-def _pass_peak(chunk: Chunk, direction: int, static: Static) -> tuple[int, Absent]:
-    """Most bytes one pass holds beyond what was live before it, and what is absent then."""
-    if not static.comes_and_goes:
-        return chunk.most_held[direction], _NOTHING
-    held = chunk.held[direction]
-    found = ((each.bytes, static.absent(each.made, in_layer=each.in_layer)) for each in held)
-    return max(found, key=lambda each: each[0] - sum(each[1]))
-
-
-_NOTHING = Absent(0, 0)

@@ -11,6 +11,7 @@ nothing.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from trainscout.simulators.predictor.question.training import OPTIMIZERS
 from trainscout.simulators.predictor.question.tuning import PACKED
 from trainscout.simulators.predictor.workload.data_parallel import gradient_bytes_per_parameter
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
-from trainscout.simulators.predictor.workload.program import Stage
+from trainscout.simulators.predictor.workload.program import Held, Stage
 from trainscout.simulators.predictor.workload.step_end import (
     host_parameters,
     master_bytes,
@@ -74,6 +75,13 @@ class Static:
         if in_layer or not self.in_turn:
             return Absent(0, left)
         return Absent(self.layers, left + self.reduced)
+
+    def peak(self, held: Iterable[Held]) -> tuple[int, Absent]:
+        """Most bytes that a pass holds, of where it may, and what is absent there."""
+        if not self.comes_and_goes:
+            return max(held).bytes, Absent(0, 0)
+        found = ((each.bytes, self.absent(each.made, in_layer=each.in_layer)) for each in held)
+        return max(found, key=lambda each: each[0] - sum(each[1]))
 
     @property
     def most_absent(self) -> Absent:

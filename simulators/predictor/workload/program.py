@@ -86,24 +86,6 @@ class Chunk:
         backward = [(run, run.backward, run.parameters.total) for run in reversed(self.runs)]
         return _held([(run, run.forward, 0) for run in self.runs]), _held(backward)
 
-    @cached_property
-    def most_held(self) -> tuple[int, int]:
-        """Most bytes that the forward and the backward pass hold."""
-        forward, backward = self.held
-        return max(each.bytes for each in forward), max(each.bytes for each in backward)
-
-    @cached_property
-    def fused_weight_shapes(self) -> frozenset[tuple[int, int]]:
-        """Shapes of the weights whose gradients GEMMs add to a main gradient."""
-        shapes = set()
-        for run in self.runs:
-            for op in run.backward.ops:
-                if isinstance(op, Gemm) and op.accumulate:
-                    shapes.add((op.m, op.n))
-                elif isinstance(op, GroupedGemm) and op.accumulate:
-                    shapes.add((op.n, op.k))
-        return frozenset(shapes)
-
 
 def _held(blocks: Iterable[tuple[Run, Block, int]]) -> tuple[Held, ...]:
     """Of a pass of runs, a block and the gradients it makes."""
@@ -139,6 +121,14 @@ class Stage:
     @cached_property
     def parameters(self) -> LocalParameters:
         return sum((chunk.parameters for chunk in self.chunks), LocalParameters())
+
+    @cached_property
+    def fused_weights(self) -> int:
+        """Elements of weights whose gradients GEMMs add to a main gradient, of a shape once."""
+        ops = [op for run in self.runs for op in run.backward.ops]
+        shapes = {(op.m, op.n) for op in ops if isinstance(op, Gemm) and op.accumulate}
+        shapes |= {(op.n, op.k) for op in ops if isinstance(op, GroupedGemm) and op.accumulate}
+        return sum(rows * columns for rows, columns in shapes)
 
     @cached_property
     def digest(self) -> tuple[object, ...]:
