@@ -29,6 +29,7 @@ _OLDER = {
 }
 # Tables of fields that newer files have one by one, and what their names begin with then.
 _TABLES = {"linear_attn_config": "linear_", "sparse_attention_config": ""}
+_TABLES |= {"img_token_compression_config": ""}
 
 
 class Config:
@@ -54,13 +55,15 @@ class Config:
         return bool(self.fields.get(name))
 
     def whole(self, name: str, default: int | None = None) -> int:
-        """A whole number; ``default`` where it is left out or null.
+        """A whole number, or equal ones of a list; ``default`` where it is left out or null.
 
         Raises:
             InputError: for a missing field without default, and for anything else.
         """
         value = self.fields.get(name)
         value = default if value is None else value
+        if isinstance(value, list) and value and value == value[:1] * len(value):
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int):
             problem = "is missing" if value is None else "is no whole number"
             raise InputError(f"{FILE}: {name}", value, problem, "a whole number")

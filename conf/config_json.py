@@ -355,9 +355,6 @@ def _is_gated(config: Config, family: Family) -> bool:
 
 def _dense_width(config: Config, family: Family, hidden: int, is_needed: bool) -> int:
     usual = None if family.gated_mlp and is_needed else 4 * hidden
-    widths = config.fields.get(family.dense_width)
-    if isinstance(widths, list) and len(set(map(str, widths))) == 1:  # of each layer (Gemma 3n)
-        config.fields[family.dense_width] = widths[0]
     width = config.whole(family.dense_width, usual)
     if not config.has("block_auto_adjust_ff_dim"):
         return width

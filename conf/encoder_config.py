@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -71,9 +70,13 @@ class Sighted:
     """Its encoder of images where ``vision_config`` says none (null: it has none)."""
     widths: Sequence[str] = ()
     """On the way from patches to the language model: ``merged`` patches, the tower's ``hidden``
-    width, the language model's (``text``), or a field's, halved (``field/2``) or times one."""
+    width, the language model's (``text``), ``parts`` of an image that become a token, a number or
+    a field's, halved (``field/2``), or a product of some."""
+    behind: Sequence[Sequence[str]] = ()
+    """Products ahead of these that merge patches by steps: inputs, outputs, and how many a token,
+    in the same words."""
     side: str | None = None
-    """The field that says how many patches a side become one token, or one over that."""
+    """How many patches a side become one token, or the field that says it, or one over it."""
     tokens: str | None = None
     """The field that says how many tokens an image becomes."""
     gated: bool = False
@@ -103,6 +106,9 @@ OLDER = {
     "attention_heads": "num_attention_heads",
     "depth": "num_hidden_layers",
     "in_channels": "num_channels",
+    "heads": "num_attention_heads",
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
 }
 """Towers' names of fields, and the usual ones."""
 
@@ -156,7 +162,7 @@ def tower_fields(
         frames = vision.positive("tubelet_size")
         patches, values = patches * (vision.whole("num_frames") // frames), values * frames
     merged = _merged(whole, vision, outer, patches)
-    known = {"merged": merged * hidden, "hidden": hidden, "text": width}
+    known = {"merged": merged * hidden, "hidden": hidden, "text": width, "parts": merged}
     if "shared" in whole.widths:
         known["shared"] = outer.whole("projection_dim")
     for name, must in whole.must.items():
@@ -166,7 +172,14 @@ def tower_fields(
     listed = vision.fields.get("deepstack_visual_indexes")
     biases = sight.linear_bias
     layers = vision.whole("num_hidden_layers") + vision.whole("num_global_layers", 0)
-    gated, ffn = sight.gated_mlp, vision.whole(sight.ffn, hidden * vision.whole("mlp_ratio", 4))
+    ratio = vision.fields.get("mlp_ratio", 4)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)):
+        raise InputError(f"{FILE}: mlp_ratio", ratio, "is no number", "4.0")
+    made = int(hidden * ratio)
+    gated, ffn = (
+        sight.gated_mlp,
+        made if sight.ffn == "mlp_ratio" else vision.whole(sight.ffn, made),
+    )
     if isinstance(gated, str):
         gated = vision.has(gated)
         if gated and sight.ffn not in vision.fields:  # DINOv2's: two thirds, in eights
@@ -181,6 +194,10 @@ def tower_fields(
         "positions": _positions(vision, sight, patch, patches) if sight.positions else 0,
         "merged": merged,
         "projector": tuple(_width(word, known, vision, outer) for word in whole.widths),
+        "behind": tuple(
+            Convolution(*(_width(word, known, vision, outer) for word in each))
+            for each in whole.behind
+        ),
         "gated_projector": whole.gated,
         "projectors": 1 + len(listed if isinstance(listed, (list, tuple)) else ()),
     }
@@ -288,6 +305,8 @@ def _merged(whole: Sighted, vision: Config, outer: Config, patches: int) -> int:
         return max(1, patches // outer.positive(whole.tokens, 256))
     if whole.side is None:
         return 1
+    if whole.side.isdigit():
+        return int(whole.side) ** 2
     stated = (vision if whole.side in vision.fields else outer).fields.get(whole.side, 2)
     side = stated if isinstance(stated, (int, float)) and not isinstance(stated, bool) else 0.0
     if not 0 < side < math.inf:
@@ -296,14 +315,13 @@ def _merged(whole: Sighted, vision: Config, outer: Config, patches: int) -> int:
 
 
 def _width(word: str, known: Mapping[str, int], vision: Config, outer: Config) -> int:
-    if word in known:
-        return known[word]
-    found = re.fullmatch(r"(?:(\w+)\*)?(\w+)(?:/(\d))?", word)
-    assert found is not None
-    times, name, parts = found.groups()
-    holds = next((each for each in (vision, outer) if each.fields.get(name) is not None), outer)
-    size = holds.whole(name, known["text"]) // int(parts or 1)
-    return size if times is None else size * vision.whole(times)
+    size = 1
+    for factor in word.split("*"):
+        name, _, parts = factor.partition("/")
+        holds = vision if vision.fields.get(name) is not None else outer
+        own = int(name) if name.isdigit() else known.get(name)
+        size *= (holds.whole(name, known["text"]) if own is None else own) // int(parts or 1)
+    return size
 
 
 def _side(vision: Config, name: str) -> int:
@@ -312,10 +330,8 @@ def _side(vision: Config, name: str) -> int:
     Raises:
         InputError: for two that differ.
     """
-    value = vision.fields.get(name)
-    if isinstance(value, list) and value and value == value[:1] * len(value):
-        value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    value = vision.fields.get(name) and vision.whole(name)
+    if value is None or value < 1:
         raise InputError(f"{FILE}: {name}", value, "is no number of pixels", "a whole number")
     return value
 
@@ -328,7 +344,9 @@ def tower_kind(kind: str, vision: Mapping[str, Any]) -> str:
     """
     usual = WITH_IMAGES[kind].tower
     stated = vision.get("model_type") or usual
-    stated = usual if stated == kind else stated  # as published before Transformers 5
+    # As published before Transformers 5; MiniMax-M3 calls its own CLIP's.
+    if stated == kind or vision.get("position_embedding_type") == "rope":
+        stated = usual
     if not isinstance(stated, str) or stated not in TOWERS:
         raise InputError(
             f"{FILE}: vision_config.model_type", stated, f"is not read for {kind}", TOWERS

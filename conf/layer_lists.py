@@ -405,7 +405,9 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
         return [MOE if each else DENSE for each in flags]
     period = config.whole("decoder_sparse_step", 1)
     period = config.whole("interleave_moe_layer_step", period)
-    period = config.whole("moe_layer_freq", period)
+    if config.whole("moe_layer_freq", 1) != 1:
+        # Publishers' code and Transformers' read another number differently.
+        raise _unsaid("moe_layer_freq", flags, number, "1, or a list")
     period = config.whole("moe_layer_interval", period)
     dense = config.numbers("mlp_only_layers")
     stated = [config.whole(name) for name in _FIRST if name in config.fields]

@@ -19,6 +19,17 @@ INTERNLM2 = (
 )
 
 
+HUNYUAN = (
+    {"model_type": "hunyuan_v1_moe", "head_dim": 128, "hidden_size": 4096, "num_experts": 64}
+    | {"intermediate_size": 3072, "moe_intermediate_size": 32 * [3072], "moe_topk": 32 * [8]}
+    | {"num_shared_expert": 32 * [1], "num_attention_heads": 32, "num_hidden_layers": 32}
+    | {"num_key_value_heads": 8, "vocab_size": 128167, "tie_word_embeddings": True}
+)
+LING = (
+    {"model_type": "bailing_moe", "architectures": ["BailingMoeV2ForCausalLM"], "head_dim": 128}
+    | {"use_qk_norm": True, "num_experts": 256, "num_shared_experts": 1, "num_experts_per_tok": 8}
+    | {"num_key_value_heads": 4, "vocab_size": 157184, "tie_word_embeddings": False}
+)
 WAV2VEC = {
     "model_type": "wav2vec2",
     "hidden_size": 1024,
@@ -59,6 +70,20 @@ DEBERTA = (
             16_375_728_128,  # DeepSeek-MoE-16B
         ),
         (INTERNLM2, 7_737_708_544),  # InternLM2.5-7B
+        (HUNYUAN, 80_393_183_232),  # Hunyuan-A13B, whose file says sizes layer by layer
+        (
+            LING
+            | {"hidden_size": 2048, "intermediate_size": 5120, "moe_intermediate_size": 512}
+            | {"num_attention_heads": 16, "num_hidden_layers": 20, "first_k_dense_replace": 1},
+            16_255_638_528,  # Ling-mini-2.0
+        ),
+        (
+            LING
+            | {"hidden_size": 8192, "intermediate_size": 18432}
+            | {"moe_intermediate_size": 2048, "num_attention_heads": 64, "num_hidden_layers": 80}
+            | {"num_key_value_heads": 8, "first_k_dense_replace": 4},
+            999_705_309_184,  # Ling-1T
+        ),
         (
             {"model_type": "internvl_chat", "downsample_ratio": 0.5, "llm_config": INTERNLM2}
             | {"vision_config": {**SIGHT, "model_type": "intern_vit_6b"}},
@@ -143,6 +168,10 @@ def test_odd_values_are_refused_by_their_field(
                 ("lfm2", "block_multiple_of", 0),
                 ("lfm2", "block_ffn_dim_multiplier", "x"),
                 ("gemma3n_text", "num_kv_shared_layers", 35),
+                ("deepseek_v3", "moe_layer_freq", 2),
+                ("mimo_v2_flash", "n_shared_experts", 1),
+                ("nemotron_h", "mlp_bias", True),
+                ("vit", "mlp_ratio", "x"),
             )
         ),
         # Tables of distances other than one for all.

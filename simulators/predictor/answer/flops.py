@@ -129,7 +129,7 @@ def _tower_flops(job: Job) -> float:
     total = 0.0
     for tower in job.model.towers:
         patches = tower.images * tower.patches
-        projector = patches * 2.0 * tower.projector_weights / tower.merged
+        projector = patches * 2.0 * tower.projector_products / tower.merged
         encoder = tower_flops(tower) - projector
         both = {TOWERS, PROJECTORS} <= frozen
         total += encoder * (1 if TOWERS in frozen else 3)
@@ -163,7 +163,7 @@ def tower_flops(tower: Tower) -> float:
     layer = 2.0 * (2 * hidden * (heads + pairs) + mlp) + 4.0 * seen * heads
     if tower.taps:
         layer += 2.0 * (mlp + 3 * hidden**2)
-    ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
+    ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_products / tower.merged
     ends += 2.0 * _products(tower.stem)
     if tower.pools:
         # Keys and values of every patch; the output and an MLP of one vector an image.

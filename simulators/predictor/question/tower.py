@@ -18,7 +18,7 @@ class Convolution:
     channels: int
     """Channels that it makes."""
     places: int
-    """Outputs a patch."""
+    """Outputs a patch, or behind an encoder's layers a token of the language model."""
 
     @property
     def weights(self) -> int:
@@ -75,6 +75,8 @@ class Tower:
     """As many of them, for outputs of several layers (Qwen3-VL)."""
     stem: tuple[Convolution, ...] = ()
     """Convolutions in front of the patches."""
+    behind: tuple[Convolution, ...] = ()
+    """Convolutions, or products, that merge patches by steps ahead of the projector."""
     taps: int = 0
     """Of a gated convolution behind attention in each layer, which then has a second MLP, too, and
     a projection of relative positions (Conformer; 0: a transformer)."""
@@ -99,8 +101,9 @@ class Tower:
                 require_positive(f"{field}.{name}", value)
         for width in self.projector:
             require_positive(f"{field}.projector", width)
-        for number, each in enumerate(self.stem):
-            each.check(f"{field}.stem.{number}")
+        for name in ("stem", "behind"):
+            for number, each in enumerate(getattr(self, name)):
+                each.check(f"{field}.{name}.{number}")
         if self.gated_projector and len(self.projector) < 3:
             problem = "is of two products or more"
             raise InputError(f"{field}.gated_projector", True, problem, f"{field}.projector")
@@ -139,8 +142,16 @@ class Tower:
 
     @property
     def projector_weights(self) -> int:
+        """Of the products behind the layers."""
+        own = self.projectors * sum(one * other for one, other, _ in self.projections)
+        return own + sum(each.weights for each in self.behind)
+
+    @property
+    def projector_products(self) -> int:
         """Multiplications of one merged patch on its way to the language model."""
-        return self.projectors * sum(one * other for one, other, _ in self.projections)
+        return self.projector_weights + sum(
+            each.weights * (each.places - 1) for each in self.behind
+        )
 
     @property
     def projections(self) -> list[tuple[int, int, bool]]:

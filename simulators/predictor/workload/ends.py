@@ -38,7 +38,7 @@ def first_parts(shard: Shard) -> list[Part]:
         return first_diffusion_parts(shard)
     pooled = shard.model.pooled
     if pooled is not None and pooled.patch_size:
-        return [*stem_parts(shard, pooled.stem), patches_part(shard, pooled)]
+        return [*stem_parts(shard, pooled.stem, shard.tokens), patches_part(shard, pooled)]
     inputs = shard.model.per_layer_input
     own = [] if inputs is None else [table_part(shard, inputs)]
     if shard.model.laurel_rank is not None:

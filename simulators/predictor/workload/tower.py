@@ -36,10 +36,12 @@ def tower_parts(shard: Shard) -> list[Part]:
     for tower in shard.model.towers:
         own = _shard(shard, tower)
         projecting = replace(own, trains=PROJECTORS not in shard.frozen)
-        encoder, projector = _parts(own, tower), _projector(projecting, tower)
+        tokens = projecting.tokens // tower.merged
+        merging = stem_parts(projecting, tower.behind, tokens, "merging")
+        projector = [*merging, _projector(projecting, tower)]
         frozen = [not own.trains, {TOWERS, PROJECTORS} <= set(shard.frozen)]
-        parts += [each.forward_only for each in encoder] if frozen[0] else encoder
-        parts.append(projector.forward_only if frozen[1] else projector)
+        for each, rests in zip((_parts(own, tower), projector), frozen, strict=True):
+            parts += [part.forward_only for part in each] if rests else each
     return [*parts, looked_at_part(shard)] if any(shard.model.looked_at) else parts
 
 
@@ -108,7 +110,8 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
     forward, backward = linear(shard, "patches", shard.tokens, tower.patch_size, hidden)
     pixels = shard.tokens * tower.patch_size * size
     if tower.stem:
-        return [*stem_parts(shard, tower.stem), Part(tuple(forward), tuple(backward)), *layers]
+        stem = stem_parts(shard, tower.stem, shard.tokens)
+        return [*stem, Part(tuple(forward), tuple(backward)), *layers]
     patches = Part(
         tuple(forward),
         # Images have no gradient.
@@ -182,22 +185,24 @@ def _pooling_parts(shard: Shard, tower: Tower) -> list[Part]:
     ]
 
 
-def stem_parts(shard: Shard, stem: Sequence[Convolution]) -> list[Part]:
-    """Convolutions as products, and their activations; what each made is kept on either side of
-    its activation."""
+def stem_parts(
+    shard: Shard, stem: Sequence[Convolution], tokens: int, name: str = "stem"
+) -> list[Part]:
+    """Convolutions as products, and their activations, of so many tokens; what each made is kept
+    on either side of its activation."""
     parts = []
     for number, each in enumerate(stem):
-        rows = shard.tokens * each.places
-        forward, backward = linear(shard, "stem", rows, each.inputs, each.channels)
+        rows = tokens * each.places
+        forward, backward = linear(shard, name, rows, each.inputs, each.channels)
         if not number:
             # Sound has no gradient.
             backward = [op for op in backward if getattr(op, "name", "") != "stem_dgrad"]
         made = rows * each.channels * shard.element_bytes
         parts.append(
             Part(
-                (*forward, Streaming("stem_activation", "elementwise", 2 * made)),
-                (Streaming("stem_activation_bwd", "elementwise", 3 * made), *backward),
-                (Alloc("stem", 2 * made),),
+                (*forward, Streaming(f"{name}_activation", "elementwise", 2 * made)),
+                (Streaming(f"{name}_activation_bwd", "elementwise", 3 * made), *backward),
+                (Alloc(name, 2 * made),),
                 forward_peak_bytes=made,
                 backward_peak_bytes=made,
             )

@@ -49,6 +49,8 @@ def test_its_operations_do_what_it_counts() -> None:
         ({"projector": (256, 96, 256), "gated_projector": True}, 3 * 256 * 96 - 256 * 256),
         # A convolution of 12 values to 5 channels, four times a patch.
         ({"stem": (Convolution(12, 5, 4),)}, 12 * 5),
+        # The same four times a token, and another, between the layers and the projector.
+        ({"behind": (Convolution(12, 5, 4), Convolution(20, 7, 1))}, 12 * 5 + 20 * 7),
         # Two layers of a Conformer: an MLP with biases, relative positions, a gate, a convolution.
         (
             {"taps": 5, "chunk": 8},
@@ -107,6 +109,7 @@ def test_impossible_towers_are_refused_by_field() -> None:
         ({"projector": (256, 0)}, "projector"),
         ({"num_layers": -1}, "num_layers"),
         ({"stem": (Convolution(9, 0, 1),)}, "stem.0.channels"),
+        ({"behind": (Convolution(9, 1, 0),)}, "behind.0.places"),
         ({"taps": -1}, "taps"),
         ({"chunk": 0}, "chunk"),
         ({"gated_projector": True, "projector": (256, 256)}, "gated_projector"),
