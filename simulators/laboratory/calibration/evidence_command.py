@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +91,10 @@ def read_published(path: Path) -> Published:
 
 def prior_text(prior: Prior) -> str:
     """The file that predictions read."""
-    lines = []
-    for field in dataclasses.fields(prior):
-        lines.append(f"{field.name}: {getattr(prior, field.name):.3g}\n")
-    return str(_TEXTS["prior"]) + "".join(lines)
+    fields = dataclasses.asdict(prior)
+    return str(_TEXTS["prior"]) + "".join(
+        f"{name}: {value:.3g}\n" for name, value in fields.items()
+    )
 
 
 def page(found: Sequence[Evidence], chosen: Sequence[Regret], at_most: Sequence[Errors]) -> str:
@@ -123,41 +124,24 @@ def _overall(title: str, stated: str, found: Sequence[Evidence]) -> str:
         of = [each for each in found if each.known == known]
         used = [each for each in of if each.applied]
         ranked = [each for each in of if each.before.ranked is not None]
-
-        def mean(value: Callable[[Evidence], float | None], among: Sequence[Evidence]) -> float:
-            values = [value(each) or 0.0 for each in among]
-            return float(np.mean(values)) if values else float("nan")
-
-        before, after = (
-            mean(lambda each: each.before.median, of),
-            mean(lambda each: each.after.median, of),
-        )
-        worse = sum(each.after.p90 > _LARGER * each.before.p90 for each in of)
-        beyond = sum(each.worse >= _SURE for each in of)
+        before, after = _mean(of, "before.median"), _mean(of, "after.median")
         rows.append(
             (
                 *(known, len(of), percent(before), percent(after), signed(after / before - 1)),
-                *(
-                    percent(mean(lambda each: each.before.p90, of)),
-                    percent(mean(lambda each: each.after.p90, of)),
-                    *(worse, beyond),
-                    percent(mean(lambda each: each.applied, of)),
-                ),
-                *(
-                    _percent(mean(value, used))
-                    for value in (
-                        lambda each: each.coverage,
-                        lambda each: each.width_before,
-                        lambda each: each.width,
-                    )
-                ),
-                *(
-                    percent(mean(lambda each: each.before.ranked, ranked)),
-                    percent(mean(lambda each: each.after.ranked, ranked)),
-                ),
+                *(percent(_mean(of, "before.p90")), percent(_mean(of, "after.p90"))),
+                sum(each.after.p90 > _LARGER * each.before.p90 for each in of),
+                sum(each.worse >= _SURE for each in of),
+                percent(_mean(of, "applied")),
+                *(_percent(_mean(used, name)) for name in ("coverage", "width_before", "width")),
+                *(percent(_mean(ranked, name)) for name in ("before.ranked", "after.ranked")),
             )
         )
     return f"\n## {title}\n\n{stated}\n\n{table(header, rows)}\n"
+
+
+def _mean(found: Sequence[Evidence], figure: str) -> float:
+    values = [operator.attrgetter(figure)(each) or 0.0 for each in found]
+    return float(np.mean(values)) if values else float("nan")
 
 
 def _at_most(errors: Sequence[Errors]) -> str:
@@ -189,14 +173,11 @@ def _each(title: str, found: Sequence[Evidence], known: int) -> str:
 
 def _suggestions(chosen: Sequence[Regret]) -> str:
     header = ("sweep", "layouts", "none", "suggested", "random", "predicted best")
+    ways = ("predicted", "suggested", "random", "best_predicted")
     rows: list[tuple[object, ...]] = [
-        (
-            *(each.sweep, each.layouts, percent(each.predicted), percent(each.suggested)),
-            *(percent(each.random), percent(each.best_predicted)),
-        )
+        (each.sweep, each.layouts, *(percent(getattr(each, way)) for way in ways))
         for each in chosen
     ]
-    ways = ("predicted", "suggested", "random", "best_predicted")
     means = [percent(float(np.mean([getattr(each, way) for each in chosen]))) for way in ways]
     rows.append(("mean", "", *means))
     words = _TEXTS["suggestions"].format(least=LEAST_LAYOUTS)

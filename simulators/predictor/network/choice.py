@@ -90,18 +90,15 @@ class NetworkChoice:
             value = f"{len(self.neighbours)} jobs"
             raise InputError("network.neighbours", value, problem, "network=flow, packet, hybrid")
         if self.whole_step and self.neighbours:
-            problem = "is of our step alone"
-            raise InputError(
-                "network.whole_step", True, problem, "false beside network.neighbours"
-            )
+            problem, allowed = "is of our step alone", "false beside network.neighbours"
+            raise InputError("network.whole_step", True, problem, allowed)
         if self.failures and (self.engine != "packet" or not self.whole_step):
             value, problem = (
                 f"{len(self.failures)} links",
                 "fail in a step played whole by packets",
             )
-            raise InputError(
-                "network.failures", value, problem, "network=packet network.whole_step=true"
-            )
+            allowed = "network=packet network.whole_step=true"
+            raise InputError("network.failures", value, problem, allowed)
         for at, failure in enumerate(self.failures):
             failure.check(f"network.failures[{at}]")
         for name in (*self.communicators, *self.packet.get("class_of", ())):

@@ -20,23 +20,17 @@ _MOST_NAMES = 8
 _MOST_MISMATCHES = 5
 
 
+_OF_STEP = (
+    *("step_time_s", "world_size", "critical_rank", "breakdown_s", "precision", "hfu", "mfu"),
+    *("fits", "evidence_share", "coverage_share", "estimated_operations", "unknown_operations"),
+    *("mismatches", "assumptions"),
+)
+
+
 def to_dict(step: TracedStep) -> dict[str, Any]:
     """A JSON-ready dictionary; units as in the field names."""
     return {
-        "step_time_s": step.step_time_s,
-        "world_size": step.world_size,
-        "critical_rank": step.critical_rank,
-        "breakdown_s": step.breakdown_s,
-        "precision": step.precision,
-        "hfu": step.hfu,
-        "mfu": step.mfu,
-        "fits": step.fits,
-        "evidence_share": step.evidence_share,
-        "coverage_share": step.coverage_share,
-        "estimated_operations": list(step.estimated_operations),
-        "unknown_operations": step.unknown_operations,
-        "mismatches": list(step.mismatches),
-        "assumptions": list(step.assumptions),
+        **{name: getattr(step, name) for name in _OF_STEP},
         "ranks": [
             {
                 "rank": rank.rank,
