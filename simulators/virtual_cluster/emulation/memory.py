@@ -31,8 +31,8 @@ class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
     __slots__ = (
-        *("block", "bytes", "former", "gone", "home", "key", "kept_for", "memory", "number"),
-        *("recorded", "reference", "region", "sources", "uses"),
+        *("block", "bytes", "fed", "former", "gone", "home", "key", "kept_for", "made_of"),
+        *("memory", "number", "recorded", "reference", "region", "sources", "uses"),
     )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
@@ -54,6 +54,10 @@ class DeviceStorage:
         self.sources: dict[DeviceStorage, None] = {}
         self.kept_for = 0
         self.gone = False
+        # What without memory it was made of, and whether a kernel of its own has used what is made
+        # of it: who reads it after that kernel, finds it in memory.
+        self.made_of: set[DeviceStorage] = set()
+        self.fed = False
 
 
 Parts = list[tuple[DeviceStorage, Extent]]
@@ -207,6 +211,8 @@ class DeviceMemory:
         if self._virtual:
             for known, _ in parts:
                 if known.key in self._virtual:
+                    for each in known.made_of:
+                        each.fed = True
                     self._allocate_kept(known)
 
     def _allocate_kept(self, made: DeviceStorage) -> None:
@@ -223,18 +229,33 @@ class DeviceMemory:
             if source.gone and not source.kept_for:
                 self._release(source)
         made.sources.clear()
+        made.made_of.clear()
 
     def _fused(self, reads: Parts, writes: Parts) -> None:
         """A kernel reads and writes, of which some have no memory."""
         for known, _ in (*reads, *writes):
             made, now = known.region, self._region
-            if known.key in self._virtual and made != now and not (made > 0 > now):
+            if known.key not in self._virtual:
+                continue
+            if known.fed and now > 0:
+                # It lies in memory while another kernel runs: what is made of it begins there.
+                for each in self._virtual.values():
+                    if known in each.made_of:
+                        for source in known.sources.keys() & each.sources:
+                            del each.sources[source]
+                            source.kept_for -= 1
+                        each.sources[known] = None
+                        known.kept_for += 1
+                self._allocate_kept(known)
+            elif made != now and not (made > 0 > now):
                 # Another region's, or nobody's: what one hands to another is in memory.
                 self._allocate_kept(known)
         for known, _ in writes:
             if known.key not in self._virtual:
                 continue
             for each, _ in reads:
+                if each.key in self._virtual and each is not known:
+                    known.made_of |= {each, *each.made_of}
                 for source in each.sources if each.key in self._virtual else (each,):
                     if source is not known and source not in known.sources:
                         source.kept_for += 1

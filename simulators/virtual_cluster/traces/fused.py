@@ -54,12 +54,16 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
     A compiler keeps these in registers, or computes them again in backward, so they take no device
     memory. Regions within regions count as the outermost. What a kernel of its own or a
     communication reads or writes is in memory, even when it is gone again before the region ends,
-    and so is what goes from one region to another.
+    and so is what goes from one region to another, or is read again after a kernel of its own that
+    used what is made of it: sums of residual streams.
     """
     depth = region = regions = 0
     # The region that made it, negative in backward; and what backward regions computed again.
     made: dict[int | None, int] = {}
     again: set[int | None] = set()
+    # What those of forward regions are made of, and what kernels have used something made of.
+    made_of: dict[int | None, set[int | None]] = {}
+    fed: set[int | None] = set()
     found: set[int] = set()
     for event in events:
         used: tuple[int | None, ...] = ()
@@ -76,6 +80,13 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
         elif isinstance(event, Op) and made:
             used = tuple(each.storage for each in (*tensors(event.inputs), *event.outputs))
             if depth and not is_kernel_of_its_own(event.name):
+                if region > 0:
+                    read = {each.storage for each in tensors(event.inputs)}
+                    for each in read & fed:
+                        made.pop(each, None)
+                    whole = read.union(*(made_of.get(each, ()) for each in read)) & made.keys()
+                    for output in event.outputs:
+                        made_of.setdefault(output.storage, set()).update(whole)
                 if region < 0:
                     again.update(each for each in used if made.get(each, 0) > 0)
                 used = tuple(
@@ -83,6 +94,8 @@ def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
                 )
                 if event.name == DROPOUT:
                     used = (*used, event.outputs[1].storage)
+            else:
+                fed.update(*(made_of.get(each, ()) for each in used))
         elif isinstance(event, Collective) and made:
             used = (*event.inputs, *event.outputs)
         elif isinstance(event, Free):

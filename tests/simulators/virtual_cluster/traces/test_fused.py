@@ -55,3 +55,22 @@ def test_what_backward_computes_again_is_not_in_memory() -> None:
         *(Alloc(6, 8, 0), CLOSED, *(Free(number) for number in range(1, 8))),
     ]
     assert storages_within_fusions(events) == {1}
+
+
+def test_what_is_read_again_after_a_kernel_that_used_it_is_in_memory() -> None:
+    """A residual stream: read by a norm before a product, and by the sum after it."""
+    tensors = {number: TensorSpec("float32", (2,), number) for number in range(1, 5)}
+
+    def residual(*summed: int) -> frozenset[int]:
+        events: list[Event] = [
+            *(FUSED, *(Alloc(number, 8, 0) for number in range(1, 5))),
+            Op("aten.mul.Tensor", (2.0,), (tensors[1],), 0),
+            Op("aten.native_layer_norm.default", (tensors[1],), (tensors[2],), 0),
+            Op("aten.mm.default", (tensors[2],), (tensors[3],), 0),
+            Op("aten.add.Tensor", tuple(tensors[each] for each in summed), (tensors[4],), 0),
+            *(*(Free(number) for number in range(1, 5)), CLOSED),
+        ]
+        return storages_within_fusions(events)
+
+    assert residual(1, 3) == {4}
+    assert residual(3) == {1, 4}
