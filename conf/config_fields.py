@@ -43,7 +43,7 @@ class Config:
         family = families().get(str(kind))
         own = (WHISPERED if kind in SOUNDS else {}) if family is None else family.names
         own = OLDER if kind in TOWERS else own
-        usual = transformers_defaults().get(str(kind), {})
+        usual = {**transformers_defaults().get(str(kind), {}), **(family.usual if family else {})}
         if family is not None and family.encoder:
             # Beside a decoder's own names, usual ones say the encoder's sizes.
             ours = {new for old, new in own.items() if old in fields}

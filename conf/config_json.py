@@ -111,8 +111,9 @@ def model_fields(content: Mapping[str, Any], name: str, *, inside: bool = False)
         raise InputError(f"{FILE}: model_type", kind, "is read as a part alone", SCRIPTED)
     config = Config(content, kind)
     for field in family.refused:
-        if config.has(field):
-            value = config.fields[field]
+        value = config.fields.get(field)
+        # A list of each layer's own number says that it is alone.
+        if value and value != [*range(len(value) if isinstance(value, list) else 0)]:
             raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", "left out")
     for field, stated in family.fixed.items():
         value, must = config.fields.get(field), config.fields.get(stated, stated)

@@ -79,6 +79,8 @@ class Family:
     """Of an encoder whose output all layers look at: what its sizes are called."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Its own names of fields, and the usual ones."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """What code that Transformers has not takes for fields that a file leaves out."""
     aside: str = ""
     """What is predicted in another way than it runs, said beside the source."""
 

@@ -70,6 +70,11 @@ DEBERTA = (
             16_375_728_128,  # DeepSeek-MoE-16B
         ),
         (INTERNLM2, 7_737_708_544),  # InternLM2.5-7B
+        (
+            {"model_type": "minicpm", "hidden_size": 2304, "intermediate_size": 5760}
+            | {"num_attention_heads": 36, "num_hidden_layers": 40, "vocab_size": 122753},
+            2_724_880_896,  # MiniCPM-2B, whose embeddings are tied where its file says nothing
+        ),
         (HUNYUAN, 80_393_183_232),  # Hunyuan-A13B, whose file says sizes layer by layer
         (
             LING
@@ -171,6 +176,8 @@ def test_odd_values_are_refused_by_their_field(
                 ("deepseek_v3", "moe_layer_freq", 2),
                 ("mimo_v2_flash", "n_shared_experts", 1),
                 ("nemotron_h", "mlp_bias", True),
+                ("mistral_large4_text", "kv_source_layers", [0, *range(71)]),
+                ("minicpm", "sparse_config", {"topk": 64}),
                 ("vit", "mlp_ratio", "x"),
             )
         ),
