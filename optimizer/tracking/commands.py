@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 def flush(arguments: Sequence[str]) -> int:
     """``trainscout tracking flush``."""
     parser = command_parser("tracking flush")
-    parser.add_argument("directories", nargs="+", type=Path)
-    parser.add_argument("--uri", help="log them here instead")
     options = parser.parse_args(arguments)
     uri: str | None = options.uri
     if uri is not None:
@@ -58,13 +56,8 @@ def flush(arguments: Sequence[str]) -> int:
 
 def best(arguments: Sequence[str]) -> int:
     """``trainscout tracking best``."""
-    parser = command_parser("tracking best")
-    parser.add_argument("--uri", default=TrackingSettings.uri, help="default: %(default)s")
-    parser.add_argument(
-        "--experiment", default=TrackingSettings.experiment, help="default: %(default)s"
-    )
-    parser.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
-    parser.add_argument("--format", choices=FORMATS, default="table")
+    parser = command_parser("tracking best", format=FORMATS)
+    parser.set_defaults(uri=TrackingSettings.uri, experiment=TrackingSettings.experiment)
     options = parser.parse_args(arguments)
     settings = TrackingSettings(uri=options.uri, experiment=options.experiment)
     settings.check()

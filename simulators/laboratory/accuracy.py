@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from .validate import predict
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = _parser().parse_args(arguments)
+    options = command_parser("accuracy").parse_args(arguments)
     write_accuracy(options.docs, options.collectives, options.kernels)
     return OK
 
@@ -57,11 +56,3 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     )
     for name, text in pages.items():
         write_whole(docs / name, text)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("accuracy")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
-    parser.add_argument("--collectives", type=Path, help="JSON of trainscout collectives validate")
-    parser.add_argument("--kernels", type=Path, help="JSON of trainscout kernels validate")
-    return parser

@@ -236,18 +236,6 @@ def main(
 ) -> int:
     """Run the command. Devices stand in for the machine's own."""
     parser = command_parser("measure")
-    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="the job's")
-    parser.add_argument(
-        "--traces",
-        type=Path,
-        action="append",
-        metavar="DIR|FILE",
-        help="kernels of these traces of trainscout run instead of a job's; may be repeated",
-    )
-    parser.add_argument("--output", required=True, type=Path, help="JSON file to write or go on")
-    parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
-    parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
-    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     options = parser.parse_args(arguments)
     require_positive("--budget-s", options.budget_s, allow_zero=True)
     if options.traces and options.settings:

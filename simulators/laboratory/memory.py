@@ -207,18 +207,6 @@ def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser("memory")
-    parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="*",
-        default=[PUBLISHED_RUNS, SWEPT_RUNS],
-        help="CSVs of measured runs as for trainscout validate; default: those that ship",
-    )
-    parser.add_argument(
-        "--failed",
-        type=Path,
-        default=FAILED_LAYOUTS,
-        help="CSV of layouts that failed, with the same columns; default: those that ship",
-    )
+    parser.set_defaults(runs=[PUBLISHED_RUNS, SWEPT_RUNS], failed=FAILED_LAYOUTS)
     add_output(parser, SPREAD)
     return parser

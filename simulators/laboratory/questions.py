@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import joblib
 
@@ -62,22 +61,6 @@ def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...],
 def _parser() -> argparse.ArgumentParser:
     parser = command_parser("questions")
     add_runs(parser)
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="every question; without it one of each model, GPU and precision class, and no more "
-        "than three of a publication on GPUs of one architecture",
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="TEXT", help="questions so named (repeat)"
-    )
-    parser.add_argument(
-        "--workers", type=int, default=-1, help="processes (default -1: one a core)"
-    )
-    parser.add_argument(
-        "--json", type=Path, help="write the summary and every answer to this file"
-    )
-    parser.add_argument("--page", type=Path, help="write the page of the documentation")
     return parser
 
 

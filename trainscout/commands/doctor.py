@@ -45,9 +45,6 @@ STORES = ("mlflow.db", "outputs", "multirun", "plans")
 def main(arguments: Sequence[str]) -> int:
     """Run the command: 0, or 1 when a self-test fails."""
     parser = command_parser("doctor")
-    parser.add_argument(
-        "--cluster", type=Path, metavar="FILE", help="write this node as a cluster"
-    )
     options = parser.parse_args(arguments)
     machine = this_machine()
     if options.cluster is not None:

@@ -15,8 +15,6 @@ _TEMPLATES = Path(__file__).parents[1] / "templates"
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     parser = command_parser("init")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("mine"), metavar="FOLDER")
-    parser.add_argument("--name", default="ours", help="of both files (ours)")
     options = parser.parse_args(arguments)
     if not options.name.replace("_", "").replace("-", "").isalnum():
         raise InputError("--name", options.name, "is no name", "letters, digits, _ and -")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ _MOST_CANDIDATES = 200
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = _parser().parse_args(arguments)
+    options = command_parser("calibrate suggest").parse_args(arguments)
     if options.runs < 1:
         raise InputError("--runs", options.runs, "is no number of runs", "1 or more")
     known = None if options.calibration is None else read_calibration(options.calibration)
@@ -179,13 +178,3 @@ def _report(
         f"without starting up, and are expected to make the step {gain:.2%} shorter."
     )
     return Group(table, Text(lines))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("calibrate suggest")
-    parser.add_argument("search", type=Path, help="the directory of a search")
-    parser.add_argument("--runs", type=int, default=3, help="how many (default 3)")
-    parser.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="what earlier runs have said"
-    )
-    return parser

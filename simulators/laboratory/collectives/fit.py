@@ -299,9 +299,6 @@ def _text(document: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     parser = command_parser("collectives fit")
-    parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
-    parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
-    parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     options = parser.parse_args(arguments)
     if options.output is not None:
         for name in TRANSPORTS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 from collections import defaultdict
@@ -49,7 +48,7 @@ class Timed:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    options = _parser().parse_args(arguments)
+    options = command_parser("collectives read").parse_args(arguments)
     check_output("--output", options.output, options.outputs)
     if options.nodes is not None:
         require_positive("--nodes", options.nodes)
@@ -189,13 +188,3 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(file, 1)
     except OSError as error:
         raise InputError("outputs", path, f"cannot be read: {error.strerror}") from error
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("collectives read")
-    parser.add_argument("outputs", type=Path, nargs="+", help="what the tests printed")
-    parser.add_argument("--output", type=Path, required=True, help="where to write the table")
-    parser.add_argument(
-        "--nodes", type=int, help="how many nodes ran them, where outputs list no ranks"
-    )
-    return parser

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,8 +129,6 @@ def _cell(outcome: Outcome) -> tuple[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     parser = command_parser("collectives validate")
-    parser.add_argument("table", type=Path, help="CSV of measured collectives")
-    parser.add_argument("--json", type=Path, help="where to write the report")
     options = parser.parse_args(arguments)
     check_output("--json", options.json, [options.table])
     measurements, skipped = read_table(options.table)

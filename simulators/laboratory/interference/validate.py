@@ -8,7 +8,6 @@ whatever runs, which is the least that a model must beat.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,9 +126,6 @@ def _shown(slowdown: float | None) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     parser = command_parser("interference validate")
-    parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
-    parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
-    parser.add_argument("--output", type=Path, help="file to write the errors to")
     options = parser.parse_args(arguments)
     check_output("--output", options.output, options.tables)
     gpus = declared_gpus(options.gpus)

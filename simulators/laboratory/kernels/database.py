@@ -42,8 +42,6 @@ Row = dict[str, Any]
 def listing(arguments: Sequence[str]) -> int:
     """``trainscout kernels list``."""
     parser = command_parser("kernels list")
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
-    parser.add_argument("--json", action="store_true", help="as one JSON list")
     options = parser.parse_args(arguments)
     found = contents([(path, *each) for path in options.tables for each in read_tables(path)])
     if options.json:
@@ -86,8 +84,6 @@ def _column(rows: pd.DataFrame, name: str) -> pd.Series[str]:
 def add(arguments: Sequence[str]) -> int:
     """``trainscout kernels add``."""
     parser = command_parser("kernels add")
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE")
-    parser.add_argument("--to", required=True, type=Path, metavar="FILE", help="the database")
     options = parser.parse_args(arguments)
     check_output("--to", options.to, options.tables)
     content: Row = {"format": FORMAT, "version": VERSION}
@@ -128,9 +124,6 @@ def _identity(row: Mapping[str, Any]) -> str:
 def export(arguments: Sequence[str]) -> int:
     """``trainscout kernels export``."""
     parser = command_parser("kernels export")
-    parser.add_argument("database", type=Path, metavar="FILE")
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--gpu", metavar="NAME", help="declared GPU whose rows are written")
     options = parser.parse_args(arguments)
     tables = _of_gpu(options, read_measurements("database", options.database).get("kernels"))
     make_folder("--output", options.output)

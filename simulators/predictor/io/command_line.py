@@ -15,7 +15,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -38,6 +38,7 @@ IMPOSSIBLE_LAUNCHES = 4
 DEBUG = {"debug=true", "--debug"}
 """What asks for tracebacks."""
 _WIDTH = 96
+_TYPES = {"path": Path, "int": int, "float": float}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,13 +49,14 @@ class _Parser(argparse.ArgumentParser):
         return what + super().format_help().replace(what, "", 1)
 
 
-def command_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of what is typed after ``trainscout``, without its options: its help begins with
-    what the command does and how it is used (``command_help.yaml``)."""
+def command_parser(name: str, **choices: Iterable[str]) -> argparse.ArgumentParser:
+    """The parser of what is typed after ``trainscout``, as ``commands.yaml`` has it: its help
+    begins with what the command does and how it is used. ``choices``: those of its options that
+    code knows."""
     # Ranks of scripts import this module, too, and show no help.
     from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
-    said = read_yaml(Path(__file__).with_name("command_help.yaml"))[name]
+    said = read_yaml(Path(__file__).with_name("commands.yaml"))[name]
     examples = textwrap.indent(said["examples"].strip(), "  ")
     exit_codes = said.get("exit_codes", "0 done; 1 an internal failure; 2 wrong input")
     parser = _Parser(
@@ -65,6 +67,11 @@ def command_parser(name: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--debug", action="store_true", help="show where a failure happened")
+    for flags, option in said.get("options", {}).items():
+        if "type" in option:
+            option["type"] = _TYPES[option["type"]]
+        made = parser.add_argument(*flags.split(), **option)
+        made.choices = choices.get(made.dest)
     return parser
 
 

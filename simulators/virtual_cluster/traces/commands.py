@@ -22,7 +22,6 @@ ALL = "all"
 def show(arguments: Sequence[str]) -> int:
     """``trainscout trace show``."""
     parser = command_parser("trace show")
-    parser.add_argument("trace", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     from . import command_tables
     from .command_tables import summarise
@@ -35,14 +34,7 @@ def show(arguments: Sequence[str]) -> int:
 def join(arguments: Sequence[str]) -> int:
     """``trainscout trace collate``."""
     parser = command_parser("trace collate")
-    parser.add_argument("traces", type=Path, metavar="DIR")
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=TOLERANCE,
-        metavar="SHARE",
-        help="how much work around the schedule may differ within a class (default %(default)s)",
-    )
+    parser.set_defaults(tolerance=TOLERANCE)
     options = parser.parse_args(arguments)
     from . import command_tables
 

@@ -70,6 +70,7 @@ def test_help_begins_with_what_a_command_does_and_how_it_is_used():
     assert text.startswith("Say whether runs are as they are expected, and what has moved")
     assert f"Of logs the last {RECENT} steps count.\n\nexamples:\n  trainscout" in text
     assert "launch.sh \\\n      --set cluster=h100_64 --calibration" in text
-    assert "usage: trainscout calibrate watch [-h] [--debug]\n" in text[: text.index("options:")]
+    usage = "usage: trainscout calibrate watch [-h] [--debug] [--from-log LOG]"
+    assert text.index("examples:") < text.index(usage) < text.index("options:")
     words = " ".join(text.split())
     assert words.endswith("one is not, or an internal failure; 2 wrong input; 130 interrupted")
