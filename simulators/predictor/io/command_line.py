@@ -38,7 +38,12 @@ IMPOSSIBLE_LAUNCHES = 4
 DEBUG = {"debug=true", "--debug"}
 """What asks for tracebacks."""
 _WIDTH = 96
-_TYPES = {"path": Path, "int": int, "float": float}
+_TYPES: dict[str, Callable[[str], object]] = {
+    "path": Path,
+    "int": int,
+    "float": float,
+    "names": lambda text: tuple(filter(None, text.split(","))),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,11 +72,13 @@ def command_parser(name: str, **choices: Iterable[str]) -> argparse.ArgumentPars
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--debug", action="store_true", help="show where a failure happened")
-    for flags, option in said.get("options", {}).items():
+    options = said.get("options", {}) | said.get("more_options", {})
+    for flags, option in options.items():
         if "type" in option:
             option["type"] = _TYPES[option["type"]]
         made = parser.add_argument(*flags.split(), **option)
-        made.choices = choices.get(made.dest)
+        if made.dest in choices:
+            made.choices = [*choices[made.dest]]
     return parser
 
 

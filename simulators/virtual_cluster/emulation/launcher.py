@@ -48,57 +48,8 @@ _STARTER_MODULES = (
 )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    made = command_parser("run")
-    add = made.add_argument
-    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
-    ranks = "ranks to run (default 0); 8-11 is a range, auto those that stand for all"
-    add("--rank", default="0", metavar="R[,R...]", help=ranks)
-    add("--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)")
-    add("--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)")
-    add("--output", type=Path, metavar="DIR", help="folder for the traces (default traces)")
-    add("--trace", type=Path, metavar="FILE", help="file for the trace of a single rank")
-    add("--steps", type=int, metavar="N", help="end the script after so many optimizer steps")
-    add("--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)")
-    add("--no-check", action="store_true", help="accept traces that break an invariant")
-    add("--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is")
-    payloads = "keep small messages here, so that ranks run later receive what others sent"
-    add("--payloads", type=Path, metavar="DIR", help=payloads)
-    add(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="then time every distinct kernel on this machine's GPU, as trainscout measure does",
-    )
-    add_script(made)
-    return made
-
-
-def add_script(parser: argparse.ArgumentParser) -> None:
-    """The options of the script and of what it finds, of every command that runs one."""
-    add = parser.add_argument
-    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
-    add(
-        "--moe-imbalance",
-        default="",
-        metavar="TEXT",
-        help="how tokens spread over experts, e.g. "
-        "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
-    )
-    hidden = "emulated packages the script shall not find: transformer_engine, apex, ..."
-    add("--without", type=_names, default=(), metavar="NAME[,NAME]", help=hidden)
-    shared = "modules to import once, before ranks are forked (transformers, megatron.core)"
-    add("--preload", type=_names, default=(), metavar="MODULE[,MODULE]", help=shared)
-    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
-
-
 def script_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """Fields of ``RankOptions`` from the options of ``add_script``.
+    """Fields of ``RankOptions`` from the options that all commands of scripts have.
 
     Raises:
         InputError: for those that cannot be.
@@ -142,7 +93,7 @@ def checked_script(words: Sequence[str]) -> tuple[str, ...]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks and check what they do together; the first exit code that is not 0."""
-    args = parser().parse_args(arguments)
+    args = command_parser("run").parse_args(arguments)
     check_platform()
     if args.rank == AUTO:
         _check(args, [_options(args, 0)])

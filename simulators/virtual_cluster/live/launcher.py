@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
@@ -23,7 +22,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.virtual_cluster.emulation.launcher import add_script, script_fields
+from trainscout.simulators.virtual_cluster.emulation.launcher import script_fields
 from trainscout.simulators.virtual_cluster.emulation.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.traces.collate.probe import parse_ranks
@@ -39,61 +38,9 @@ NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command's options."""
-    made = command_parser("live")
-    add = made.add_argument
-    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
-    add(
-        "--ranks",
-        metavar="R[,R...]",
-        help="ranks to run; every other acts like the one of its block, where equal blocks have "
-        "one each, or like the nearest below (8-11 is a range)",
-    )
-    add("--all", action="store_true", help="run every rank")
-    add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
-    add(
-        "--cluster",
-        metavar="NAME",
-        help="one of conf/cluster, or a YAML file; the job fills as much as it needs "
-        "(default: the servers in which --gpu usually comes, or h800_96)",
-    )
-    add("--framework", metavar="NAME", help="whose host times --host declared takes")
-    add(
-        "--host",
-        default="declared",
-        help="what the host takes: declared, the framework's times, the same in every run "
-        "(default); cpu, this machine's CPU time, the emulator's share included, and the "
-        "driver's for each launch",
-    )
-    add(
-        "--network",
-        default="whitebox",
-        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
-    )
-    add(
-        "--topology",
-        default="rail_optimised",
-        metavar="NAME",
-        help="switches of --network flow, in conf/topology (default rail_optimised)",
-    )
-    add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
-    add(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="end when no message has come from a rank for so long, in wall seconds (default 600)",
-    )
-    add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
-    add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
-    add_script(made)
-    return made
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks live; the exit code."""
-    args = parser().parse_args(arguments)
+    args = command_parser("live").parse_args(arguments)
     check_platform()
     # A shell that starts commands in the background has them ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
