@@ -160,18 +160,7 @@ def released() -> None:
 
 def defaults() -> None:
     """Write what Transformers takes for left-out fields that the reader looks at."""
-    read = "".join(
-        (CONF / f"{name}.py").read_text()
-        for name in (
-            "config_json",
-            "config_fields",
-            "families",
-            "layer_lists",
-            "layer_heads",
-            "encoder_config",
-            "sampled_sound",
-        )
-    )
+    read = "".join(file.read_text() for file in CONF.glob("*.py"))
     declared = ((CONF / f"{name}.yaml").read_text() for name in ("families", "towers"))
     stated = set(re.findall(r"\w+", "".join(declared)))
     table = {}

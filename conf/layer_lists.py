@@ -58,8 +58,6 @@ _PERIODS = (
     *("sliding_window_pattern", "global_attn_every_n_layers"),
     *("full_attention_interval", "attn_layer_period"),
 )
-# The first layer with experts, by whichever of these is said.
-_FIRST = ("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 # Nemotron-H's letters; a layer is a mixer or an MLP.
 _LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
@@ -404,14 +402,11 @@ def _mlps(config: Config, kind: str, family: Family, number: int) -> list[str]:
     if isinstance(flags, list) and len(flags) == number:
         return [MOE if each else DENSE for each in flags]
     period = config.whole("decoder_sparse_step", 1)
-    period = config.whole("interleave_moe_layer_step", period)
     if config.whole("moe_layer_freq", 1) != 1:
         # Publishers' code and Transformers' read another number differently.
         raise _unsaid("moe_layer_freq", flags, number, "1, or a list")
-    period = config.whole("moe_layer_interval", period)
     dense = config.numbers("mlp_only_layers")
-    stated = [config.whole(name) for name in _FIRST if name in config.fields]
-    first = max(stated, default=0 if dense else family.first_dense)
+    first = config.whole("first_k_dense_replace", 0 if dense else family.first_dense)
     end = config.whole("moe_layer_end_index", -1)
     experts = range(first, number if end == -1 else end + 1)
     return [

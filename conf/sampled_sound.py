@@ -39,8 +39,8 @@ def sampled_fields(kind: str, config: Config, name: str, *, of_clips: bool) -> d
     for field in _REFUSED:
         if config.has(field):
             raise InputError(f"{FILE}: {field}", config.fields[field], f"is not read for {kind}")
-    lists = [_listed(config, each) for each in ("conv_dim", "conv_kernel", "conv_stride")]
-    if len({len(each) for each in lists}) != 1:
+    lists = [config.numbers(each) for each in ("conv_dim", "conv_kernel", "conv_stride")]
+    if len({len(each) for each in lists}) != 1 or min(itertools.chain([1], *lists)) < 1:
         sizes = " and ".join(str(len(each)) for each in lists)
         raise InputError(f"{FILE}: conv_kernel", lists[1], "is not one of each convolution", sizes)
     channels, kernels, strides = lists
@@ -81,11 +81,3 @@ def sampled_fields(kind: str, config: Config, name: str, *, of_clips: bool) -> d
             "every_token": not of_clips,
         },
     }
-
-
-def _listed(config: Config, name: str) -> list[int]:
-    found = config.fields.get(name)
-    values = list(found) if isinstance(found, (list, tuple)) else []
-    if not values or not all(type(each) is int and each > 0 for each in values):
-        raise InputError(f"{FILE}: {name}", found, "is no list of numbers", "[512, 512]")
-    return values

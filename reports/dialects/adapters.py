@@ -12,17 +12,8 @@ from trainscout.simulators.predictor.question.tuning import LORA_TARGETS, Lora
 # what else keeps all weights as they are and trains what stands beside them.
 _ADAPTS = ("lora", "qlora", "lora_llm", "dora")
 _ADAPTS_OTHERWISE = (
-    *(
-        "adalora",
-        "adapter",
-        "boft",
-        "bone",
-        "fourierft",
-        "ia3",
-        "llama-adapter",
-        "longlora",
-    ),
-    *("hra", "loha", "lokr", "oft", "p_tuning", "prefix_tuning", "prompt_tuning", "randlora"),
+    *("adalora", "adapter", "boft", "bone", "fourierft", "hra", "ia3", "llama-adapter", "loha"),
+    *("lokr", "longlora", "oft", "p_tuning", "prefix_tuning", "prompt_tuning", "randlora"),
     *("reft", "vera"),
 )
 _TUNES = ("full", "freeze", "llamapro", *_ADAPTS, *_ADAPTS_OTHERWISE)
